@@ -1,0 +1,56 @@
+"""The interface to a node: run, start, put, get. Implementations live beside this file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from provision.model import CommandResult
+
+__all__ = ["Connector", "RemoteProcess"]
+
+
+class RemoteProcess(Protocol):
+    """A command that runs on a node while we talk to it."""
+
+    def write(self, data: bytes) -> None:
+        """Send `data` to its standard input; ConnectionFailed when the node is gone."""
+
+    def close_stdin(self) -> None:
+        """Let the command see the end of its input."""
+
+    def output(self) -> Iterator[tuple[str, bytes]]:
+        """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends."""
+
+    def wait(self) -> int:
+        """Return the exit status; ConnectionFailed when the connection broke before there was one."""
+
+    def close(self) -> None:
+        """Drop the connection; the far side sees the end of its input."""
+
+
+class Connector(Protocol):
+    """A way to one node. Methods raise ConnectionFailed (reach, trust, login) and nothing else."""
+
+    name: str
+
+    def run(
+        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+    ) -> CommandResult:
+        """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error.
+
+        `become` runs it as root (sudo, unless already root). `timeout` is in seconds.
+        """
+
+    def start(self, script: str, *, become: bool = True) -> RemoteProcess:
+        """Start a POSIX shell script whose input and output stay connected to us."""
+
+    def put(self, local: Path, remote: str) -> None:
+        """Copy one local file to an absolute path on the node."""
+
+    def get(self, remote: str, local: Path) -> None:
+        """Copy one file from the node."""
+
+    def close(self) -> None:
+        """End the connection; a connector can be closed twice."""

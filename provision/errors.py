@@ -1,0 +1,92 @@
+"""Every error that a user can cause, as one tree.
+
+ProvisionError                exit 1
+├── UsageError                exit 2   wrong words on the command line, or a refusal
+│   └── InventoryError        exit 2   the inventory cannot be used (file and key named)
+├── ConnectionFailed          exit 1   a node cannot be reached, authenticated or trusted
+├── NodeError                 exit 1   a node was reached and something there failed
+├── LabError                  exit 1   the lab on this machine cannot do what was asked
+├── LockedError               exit 4   somebody else holds the lock
+├── LaunchError               exit 125 a job could not be started
+└── Interrupted               exit 130 Ctrl-C
+
+An error says what happened, on which node, and what to do about it. Errors never log or print:
+``provision.cli`` alone turns them into text and an exit code.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConnectionFailed",
+    "Interrupted",
+    "InventoryError",
+    "LabError",
+    "LaunchError",
+    "LockedError",
+    "NodeError",
+    "ProvisionError",
+    "UsageError",
+]
+
+
+class ProvisionError(Exception):
+    """Something failed, and the text says what, where and how to mend it.
+
+    Args:
+        message: one sentence: what was tried and why it failed.
+        node: the inventory name of the node it happened on, if any.
+        remedy: what the user can do, as a sentence or a command.
+        output: the last lines of what the failing program printed.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, node: str | None = None, remedy: str | None = None, output: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.node = node
+        self.remedy = remedy
+        self.output = output
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.message}" if self.node else self.message
+
+
+class UsageError(ProvisionError):
+    """The command line is wrong, or what it asks for is refused."""
+
+    exit_code = 2
+
+
+class InventoryError(UsageError):
+    """The inventory cannot be used; the message names the file (or host) and the key."""
+
+
+class ConnectionFailed(ProvisionError):
+    """A node cannot be reached, does not let us in, or shows a host key that is not trusted."""
+
+
+class NodeError(ProvisionError):
+    """A node was reached, and what was asked of it failed there."""
+
+
+class LabError(ProvisionError):
+    """The lab on this machine cannot do what was asked."""
+
+
+class LockedError(ProvisionError):
+    """Another process holds the lock; the message says who, since when and for what."""
+
+    exit_code = 4
+
+
+class LaunchError(ProvisionError):
+    """A job could not be started; nothing of it is left running."""
+
+    exit_code = 125
+
+
+class Interrupted(ProvisionError):
+    """The user pressed Ctrl-C; what was done so far stands."""
+
+    exit_code = 130

@@ -1,0 +1,25 @@
+"""Values that the other modules hand to each other; no behaviour beyond reading them."""
+
+from provision.model.apply import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
+from provision.model.check import CheckResult, CheckStatus, NodeChecks, Verification
+from provision.model.cluster import Cluster, Connection, Node
+from provision.model.result import CommandResult
+from provision.model.secret import Secret
+
+__all__ = [
+    "ApplyReport",
+    "CheckResult",
+    "CheckStatus",
+    "Cluster",
+    "CommandResult",
+    "Connection",
+    "Failure",
+    "Node",
+    "NodeChecks",
+    "NodeReport",
+    "NodeStatus",
+    "RoleReport",
+    "RoleStatus",
+    "Secret",
+    "Verification",
+]

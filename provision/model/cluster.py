@@ -1,0 +1,64 @@
+"""The cluster as the inventory describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.model.secret import Secret
+
+__all__ = ["Cluster", "Connection", "Node"]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a node is reached over SSH, as the inventory and the operator's ssh_config say it.
+
+    ``None`` means "not said": ssh_config and OpenSSH's defaults decide.
+    """
+
+    host: str
+    port: int | None = None
+    user: str | None = None
+    key_file: Path | None = None
+    known_hosts: Path | None = None
+    """A known_hosts file of the inventory's own (``-o UserKnownHostsFile=`` in ansible_ssh_common_args)."""
+    jump: str | None = None
+    """ProxyJump, as in ssh_config."""
+    ssh_args: tuple[str, ...] = ()
+    """All of ansible_ssh_common_args and ansible_ssh_extra_args, split as the shell would."""
+    local: bool = False
+    """True for ``ansible_connection: local``: commands run on this machine without SSH."""
+    become: bool = True
+    """Commands run as root by way of sudo, unless the login user is root already."""
+    become_password: Secret | None = None
+    password: Secret | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of the inventory."""
+
+    name: str
+    connection: Connection
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """All inventory variables of the host, group variables merged in, Jinja not rendered."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All nodes of one inventory, in the inventory's order; the first is the head."""
+
+    name: str
+    inventory: Path
+    nodes: tuple[Node, ...]
+    warnings: tuple[str, ...] = ()
+
+    def node(self, name: str) -> Node:
+        """Return the node called `name`; KeyError if there is none."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
