@@ -86,4 +86,4 @@ class LabDriver(Protocol):
         """Cut a node off all its networks, or connect it again."""
 
     def host_address(self, spec: LabSpec, folder: Path) -> str:
-        """The address at which the nodes reach services on this machine (10.0.2.2 for vm, the bridge's for container)."""
+        """The address at which the nodes reach services here: 10.0.2.2 for vm, the bridge's for container."""

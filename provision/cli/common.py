@@ -1,0 +1,137 @@
+"""Options and habits that all verbs share.
+
+Data goes to stdout, everything else to stderr; colour only where a terminal shows it and NO_COLOR is unset.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provision.errors import UsageError
+
+if TYPE_CHECKING:
+    from provision.model import Cluster, Secret
+
+__all__ = [
+    "AskBecomePassOption",
+    "InventoryOption",
+    "JsonOption",
+    "LabOption",
+    "LimitOption",
+    "YesOption",
+    "ask_become_password",
+    "cluster_from",
+    "confirm",
+    "interactive",
+    "inventory_from",
+    "print_json",
+    "say",
+    "table",
+]
+
+InventoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--inventory", "-i", metavar="PATH", envvar="PROVISION_INVENTORY", help="Ansible inventory: a file or a folder."
+    ),
+]
+LabOption = Annotated[str | None, typer.Option("--lab", metavar="NAME", help="Use the nodes of this lab.")]
+LimitOption = Annotated[
+    str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these nodes (an Ansible host pattern).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout (same as -o json).")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to whatever would be asked.")]
+AskBecomePassOption = Annotated[
+    bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password of the nodes.")
+]
+
+
+def inventory_from(inventory: str | None, lab: str | None) -> Path:
+    """Return the inventory that the options, the environment or the folder choose."""
+    if lab is not None:
+        if inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory:
+            raise UsageError("--lab and --inventory both choose the nodes", remedy="Give one of them.")
+        from provision.lab.manager import inventory_path
+
+        return inventory_path(lab)
+    from provision.inventory import resolve
+
+    return resolve(inventory, None)
+
+
+def cluster_from(
+    inventory: str | None, lab: str | None = None, *, become_password: Secret | None = None, warn: bool = True
+) -> Cluster:
+    """Load and validate the chosen inventory; its warnings are shown on stderr."""
+    from provision.inventory import load
+
+    cluster = load(inventory_from(inventory, lab), become_password=become_password)
+    if warn:
+        for warning in cluster.warnings:
+            say(f"warning: {warning}")
+    return cluster
+
+
+def ask_become_password(*, ask: bool) -> Secret | None:
+    """Ask for the sudo password on the terminal when `ask` is true; it is never shown or stored."""
+    if not ask:
+        return None
+    if not interactive():
+        raise UsageError(
+            "--ask-become-pass needs a terminal to ask on",
+            remedy="Put ansible_become_password into a vault file of the inventory instead.",
+        )
+    import getpass
+
+    from provision.model import Secret
+
+    return Secret(getpass.getpass("sudo password of the nodes: "))
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def say(message: str) -> None:
+    """Say something to the person, on stderr."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
+def interactive() -> bool:
+    """Return whether a person can be asked: both stdin and stderr are terminals."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return when the answer is yes; otherwise raise UsageError, also when nobody is there to be asked."""
+    if yes:
+        return
+    if not interactive():
+        raise UsageError(f"{question} Nobody is there to answer.", remedy="Add --yes if the answer is yes.")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise UsageError("Not confirmed; nothing was changed.")
+
+
+def table(headers: list[str], rows: list[list[str]], *, width: int = 80) -> str:
+    """Lay rows out as a plain table of at most `width` columns; the last column is wrapped."""
+    import textwrap
+
+    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers) - 1)]
+    indent = sum(widths) + 2 * len(widths)
+    lines: list[str] = []
+    for row in [headers, *rows]:
+        head = "".join(f"{cell:<{w}}  " for cell, w in zip(row, widths, strict=False))
+        wrapped = textwrap.wrap(row[-1], max(20, width - indent), break_long_words=True) or [""]
+        lines.append((head + wrapped[0]).rstrip())
+        lines.extend(" " * indent + part for part in wrapped[1:])
+    return "\n".join(lines)

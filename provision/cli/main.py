@@ -1,0 +1,185 @@
+"""The ``provision`` command: finds the verb, runs it, and words every error.
+
+Verb modules are imported when their verb is called, so that start-up costs one of them, not all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from provision import __version__
+from provision.errors import Interrupted, ProvisionError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+__all__ = ["GROUPS", "VERBS", "build_app", "main", "normalise"]
+
+VERBS = {
+    "init": "provision.cli.init",
+    "apply": "provision.cli.apply",
+    "bootstrap": "provision.cli.bootstrap",
+    "verify": "provision.cli.verify",
+    "hostfile": "provision.cli.hostfile",
+    "run": "provision.cli.run",
+    "support-bundle": "provision.cli.support_bundle",
+}
+"""Verb -> module; the function has the verb's name, dashes as underscores. The order is that of ``--help``."""
+
+GROUPS = {"lab": "provision.cli.lab"}
+"""Verbs that have verbs of their own; the module holds a typer app called ``app``."""
+
+_FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K"}
+_WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l"}
+
+HELP = """From bare GPU servers and SSH to a running multi-node training job.
+
+\b
+  provision lab up demo --driver vm --nodes 2      no hardware? make virtual nodes
+  provision init 'gpu[1-8]' --user root            write an Ansible inventory
+  provision apply                                  make the nodes what it says
+  provision verify                                 prove it
+  provision run -- python3 train.py                mpirun across the nodes
+
+Options such as --json, -i and --lab may stand before or after the verb.
+Exit codes: 0 ok, 1 something failed, 2 usage or refused, 4 locked by another,
+130 interrupted; run: the job's own code, 125 when it could not be started.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one ``provision`` command and exit with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in _before_dashes(arguments) or _wants_json(arguments)
+    try:
+        words = normalise(arguments)
+        command = typer.main.get_command(build_app(_verb(words)))
+        code = command.main(args=words, prog_name="provision", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except ProvisionError as error:
+        sys.exit(_report(error, as_json=as_json))
+    except KeyboardInterrupt:
+        sys.exit(_report(Interrupted("interrupted; the same command takes up what is left"), as_json=as_json))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except Exception as error:
+        code = _click_exit(error, as_json=as_json)
+        if code is None:
+            raise
+        sys.exit(code)
+
+
+def build_app(verb: str | None) -> typer.Typer:
+    """Make the command-line application with `verb` alone, or with all verbs when it is None or unknown."""
+    app = typer.Typer(
+        name="provision", help=HELP, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True
+    )
+    app.callback(invoke_without_command=True, help=HELP)(_root)
+    known = verb in VERBS or verb in GROUPS
+    for name, module in VERBS.items():
+        if not known or name == verb:
+            function: Callable[..., Any] = getattr(importlib.import_module(module), name.replace("-", "_"))
+            settings = getattr(function, "typer_settings", {})
+            app.command(name, **settings)(function)
+    for name, module in GROUPS.items():
+        if not known or name == verb:
+            app.add_typer(importlib.import_module(module).app, name=name)
+    return app
+
+
+def _root(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),  # noqa: FBT001
+) -> None:
+    if version:
+        sys.stdout.write(f"provision {__version__}\n")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        sys.stdout.write(ctx.get_help() + "\n")
+        raise typer.Exit(2)
+
+
+def normalise(arguments: Sequence[str]) -> list[str]:
+    """Move options that stand before the verb behind it, and write ``-o json`` as ``--json``."""
+    hoisted: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        word = rest[0]
+        if word in _FLAGS or word.split("=")[0] in _WITH_VALUE and "=" in word:
+            hoisted.append(rest.pop(0))
+        elif word in _WITH_VALUE or word in {"-o", "--output"}:
+            hoisted.extend(rest[:2])
+            del rest[:2]
+        else:
+            break
+    depth = 0 if not rest else 2 if rest[0] in GROUPS and len(rest) > 1 else 1
+    return _output_words([*rest[:depth], *hoisted, *rest[depth:]])
+
+
+def _output_words(words: list[str]) -> list[str]:
+    """Replace ``-o json`` before ``--`` by ``--json``."""
+    done: list[str] = []
+    items = iter(words)
+    for word in items:
+        if word == "--":
+            return [*done, word, *items]
+        if word == "-o":
+            form = next(items, None)
+            if form == "json":
+                done.append("--json")
+            elif form not in {"table", "text"}:
+                raise UsageError(f"-o {form or ''}: no such output format", remedy="Use -o json or -o table.")
+        else:
+            done.append(word)
+    return done
+
+
+def _before_dashes(words: Sequence[str]) -> Sequence[str]:
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    before = list(_before_dashes(words))
+    return any(a == "-o" and b == "json" for a, b in zip(before, before[1:], strict=False))
+
+
+def _verb(words: Sequence[str]) -> str | None:
+    return next((word for word in words if not word.startswith("-")), None)
+
+
+def _report(error: ProvisionError, *, as_json: bool) -> int:
+    """Tell the person (and the script that asked for JSON) what went wrong; return the exit code."""
+    from provision.cli.common import print_json, say
+
+    if as_json:
+        print_json(
+            {
+                "ok": False,
+                "error": {"node": error.node, "message": error.message, "remedy": error.remedy, "output": error.output},
+            }
+        )
+    say(f"error: {error}")
+    for line in error.output.strip().splitlines()[-10:]:
+        say(f"  | {line}")
+    if error.remedy:
+        say(f"hint: {error.remedy}")
+    return error.exit_code
+
+
+def _click_exit(error: Exception, *, as_json: bool) -> int | None:
+    """Return the exit code of click's own exceptions, None for any other."""
+    name = type(error).__name__
+    if name == "Exit":
+        return int(getattr(error, "exit_code", 0))
+    if name == "Abort":
+        return _report(Interrupted("interrupted"), as_json=as_json)
+    message = getattr(error, "format_message", None)
+    if message is None:
+        return None
+    return _report(UsageError(message(), remedy="See --help of the verb."), as_json=as_json)
