@@ -1,0 +1,183 @@
+"""The machine's own Debian mirror, as lab images and lab nodes use it.
+
+Nothing here knows the name of a mirror: it is read at run time from the machine's apt sources.
+When the machine itself runs another release than the one asked for, the release is exchanged in the suites.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from provision.errors import LabError
+
+__all__ = ["MIRROR_VARIABLE", "MirrorSources", "Stanza", "debian_sources", "parse_deb822", "parse_one_line"]
+
+MIRROR_VARIABLE = "PROVISION_DEBIAN_MIRROR"
+"""Environment variable naming a Debian mirror, for machines whose own apt sources list none."""
+
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_RELEASES = ("bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable")
+_SUITE = re.compile(rf"({'|'.join(_RELEASES)})(-updates|-security|/updates|)")
+_WANTED_SETTINGS = re.compile(
+    r"Acquire::(Check-Valid-Until|Check-Date|Retries|(http|https)::(Proxy|Timeout|Verify-Peer|Verify-Host)(::\S+)?)$"
+)
+
+
+@dataclass(frozen=True)
+class Stanza:
+    """One apt source: where, which suites, which components."""
+
+    uris: tuple[str, ...]
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    signed_by: str = ""
+
+
+@dataclass(frozen=True)
+class MirrorSources:
+    """Debian's apt sources for one release, ready for mmdebstrap and for a node."""
+
+    suite: str
+    stanzas: tuple[Stanza, ...]
+    settings: tuple[tuple[str, str], ...] = ()
+    """The machine's apt settings that decide how the mirror is reached: proxy, date checks, retries."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One-line sources (``deb [signed-by=...] URI SUITE COMPONENTS``), as mmdebstrap takes them."""
+        return tuple(
+            f"deb [signed-by={_KEYRING}] {uri} {suite} {' '.join(stanza.components)}"
+            for stanza in self.stanzas
+            for uri in stanza.uris
+            for suite in stanza.suites
+        )
+
+    @property
+    def deb822(self) -> str:
+        """Text of ``/etc/apt/sources.list.d/debian.sources`` for a node."""
+        return "\n".join(
+            f"Types: deb\nURIs: {' '.join(stanza.uris)}\nSuites: {' '.join(stanza.suites)}\n"
+            f"Components: {' '.join(stanza.components)}\nSigned-By: {_KEYRING}\n"
+            for stanza in self.stanzas
+        )
+
+    @property
+    def apt_conf(self) -> str:
+        """Text of an ``/etc/apt/apt.conf.d`` file for a node; empty when the machine sets nothing special."""
+        return "".join(f'{name} "{value}";\n' for name, value in self.settings)
+
+    @property
+    def aptopts(self) -> tuple[str, ...]:
+        """The same settings as values for mmdebstrap's ``--aptopt``."""
+        return tuple(f'{name} "{value}"' for name, value in self.settings)
+
+
+def debian_sources(suite: str, *, etc_apt: Path = Path("/etc/apt")) -> MirrorSources:
+    """Read the machine's apt sources and return Debian's for release `suite` (``bookworm``, ``trixie``).
+
+    Raises:
+        LabError: the machine has no source of Debian packages and PROVISION_DEBIAN_MIRROR is not set.
+    """
+    mirror = os.environ.get(MIRROR_VARIABLE, "")
+    if mirror:
+        stanzas: tuple[Stanza, ...] = (Stanza((mirror,), (suite, f"{suite}-updates"), ("main",)),)
+    else:
+        stanzas = _for_release(suite, [stanza for stanza in _read_all(etc_apt) if _is_debian(stanza)])
+    if not stanzas:
+        raise LabError(
+            f"the apt sources of this machine ({etc_apt}) name no Debian mirror, so no {suite} image can be built",
+            remedy=f"Add Debian's repository to {etc_apt}/sources.list.d, or set {MIRROR_VARIABLE} to a mirror's URL.",
+        )
+    return MirrorSources(suite, stanzas, tuple(_settings()))
+
+
+def parse_deb822(text: str) -> list[Stanza]:
+    """Parse a ``.sources`` file; disabled stanzas and source-package stanzas are left out."""
+    stanzas = []
+    for block in re.split(r"\n\s*\n", re.sub(r"(?m)^#.*\n?", "", text)):
+        fields = _fields(block)
+        if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() not in {"no", "false"}:
+            stanzas.append(_stanza(fields))
+    return stanzas
+
+
+def parse_one_line(text: str) -> list[Stanza]:
+    """Parse a ``sources.list`` file; comments and ``deb-src`` are left out."""
+    stanzas = []
+    for line in text.splitlines():
+        match = re.match(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<rest>\S.*)", line.split("#", 1)[0].strip())
+        if not match:
+            continue
+        words = match["rest"].split()
+        signed = re.search(r"signed-by=(\S+)", match["options"] or "")
+        stanzas.append(Stanza(tuple(words[:1]), tuple(words[1:2]), tuple(words[2:]), signed.group(1) if signed else ""))
+    return stanzas
+
+
+def _read_all(etc_apt: Path) -> list[Stanza]:
+    stanzas = []
+    for path in [etc_apt / "sources.list", *sorted((etc_apt / "sources.list.d").glob("*"))]:
+        if path.is_file() and path.suffix == ".sources":
+            stanzas += parse_deb822(path.read_text(encoding="utf-8", errors="replace"))
+        elif path.is_file() and path.suffix == ".list":
+            stanzas += parse_one_line(path.read_text(encoding="utf-8", errors="replace"))
+    return stanzas
+
+
+def _fields(block: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    name = ""
+    for line in block.splitlines():
+        if line[:1].isspace() and name:
+            fields[name] += "\n" + line.strip()
+        elif ":" in line:
+            name, value = line.split(":", 1)
+            name = name.strip().lower()
+            fields[name] = value.strip()
+    return fields
+
+
+def _stanza(fields: Mapping[str, str]) -> Stanza:
+    def words(key: str) -> tuple[str, ...]:
+        return tuple(fields.get(key, "").split())
+
+    return Stanza(words("uris"), words("suites"), words("components"), fields.get("signed-by", ""))
+
+
+def _is_debian(stanza: Stanza) -> bool:
+    """Tell Debian's own archive from third parties, who use its suite names too but not its key."""
+    if "main" not in stanza.components:
+        return False
+    if stanza.signed_by:
+        return "debian-archive" in stanza.signed_by
+    return all(uri.rstrip("/").rsplit("/", 1)[-1].startswith("debian") for uri in stanza.uris)
+
+
+def _for_release(suite: str, stanzas: Iterable[Stanza]) -> tuple[Stanza, ...]:
+    """Keep one release's suites, or exchange the release when only another one is there."""
+    found = [(stanza, match) for stanza in stanzas for name in stanza.suites if (match := _SUITE.fullmatch(name))]
+    releases = [match[1] for _, match in found]
+    if not releases:
+        return ()
+    base = suite if suite in releases else releases[0]
+    kept: dict[Stanza, list[str]] = {}
+    for stanza, match in found:
+        if match[1] == base:
+            kept.setdefault(stanza, []).append(suite + match[2])
+    return tuple(replace(stanza, suites=tuple(dict.fromkeys(suites))) for stanza, suites in kept.items())
+
+
+def _settings() -> Iterable[tuple[str, str]]:
+    try:
+        dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return
+    for line in dump.splitlines():
+        match = re.fullmatch(r'(\S+) "(.*)";', line)
+        if match and match[2] and _WANTED_SETTINGS.match(match[1]):
+            yield match[1], match[2]
