@@ -1,0 +1,235 @@
+"""How this machine reaches lab nodes: keys made here, host keys known from their making, plain OpenSSH.
+
+Both drivers and the manager come through here, so no lab node is ever reached with an unchecked host key.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from provision.errors import ConnectionFailed, LabError
+from provision.lab.base import LabNode
+
+__all__ = [
+    "copy",
+    "file_lock",
+    "make_host_key",
+    "make_operator_key",
+    "remember_host_key",
+    "run_script",
+    "ssh_argv",
+    "ssh_options",
+    "wait_for_ssh",
+    "write_private",
+]
+
+_SSH_FAILED = 255
+_DISTRUST = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "No ED25519 host key is known")
+_CONNECT_SECONDS = 10
+_BOOTING_CONNECT_SECONDS = 5
+_RETRY_SECONDS = 1.0
+
+
+def ssh_options(folder: Path, *, connect_seconds: int = _CONNECT_SECONDS) -> list[str]:
+    """The options that ssh and scp need for every node of the lab in `folder`."""
+    return [
+        "-F",
+        "none",
+        "-i",
+        _escaped(folder / "id_ed25519"),
+        "-o",
+        "IdentitiesOnly=yes",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        f'UserKnownHostsFile="{_escaped(folder / "known_hosts")}"',
+        "-o",
+        "HostKeyAlgorithms=ssh-ed25519",
+        "-o",
+        f"ConnectTimeout={connect_seconds}",
+        "-o",
+        "ServerAliveInterval=10",
+        "-o",
+        "ServerAliveCountMax=6",
+        "-o",
+        "LogLevel=ERROR",
+    ]
+
+
+def ssh_argv(folder: Path, node: LabNode, *extra: str) -> list[str]:
+    """The ssh command that logs in to `node` as root; `extra` follows the host (a command, or options like ``-t``)."""
+    return ["ssh", *ssh_options(folder), "-p", str(node.port), f"root@{node.address}", *extra]
+
+
+def run_script(
+    folder: Path, node: LabNode, script: str, *, stdin: bytes = b"", timeout: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a POSIX shell script as root on `node`; a non-zero exit is a result, not an error.
+
+    The script travels on standard input, ahead of `stdin`, so it shows in no process list.
+
+    Raises:
+        ConnectionFailed: ssh did not get through, or the script took longer than `timeout` seconds.
+    """
+    text = script.encode()
+    remote = f"""exec sh -c 'eval "$(head -c {len(text)})"'"""
+    done = _ssh(ssh_argv(folder, node, remote), node, text + stdin, timeout)
+    if done.returncode == _SSH_FAILED:
+        raise ConnectionFailed(
+            f"ssh to {node.address} port {node.port} failed: {_last_line(done.stderr)}",
+            node=node.name,
+            remedy="look at the node's state with: provision lab status",
+            output=done.stderr,
+        )
+    return done
+
+
+def copy(folder: Path, node: LabNode, local: Path, remote: str, *, timeout: float = 600.0) -> None:
+    """Copy one file of this machine to the absolute path `remote` on `node`.
+
+    Raises:
+        ConnectionFailed: the copy did not get through; the node may hold a part of the file.
+    """
+    argv = ["scp", "-q", *ssh_options(folder), "-P", str(node.port), str(local), f"root@{node.address}:{remote}"]
+    done = _ssh(argv, node, b"", timeout)
+    if done.returncode:
+        raise ConnectionFailed(
+            f"copying {local.name} to {remote} failed: {_last_line(done.stderr)}", node=node.name, output=done.stderr
+        )
+
+
+def wait_for_ssh(
+    folder: Path, node: LabNode, *, limit_seconds: float, alive: Callable[[], str | None] = lambda: None
+) -> float:
+    """Return the seconds it took until `node` ran a command over SSH.
+
+    `alive` is asked between attempts: None while the node may still come up, else the reason why it never will.
+
+    Raises:
+        LabError: the node is dead, or did not answer within `limit_seconds`.
+        ConnectionFailed: it answered with a host key that is not the one made for it.
+    """
+    begin = time.monotonic()
+    options = ssh_options(folder, connect_seconds=_BOOTING_CONNECT_SECONDS)
+    argv = ["timeout", "60", "ssh", *options, "-p", str(node.port), f"root@{node.address}", "true"]
+    while True:
+        done = _ssh(argv, node, b"", 90.0)
+        waited = time.monotonic() - begin
+        if done.returncode == 0:
+            return waited
+        if any(sign in done.stderr for sign in _DISTRUST):
+            raise ConnectionFailed(
+                f"the machine at {node.address} port {node.port} shows a host key that the lab did not make",
+                node=node.name,
+                remedy="another program may hold that port; take the lab down and up again",
+                output=done.stderr,
+            )
+        reason = alive()
+        if reason is not None:
+            raise LabError(f"the node stopped before it answered on SSH: {reason}", node=node.name)
+        if waited > limit_seconds:
+            raise LabError(
+                f"no SSH login within {limit_seconds:.0f} s: {_last_line(done.stderr)}",
+                node=node.name,
+                remedy="run `provision lab up` again; if it stays so, take the lab down and up",
+            )
+        time.sleep(_RETRY_SECONDS)
+
+
+def make_operator_key(folder: Path) -> str:
+    """Make the lab's login key ``id_ed25519`` unless it exists; return its public line."""
+    return _make_key(folder / "id_ed25519", "provision-lab")
+
+
+def make_host_key(folder: Path, name: str) -> tuple[Path, str]:
+    """Make the host key of node `name` unless it exists; return the private file and the public half (no comment)."""
+    private = folder / "hostkeys" / name / "ssh_host_ed25519_key"
+    private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return private, " ".join(_make_key(private, name).split()[:2])
+
+
+def remember_host_key(folder: Path, host: str, port: int, public: str) -> None:
+    """Write the host key of `host` and `port` into the lab's known_hosts, in place of an older one."""
+    name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - ssh's default port is written bare
+    path = folder / "known_hosts"
+    with file_lock(folder / "known_hosts.lock"):
+        lines = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in lines if line.split()[:1] != [name]]
+        write_private(path, "\n".join([*kept, f"{name} {public}"]) + "\n")
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Put `content` into `path` with mode 0600: the old file or the new one is there, never a part."""
+    data = content.encode() if isinstance(content, str) else content
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (made if needed) that ends with this process at the latest."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make_key(path: Path, comment: str) -> str:
+    public = path.with_name(path.name + ".pub")
+    if not (path.exists() and public.exists()):
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".key-") as scratch:
+            made = Path(scratch) / "key"
+            done = subprocess.run(
+                [_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise LabError(f"making the key {path.name} failed: {_last_line(done.stderr)}", output=done.stderr)
+            made.with_name("key.pub").replace(public)
+            made.replace(path)
+    return public.read_text().strip()
+
+
+def _ssh(argv: list[str], node: LabNode, data: bytes, timeout: float) -> subprocess.CompletedProcess[str]:
+    argv = [_program(argv[0]), *argv[1:]]
+    try:
+        done = subprocess.run(argv, input=data, capture_output=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ConnectionFailed(
+            f"a command over {Path(argv[0]).name} did not end within {timeout:.0f} s", node=node.name
+        ) from error
+    text = (done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    return subprocess.CompletedProcess(argv, done.returncode, *text)
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise LabError(f"the program {name} is not on this machine", remedy="install the Debian package openssh-client")
+    return found
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no message"
