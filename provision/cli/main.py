@@ -6,6 +6,7 @@ Verb modules are imported when their verb is called, so that start-up costs one 
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ VERBS = {
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
     "support-bundle": "provision.cli.support_bundle",
+    "demo": "provision.cli.demo",
 }
 """Verb -> module; the function has the verb's name, dashes as underscores. The order is that of ``--help``."""
 
@@ -95,7 +97,7 @@ def build_app(verb: str | None) -> typer.Typer:
 
 def _root(
     ctx: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),  # noqa: FBT001
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if version:
         sys.stdout.write(f"provision {__version__}\n")
@@ -111,7 +113,7 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word = rest[0]
-        if word in _FLAGS or word.split("=")[0] in _WITH_VALUE and "=" in word:
+        if word in _FLAGS or ("=" in word and word.split("=")[0] in _WITH_VALUE):
             hoisted.append(rest.pop(0))
         elif word in _WITH_VALUE or word in {"-o", "--output"}:
             hoisted.extend(rest[:2])
@@ -146,7 +148,7 @@ def _before_dashes(words: Sequence[str]) -> Sequence[str]:
 
 def _wants_json(words: Sequence[str]) -> bool:
     before = list(_before_dashes(words))
-    return any(a == "-o" and b == "json" for a, b in zip(before, before[1:], strict=False))
+    return any(a == "-o" and b == "json" for a, b in itertools.pairwise(before))
 
 
 def _verb(words: Sequence[str]) -> str | None:

@@ -1,0 +1,84 @@
+# The README's two commands are `make demo` and `make test`; each does all its own set-up.
+SHELL := /bin/bash
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+# Debian packages: the nodes of the lab (qemu, mmdebstrap, extlinux), its registry and repository, its docker engine.
+PACKAGES := python3-venv openssh-client rsync iproute2 iptables procps kmod zstd openssl ca-certificates \
+  qemu-system-x86 qemu-utils mmdebstrap e2fsprogs fdisk extlinux syslinux-common \
+  docker.io docker-registry skopeo dpkg-dev apt-utils gnupg
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.PHONY: help demo test check setup packages lint types layers unit yaml ansible-lint roles baremetal jobs docs clean
+
+help:
+	@echo "make demo       two virtual machines become a cluster and run an MPI job"
+	@echo "make test       every test: check, roles, jobs, baremetal"
+	@echo "make check      lint, types, layers, unit tests (under a minute)"
+	@echo "make roles      every role on systemd containers (Molecule)"
+	@echo "make jobs       the container lab from bare nodes to jobs"
+	@echo "make baremetal  the same on virtual machines: reboots, power cuts"
+	@echo "make clean      remove the virtual environment"
+
+demo: setup
+	$(BIN)/provision demo
+
+test: setup
+	$(MAKE) check
+	$(MAKE) roles
+	$(MAKE) jobs
+	$(MAKE) baremetal
+
+# Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
+setup: packages $(VENV)/.done
+
+packages:
+	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f '$${db:Status-Status}' $$p 2>/dev/null | grep -qx installed || echo $$p; done); \
+	if [ -n "$$missing" ]; then echo "installing Debian packages:" $$missing; \
+	  $(SUDO) apt-get -o DPkg::Lock::Timeout=600 -qq update && \
+	  $(SUDO) env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 -qq install -y --no-install-recommends $$missing >/dev/null; fi
+
+$(VENV)/.done: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
+	touch $@
+
+check: setup
+	$(MAKE) -j2 --output-sync=target lint types layers unit yaml ansible-lint
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types:
+	$(BIN)/mypy
+
+layers:
+	$(BIN)/lint-imports
+
+unit:
+	$(BIN)/pytest -q -p no:cacheprovider tests/unit tests/roles
+
+yaml:
+	$(BIN)/yamllint --strict .
+
+ansible-lint:
+	ANSIBLE_ROLES_PATH=roles $(BIN)/ansible-lint --offline -q
+
+roles: setup
+	$(BIN)/pytest -q -p no:cacheprovider tests/molecule
+
+jobs: setup
+	$(BIN)/pytest -q -p no:cacheprovider tests/integration
+
+baremetal: setup
+	$(BIN)/pytest -q -p no:cacheprovider tests/baremetal
+
+docs: setup
+	$(BIN)/python tests/roles/readme.py --write
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,69 @@
+"""``provision bootstrap``: the same roles on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    JsonOption,
+    YesOption,
+    ask_become_password,
+    confirm,
+    print_json,
+    say,
+)
+
+__all__ = ["bootstrap"]
+
+
+def bootstrap(
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="REFERENCE", help="Training image to pull and start.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="ROLE", help="Run this role alone (may be repeated).")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of this node; default its host name.")] = None,
+    yes: YesOption = False,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Set up this machine, without SSH: the roles that apply runs on a cluster, on one node.
+
+    Without --image the node gets docker, RDMA and the NVIDIA runtime, and no training container.
+
+    \b
+    Examples:
+      provision bootstrap --yes
+      provision bootstrap --image registry.example.com/train:1 --yes
+      provision bootstrap --only docker_engine --json --yes
+    """
+    import socket
+    import tempfile
+    from pathlib import Path
+
+    from provision import workflow
+    from provision.cli.progress import ApplyProgress
+    from provision.inventory import load
+    from provision.report.apply_report import as_document, as_text
+
+    node_name = name or socket.gethostname()
+    password = ask_become_password(ask=ask_become_pass)
+    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        path = Path(folder, "hosts.yml")
+        path.write_text(workflow.local_inventory(node_name, image))
+        cluster = load(path, become_password=password)
+        say(f"bootstrap this machine as {node_name}")
+        confirm("Change this machine?", yes=yes)
+        with ApplyProgress([node_name]) as progress:
+            report = workflow.apply(
+                cluster, cluster.nodes, roles=only or (), become_password=password, on_event=progress.event
+            )
+    if as_json:
+        print_json(as_document(report))
+    else:
+        typer.echo(as_text(report))
+    raise typer.Exit(0 if report.ok else 1)

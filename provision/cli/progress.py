@@ -1,0 +1,91 @@
+"""Live progress of an apply on stderr: one line per node on a terminal, one line per change elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from provision.engine import Event
+
+__all__ = ["ApplyProgress", "Steps"]
+
+
+class Steps:
+    """Says each step of a long command as it begins, with the time since the command began."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def step(self, message: str) -> None:
+        """Say what begins now."""
+        sys.stderr.write(f"[{time.monotonic() - self._start:5.0f}s] {message}\n")
+        sys.stderr.flush()
+
+
+class ApplyProgress:
+    """A context manager that shows the events of an apply while they come."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self._nodes = list(nodes)
+        self._current = dict.fromkeys(nodes, "waiting")
+        self._changes = dict.fromkeys(nodes, 0)
+        self._roles: dict[str, str | None] = dict.fromkeys(nodes)
+        self._start = time.monotonic()
+        self._lock = threading.Lock()
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, no_color="NO_COLOR" in os.environ or None)
+            self._live = Live("", console=console, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop showing; the terminal is left clean."""
+        if self._live:
+            self._live.stop()
+
+    def event(self, event: Event) -> None:
+        """Show one event."""
+        with self._lock:
+            self._changes[event.node] += event.status == "changed"
+            if event.status in {"failed", "unreachable"}:
+                self._current[event.node] = f"{event.status.upper()} at {event.role or '-'}: {event.task}"
+            elif event.status == "start":
+                self._current[event.node] = f"{event.role or '-'}: {event.task}"
+            if self._live:
+                from rich.text import Text
+
+                self._live.update(Text("\n".join(self._lines())))
+            else:
+                self._line(event)
+
+    def _lines(self) -> list[str]:
+        width = max(map(len, self._nodes))
+        seconds = time.monotonic() - self._start
+        rows = [f"{n:<{width}}  {self._changes[n]:>3} changed  {self._current[n]}"[:79] for n in self._nodes]
+        shown = rows if len(rows) <= 40 else [*rows[:40], f"... and {len(rows) - 40} more nodes"]  # noqa: PLR2004
+        return [f"applying, {seconds:.0f} s", *shown]
+
+    def _line(self, event: Event) -> None:
+        """Without a terminal: a line when a node begins a role, and for every change and failure."""
+        seconds = time.monotonic() - self._start
+        if event.status == "start" and event.role and self._roles[event.node] != event.role:
+            self._roles[event.node] = event.role
+            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role}\n")
+        elif event.status in {"changed", "failed", "unreachable"}:
+            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role or '-'}: {event.task}: {event.status}\n")
+        sys.stderr.flush()

@@ -1,0 +1,291 @@
+"""The only user of ansible-runner: runs a playbook and turns its events into a report.
+
+Everything ansible-runner writes goes to a private folder that is removed afterwards
+(its ``env/`` files and ``artifacts/*/command`` would otherwise keep variables and passwords).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.errors import Interrupted, ProvisionError
+from provision.model import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
+from provision.report.remedies import remedy_for
+
+__all__ = ["LOCAL_ACTIONS", "Collector", "Event", "playbooks_folder", "run_playbook"]
+
+LOCAL_ACTIONS = frozenset({
+    "add_host", "assert", "debug", "fail", "group_by", "import_role", "import_tasks", "include_role",
+    "include_tasks", "include_vars", "meta", "pause", "set_fact", "validate_argument_spec",
+})  # fmt: skip
+"""Actions that never leave the controller; they cost a node nothing and are not counted."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened on a node, told while it happens."""
+
+    node: str
+    role: str | None
+    task: str
+    status: str
+    """``start``, ``ok``, ``changed``, ``skipped``, ``failed`` or ``unreachable``."""
+
+
+@dataclass
+class _Seen:
+    roles: dict[str, RoleStatus] = field(default_factory=dict)
+    reasons: dict[str, list[str]] = field(default_factory=dict)
+    changed: bool = False
+    tasks: int = 0
+    error: Failure | None = None
+    unreachable: bool = False
+    role: str | None = None
+
+
+class Collector:
+    """Builds the report from ansible-runner's events; pure, so that recorded events can test it.
+
+    Args:
+        nodes: names of the nodes that take part, in the report's order.
+        on_event: called for every step of every node.
+    """
+
+    def __init__(self, nodes: Sequence[str], on_event: Callable[[Event], None] | None = None) -> None:
+        self._seen = {name: _Seen() for name in nodes}
+        self._on_event = on_event or (lambda _event: None)
+        self._task_role: dict[str, str | None] = {}
+        self.finished = False
+        self.output: list[str] = []
+
+    def handle(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; the return value tells ansible-runner not to write it to disk."""
+        kind = str(event.get("event", ""))
+        data: Mapping[str, Any] = event.get("event_data") or {}
+        if text := event.get("stdout"):
+            self.output.append(str(text))
+        if kind == "playbook_on_stats":
+            self.finished = True
+        host = data.get("host")
+        if host in self._seen and kind.startswith("runner_on_"):
+            self._host_event(kind.removeprefix("runner_on_"), str(host), data)
+        return False
+
+    def _host_event(self, kind: str, host: str, data: Mapping[str, Any]) -> None:
+        seen, role, task = self._seen[host], data.get("role"), str(data.get("task") or "")
+        result: Mapping[str, Any] = data.get("res") or {}
+        if kind == "ok":
+            changed = bool(result.get("changed"))
+            action = str(data.get("task_action", "")).rsplit(".", 1)[-1]
+            seen.tasks += action not in LOCAL_ACTIONS
+            self._note(seen, role, task, changed=changed)
+            self._tell(host, role, task, "changed" if changed else "ok")
+        elif kind == "skipped":
+            seen.roles.setdefault(role, RoleStatus.SKIPPED) if role else None
+            self._tell(host, role, task, "skipped")
+        elif kind == "failed" and not data.get("ignore_errors"):
+            seen.error = self._failure(role, task, result)
+            if role:
+                seen.roles[role] = RoleStatus.FAILED
+            self._tell(host, role, task, "failed")
+        elif kind == "unreachable":
+            seen.unreachable = True
+            seen.role = role
+            if role:
+                seen.roles[role] = RoleStatus.FAILED
+            message = f"the connection to the node was lost: {_first_line(result.get('msg'))}"
+            seen.error = Failure(
+                role, task.split(" : ", 1)[-1], message, str(result.get("msg") or "").strip(), remedy_for(message)
+            )
+            self._tell(host, role, task, "unreachable")
+        elif kind == "start":
+            self._tell(host, role, task, "start")
+
+    @staticmethod
+    def _note(seen: _Seen, role: str | None, task: str, *, changed: bool) -> None:
+        """Remember a task that went well; a rescued failure before it is forgotten."""
+        seen.changed |= changed
+        if not role:
+            return
+        if changed:
+            seen.reasons.setdefault(role, []).append(task.split(" : ", 1)[-1])
+        if changed or seen.roles.get(role) is RoleStatus.CHANGED:
+            seen.roles[role] = RoleStatus.CHANGED
+        else:
+            seen.roles[role] = RoleStatus.UNCHANGED
+
+    @staticmethod
+    def _failure(role: str | None, task: str, result: Mapping[str, Any]) -> Failure:
+        message = _first_line(result.get("msg")) or "the task failed"
+        details = [str(result.get(key)) for key in ("stderr", "module_stderr", "stdout") if result.get(key)]
+        full = str(result.get("msg") or "").strip()
+        output = "\n".join("\n".join([full, *details]).strip().splitlines()[-10:])
+        return Failure(role, task.split(" : ", 1)[-1], message, output, remedy_for("\n".join([full, *details])))
+
+    def _tell(self, node: str, role: str | None, task: str, status: str) -> None:
+        self._on_event(Event(node, role, task.split(" : ", 1)[-1], status))
+
+    def settle(self, failed: Mapping[str, int], unreachable: Mapping[str, int]) -> None:
+        """Take the final counts: a failure that a rescue mended is not a failure of the node."""
+        for name, seen in self._seen.items():
+            if seen.error and not failed.get(name) and not unreachable.get(name):
+                seen.error = None
+                seen.roles = {r: RoleStatus.CHANGED if s is RoleStatus.FAILED else s for r, s in seen.roles.items()}
+
+    def report(self, seconds: float) -> ApplyReport:
+        """Return what is known so far as a report."""
+        nodes = tuple(self._node(name, seen) for name, seen in self._seen.items())
+        return ApplyReport(nodes, round(seconds, 1), max((s.tasks for s in self._seen.values()), default=0))
+
+    @staticmethod
+    def _node(name: str, seen: _Seen) -> NodeReport:
+        if seen.unreachable:
+            status = NodeStatus.UNREACHABLE
+        elif seen.error:
+            status = NodeStatus.FAILED
+        else:
+            status = NodeStatus.CHANGED if seen.changed else NodeStatus.UNCHANGED
+        roles = tuple(RoleReport(r, s, tuple(seen.reasons.get(r, ()))) for r, s in seen.roles.items())
+        return NodeReport(name, status, roles, seen.error)
+
+
+def playbooks_folder() -> Path:
+    """Return the folder of playbooks that belongs to this code."""
+    folder = Path(os.environ.get("PROVISION_PLAYBOOKS") or Path(__file__).resolve().parents[1] / "playbooks")
+    if not (folder / "site.yml").is_file():
+        raise ProvisionError(
+            f"the playbooks are not at {folder}",
+            remedy="Run from a checkout, or set PROVISION_PLAYBOOKS to the folder.",
+        )
+    return folder
+
+
+def run_playbook(
+    inventory: Path,
+    nodes: Sequence[str],
+    *,
+    playbook: str = "site.yml",
+    tags: Sequence[str] = (),
+    variables: Mapping[str, Any] | None = None,
+    become_password: Secret | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    log: Path | None = None,
+) -> ApplyReport:
+    """Run a playbook on exactly `nodes` and report per node and role.
+
+    Raises ProvisionError when Ansible could not run at all, and Interrupted after Ctrl-C.
+    """
+    collector = Collector(nodes, on_event)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="provision-") as private:
+        limit = Path(private, "limit")
+        limit.write_text("\n".join(nodes) + "\n")
+        arguments = ["--limit", f"@{limit}", *(["--tags", ",".join(tags)] if tags else [])]
+        arguments += ["--ask-become-pass"] if become_password else []
+        outcome = _run(private, playbook, inventory, arguments, dict(variables or {}), become_password, collector)
+    _write_log(log, collector.output)
+    if outcome.interrupted:
+        raise Interrupted("interrupted; what is done stands, and the next apply finishes the rest")
+    if not collector.finished:
+        raise ProvisionError(
+            f"Ansible stopped before it ended ({outcome.status}, exit {outcome.code})",
+            output="\n".join(collector.output[-15:]) or outcome.text,
+            remedy="Read the lines above; `ansible-playbook` from playbooks/ shows the same with more detail.",
+        )
+    return collector.report(time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    status: str
+    code: int
+    text: str
+    interrupted: bool
+
+
+def _run(
+    private: str,
+    playbook: str,
+    inventory: Path,
+    arguments: list[str],
+    variables: dict[str, Any],
+    become_password: Secret | None,
+    collector: Collector,
+) -> _Outcome:
+    import ansible_runner
+
+    folder = playbooks_folder()
+    cancelled = threading.Event()
+    result: list[Any] = []
+
+    def handle(event: Mapping[str, Any]) -> bool:
+        if event.get("event") == "playbook_on_stats":
+            data = event.get("event_data") or {}
+            collector.settle(data.get("failures") or {}, data.get("dark") or {})
+        return collector.handle(event)
+
+    def work() -> None:
+        result.append(
+            ansible_runner.run(
+                private_data_dir=private,
+                project_dir=str(folder),
+                playbook=playbook,
+                inventory=str(inventory.resolve()),
+                cmdline=_join(arguments),
+                extravars=variables or None,
+                envvars=_environment(folder),
+                passwords={r"^BECOME password.*:\s*?$": become_password.reveal()} if become_password else None,
+                event_handler=handle,
+                cancel_callback=cancelled.is_set,
+                quiet=True,
+                suppress_env_files=become_password is not None,
+            )
+        )
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    interrupted = False
+    while thread.is_alive():
+        try:
+            thread.join(timeout=0.5)
+        except KeyboardInterrupt:
+            interrupted = True
+            cancelled.set()
+    if not result:
+        return _Outcome("failed", 1, "", interrupted)
+    return _Outcome(str(result[0].status), int(result[0].rc or 0), "", interrupted)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Ansible of this interpreter's own environment, configured by the playbooks' own file."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {"PATH": path, "ANSIBLE_CONFIG": str(folder / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
+
+
+def _join(arguments: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(arguments)
+
+
+def _write_log(log: Path | None, lines: Sequence[str]) -> None:
+    if log is None:
+        return
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write("\n".join(lines) + "\n")
+    for old in sorted(log.parent.glob("apply-*.log"))[:-20]:
+        old.unlink(missing_ok=True)
+
+
+def _first_line(message: Any) -> str:
+    return next((line.strip() for line in str(message or "").splitlines() if line.strip()), "")

@@ -1,0 +1,69 @@
+"""An apply's outcome as JSON and as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.model import ApplyReport, NodeReport, NodeStatus, RoleStatus
+
+__all__ = ["as_document", "as_text"]
+
+
+def as_document(report: ApplyReport) -> dict[str, Any]:
+    """Return the document that ``apply --json`` prints; keys are an interface and only ever added."""
+    return {
+        "ok": report.ok,
+        "seconds": report.seconds,
+        "nodes": [_node_document(node) for node in report.nodes],
+        "remote_tasks": report.tasks,
+    }
+
+
+def _node_document(node: NodeReport) -> dict[str, Any]:
+    error = None
+    if node.error:
+        error = {
+            "role": node.error.role,
+            "task": node.error.task,
+            "message": node.error.message,
+            "output": node.error.output,
+            "remedy": node.error.remedy,
+        }
+    return {
+        "name": node.name,
+        "status": node.status.value,
+        "roles": [{"role": r.role, "status": r.status.value, "reasons": list(r.reasons)} for r in node.roles],
+        "error": error,
+    }
+
+
+def as_text(report: ApplyReport) -> str:
+    """Return the summary for a person: a line per node, then every failure in full."""
+    width = max((len(node.name) for node in report.nodes), default=4)
+    lines = [f"{node.name:<{width}}  {node.status.value:<11}  {_roles(node)}".rstrip() for node in report.nodes]
+    for node in report.nodes:
+        if node.error:
+            lines += ["", *_failure(node)]
+    good = sum(node.status in (NodeStatus.CHANGED, NodeStatus.UNCHANGED) for node in report.nodes)
+    lines += ["", f"{good} of {len(report.nodes)} nodes are as wanted ({report.seconds:.0f} s)."]
+    return "\n".join(lines)
+
+
+def _roles(node: NodeReport) -> str:
+    changed = [role.role for role in node.roles if role.status is RoleStatus.CHANGED]
+    return _shorten(", ".join(changed), 80 - 30)
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _failure(node: NodeReport) -> list[str]:
+    error = node.error
+    assert error is not None  # noqa: S101 - the caller asked
+    where = f"role {error.role}, task “{error.task}”" if error.role else f"“{error.task}”"
+    lines = [f"{node.name}: {node.status.value} at {where}", f"  {error.message}"]
+    lines += [f"  | {line}" for line in error.output.splitlines() if line.strip() and line.strip() != error.message]
+    if error.remedy:
+        lines.append(f"  hint: {error.remedy}")
+    return lines

@@ -1,0 +1,47 @@
+"""What to do about failures that are seen often: a pattern in the message, and a sentence."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["remedy_for"]
+
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    (r"No space left on device", "The node's disk is full: free space (df -h, docker system df) and apply again."),
+    (
+        r"dpkg was interrupted|dpkg --configure -a",
+        "A package installation was cut off on the node: run `dpkg --configure -a` there, then apply again.",
+    ),
+    (
+        r"(lock-frontend|dpkg.*lock|Could not get lock|lock is held)",
+        "Another package manager is at work on the node: wait for it, or end it, and apply again.",
+    ),
+    (r"certificate signed by unknown authority|certificate verify failed|x509:",
+     "The registry's certificate is not trusted on the node: give its CA in docker_engine_registry_ca."),
+    (r"manifest unknown|not found: manifest|name unknown|repository .* not found",
+     "The registry has no such image: check training_image_reference and push the image."),
+    (r"unauthorized|authentication required|denied: ",
+     "The registry wants a login: set docker_engine_registry_logins (password in a vault)."),
+    (r"connection refused.*(?:v2|registry)|dial tcp .*(?:refused|timeout|no route)|registry.*(?:refused|timed out)",
+     "The registry does not answer from the node: check that it runs and that the node may reach it."),
+    (r"Missing sudo password|sudo: a password is required|Incorrect sudo password",
+     "sudo asks for a password: add --ask-become-pass, or put ansible_become_password into a vault."),
+    (r"is not in the sudoers file|not allowed to execute",
+     "The login user has no sudo rights on the node: give it them, or use another ansible_user."),
+    (r"Temporary failure (?:in name resolution|resolving)|Could not resolve",
+     "The node cannot resolve names: check its DNS, or set cluster_http_proxy."),
+    (r"Unable to locate package|No package matching",
+     "The node's repositories lack the package: check its apt sources and platform_extra_repositories."),
+    (r"NO_PUBKEY|is not signed|signatures? (?:couldn't be verified|were invalid)",
+     "A repository's signature is not trusted: give its key in platform_extra_repositories."),
+    (r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED",
+     "The node's host key is not the one that was trusted: find out why before you accept a new one."),
+    (r"Permission denied \(", "The node does not accept the key: check ansible_user and the key file."),
+    (r"connection to the node was lost|Connection timed out|No route to host|Connection refused|closed by remote",
+     "See whether the node is up and reachable, then apply again: it takes up what is left."),
+)  # fmt: skip
+
+
+def remedy_for(text: str) -> str | None:
+    """Return what to do about a failure with this text, None when nothing better than the text is known."""
+    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), None)

@@ -1,0 +1,83 @@
+"""The command line itself: options on either side of the verb, errors in words, exit codes."""
+
+import json
+
+import pytest
+
+from provision.cli.main import GROUPS, VERBS, main, normalise
+from provision.errors import UsageError
+
+
+def exit_of(capsys, *words):
+    """Run the command in this process; return exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as stopped:
+        main(list(words))
+    out = capsys.readouterr()
+    return stopped.value.code, out.out, out.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--json", "verify"], ["verify", "--json"]),
+        (
+            ["-i", "x", "run", "-n", "2", "--", "a", "-o", "json"],
+            ["run", "-i", "x", "-n", "2", "--", "a", "-o", "json"],
+        ),
+        (["--json", "lab", "up", "demo"], ["lab", "up", "--json", "demo"]),
+        (["verify", "-o", "json"], ["verify", "--json"]),
+        (["--lab=demo", "apply"], ["apply", "--lab=demo"]),
+        (["--help"], ["--help"]),
+    ],
+)
+def test_options_may_stand_before_the_verb(words, expected):
+    """Shared options are accepted on either side of the verb, and the job's own words are left alone."""
+    assert normalise(words) == expected
+
+
+def test_an_unknown_output_format_is_refused():
+    """-o takes the formats there are."""
+    with pytest.raises(UsageError, match="no such output format"):
+        normalise(["verify", "-o", "xml"])
+
+
+@pytest.mark.parametrize("verb", [*VERBS, *GROUPS])
+def test_every_verb_has_help_with_examples(capsys, verb):
+    """--help of each verb explains it and shows at least one command to type."""
+    code, out, _ = exit_of(capsys, verb, "--help")
+
+    assert code == 0
+    assert f"provision {verb}" in out
+
+
+def test_no_verb_shows_the_help_and_is_a_usage_error(capsys):
+    """The bare command explains itself and does not pretend success."""
+    code, out, _ = exit_of(capsys)
+
+    assert code == 2
+    assert all(verb in out for verb in VERBS)
+
+
+def test_a_missing_inventory_is_a_sentence_with_exit_2(capsys, tmp_path):
+    """An inventory that is not there is named, without a traceback."""
+    code, _, err = exit_of(capsys, "verify", "-i", str(tmp_path / "none.yml"))
+
+    assert code == 2
+    assert "none.yml" in err
+    assert "Traceback" not in err
+
+
+def test_json_is_printed_on_failure_too(capsys, tmp_path):
+    """A script that asked for JSON gets a document also when the command fails."""
+    code, out, _ = exit_of(capsys, "--json", "apply", "-i", str(tmp_path / "none.yml"))
+
+    assert code == 2
+    assert "none.yml" in json.loads(out)["error"]["message"]
+
+
+def test_a_wrong_option_is_a_usage_error(capsys):
+    """A misspelt option is named and exits 2."""
+    code, _, err = exit_of(capsys, "apply", "--jsno")
+
+    assert code == 2
+    assert "--jsno" in err

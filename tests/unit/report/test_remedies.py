@@ -1,0 +1,30 @@
+"""Failures that are seen often come with what to do."""
+
+import pytest
+
+from provision.report.remedies import remedy_for
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("E: write error - write (28: No space left on device)", "disk is full"),
+        ("E: dpkg was interrupted, you must manually run 'dpkg --configure -a'", "dpkg --configure -a"),
+        ("Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 411", "package manager"),
+        ("Get https://10.0.2.2:5000/v2/: x509: certificate signed by unknown authority", "docker_engine_registry_ca"),
+        ("manifest for registry/x:1 not found: manifest unknown", "training_image_reference"),
+        (
+            "Get https://10.0.2.2:5000/v2/: dial tcp 10.0.2.2:5000: connect: connection refused",
+            "registry does not answer",
+        ),
+        ("Missing sudo password", "--ask-become-pass"),
+    ],
+)
+def test_a_known_failure_says_what_to_do(text, expected):
+    """The hint fits the failure."""
+    assert expected in remedy_for(text)
+
+
+def test_an_unknown_failure_gets_no_invented_hint():
+    """A failure that nobody foresaw is shown as it is, without a guess."""
+    assert remedy_for("something odd happened") is None

@@ -1,0 +1,99 @@
+"""The report of an apply, from the events that Ansible tells."""
+
+from provision.engine import Collector, Event
+from provision.model import NodeStatus, RoleStatus
+
+
+def ran(kind, host="gpu1", role="docker_engine", task="Install packages", action="ansible.builtin.apt", **result):
+    """One runner event as ansible-runner hands it over."""
+    data = {"host": host, "role": role, "task": f"{role} : {task}", "task_action": action, "res": result}
+    return {"event": f"runner_on_{kind}", "event_data": data}
+
+
+def collect(*events, nodes=("gpu1", "gpu2"), failures=None, dark=None, on_event=None):
+    """Feed events and the final counts to a collector and return its report."""
+    collector = Collector(nodes, on_event)
+    for event in events:
+        collector.handle(event)
+    collector.settle(failures or {}, dark or {})
+    collector.handle({"event": "playbook_on_stats", "event_data": {}})
+    return collector.report(1.0)
+
+
+def test_unchanged_tasks_leave_the_node_unchanged():
+    """A converged node is reported as unchanged, role by role."""
+    report = collect(ran("ok", changed=False), ran("ok", host="gpu2", changed=False))
+
+    assert report.ok
+    assert [node.status for node in report.nodes] == [NodeStatus.UNCHANGED, NodeStatus.UNCHANGED]
+    assert report.nodes[0].roles[0].status is RoleStatus.UNCHANGED
+
+
+def test_a_change_is_reported_with_the_task_as_reason():
+    """A role that changed something says which task did."""
+    report = collect(ran("ok", changed=True), ran("ok", task="Start docker", changed=False))
+
+    role = report.nodes[0].roles[0]
+    assert (role.status, role.reasons) == (RoleStatus.CHANGED, ("Install packages",))
+    assert report.nodes[0].status is NodeStatus.CHANGED
+
+
+def test_a_failure_names_role_task_message_output_and_remedy():
+    """A failing node says where and why it stopped, and what to do; the other node is not touched by it."""
+    report = collect(
+        ran("failed", msg="cannot write\nmore", stderr="write: No space left on device"),
+        ran("ok", host="gpu2", changed=False),
+        failures={"gpu1": 1},
+    )
+
+    error = report.nodes[0].error
+    assert not report.ok
+    assert report.nodes[1].status is NodeStatus.UNCHANGED
+    assert (error.role, error.task, error.message) == ("docker_engine", "Install packages", "cannot write")
+    assert "No space left on device" in error.output
+    assert "disk is full" in error.remedy
+
+
+def test_a_rescued_failure_is_no_failure():
+    """What a role itself mended does not count against the node."""
+    report = collect(ran("failed", msg="first try"), ran("ok", task="Second try", changed=True))
+
+    assert report.ok
+    assert report.nodes[0].error is None
+    assert report.nodes[0].status is NodeStatus.CHANGED
+
+
+def test_an_ignored_failure_is_no_failure():
+    """A task whose errors are ignored does not fail the node."""
+    event = ran("failed", msg="whatever")
+    event["event_data"]["ignore_errors"] = True
+
+    assert collect(event).ok
+
+
+def test_a_lost_node_is_unreachable_and_names_role_and_task():
+    """A node whose power is pulled is reported with the role and task it was lost in."""
+    report = collect(ran("unreachable", msg="Connection timed out"), dark={"gpu1": 1})
+
+    node = report.nodes[0]
+    assert node.status is NodeStatus.UNREACHABLE
+    assert (node.error.role, node.error.task) == ("docker_engine", "Install packages")
+    assert "apply again" in node.error.remedy
+
+
+def test_only_tasks_that_reach_the_node_are_counted():
+    """The number of remote tasks leaves out what runs on the controller."""
+    events = [ran("ok", action=a) for a in ("ansible.builtin.set_fact", "assert", "ansible.builtin.copy", "setup")]
+
+    assert collect(*events).tasks == 2
+
+
+def test_progress_hears_every_step():
+    """Whoever shows progress is told node, role, task and status as they happen."""
+    heard = []
+    collect(ran("start"), ran("ok", changed=True), on_event=heard.append)
+
+    assert heard == [
+        Event("gpu1", "docker_engine", "Install packages", "start"),
+        Event("gpu1", "docker_engine", "Install packages", "changed"),
+    ]
