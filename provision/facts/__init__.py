@@ -1,1 +1,24 @@
+"""What is: every fact is a shell command and a pure parser, and one script on a node brings all of them."""
 
+from provision.facts.base import Fact, RawOutput, Unknown
+from provision.facts.derived import data_address, data_interface, gpu_count, is_container, plain, simulated
+from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse
+from provision.facts.script import Parameters, script
+
+__all__ = [
+    "ALL_FACTS",
+    "Fact",
+    "NodeFacts",
+    "Parameters",
+    "RawOutput",
+    "Unknown",
+    "as_data",
+    "data_address",
+    "data_interface",
+    "gpu_count",
+    "is_container",
+    "parse",
+    "plain",
+    "script",
+    "simulated",
+]

@@ -1,0 +1,208 @@
+"""The training container of a node, what runs in it, and its SSH."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from provision.facts.base import RawOutput, Unknown
+from provision.facts.docker import as_object
+from provision.facts.system import parse_limits
+
+__all__ = [
+    "Container",
+    "ContainerFact",
+    "ContainerSsh",
+    "ContainerSshFact",
+    "Process",
+    "fingerprint",
+]
+
+_HOUSEKEEPING = frozenset(
+    {"docker-init", "tini", "init", "sh", "bash", "container-entrypoint", "container-entry", "sshd", "sleep", "ps"}
+)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process inside the container, by the node's process id."""
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True)
+class Container:
+    """The training container as the engine and the kernel show it."""
+
+    status: str
+    """``running``, ``exited``, ``restarting``, ..."""
+    exit_code: int
+    image_id: str
+    image: str
+    """The reference it was made from."""
+    labels: Mapping[str, str]
+    privileged: bool
+    network: str
+    binds: tuple[str, ...]
+    shm_size: int
+    restarts: int
+    limits: Mapping[str, int | None]
+    """Hard limits of its first process; None means unlimited."""
+    devices: tuple[str, ...]
+    """Names under /dev/infiniband and /dev/nvidia* inside it."""
+    processes: tuple[Process, ...]
+
+    @property
+    def running(self) -> bool:
+        """True while its first process lives."""
+        return self.status == "running"
+
+    @property
+    def busy(self) -> tuple[Process, ...]:
+        """Processes that are not its own housekeeping: a job, most likely."""
+        return tuple(process for process in self.processes if process.command not in _HOUSEKEEPING)
+
+
+class ContainerFact:
+    """Inspects the container without its environment, which may hold secrets, and looks into its /proc and /dev."""
+
+    name: ClassVar[str] = "container"
+    label: ClassVar[str] = "docker inspect"
+    limit_seconds: ClassVar[int] = 25
+    command: ClassVar[str] = r"""
+command -v docker >/dev/null || exit 0
+docker inspect --type container --format '{"status":{{json .State.Status}},"exit_code":{{json .State.ExitCode}},
+"image_id":{{json .Image}},"image":{{json .Config.Image}},"labels":{{json .Config.Labels}},
+"privileged":{{json .HostConfig.Privileged}},"network":{{json .HostConfig.NetworkMode}},
+"binds":{{json .HostConfig.Binds}},
+"shm_size":{{json .HostConfig.ShmSize}},"restarts":{{json .RestartCount}}}' "$PROBE_CONTAINER" || exit 0
+pid=$(docker inspect --type container --format '{{.State.Pid}}' "$PROBE_CONTAINER")
+[ "${pid:-0}" -gt 0 ] || exit 0
+echo '== limits'; cat /proc/$pid/limits
+echo '== devices'
+for file in /proc/$pid/root/dev/infiniband/* /proc/$pid/root/dev/nvidia*; do
+  [ ! -e "$file" ] || echo "${file#/proc/$pid/root/dev/}"
+done
+echo '== processes'; docker top "$PROBE_CONTAINER" -eo pid,comm
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> Container | Unknown | None:
+        """None means that the engine answered and has no such container."""
+        head, _, rest = raw.stdout.partition("== limits")
+        limits, _, rest = rest.partition("== devices")
+        devices, _, processes = rest.partition("== processes")
+        data = as_object(head)
+        if not data.get("status"):
+            missing = not raw.stderr.strip() or "no such container" in raw.stderr.lower()
+            return None if missing else Unknown(f"docker inspect failed: {raw.said()}")
+        return Container(
+            status=str(data["status"]),
+            exit_code=int(data.get("exit_code") or 0),
+            image_id=str(data.get("image_id") or ""),
+            image=str(data.get("image") or ""),
+            labels={str(key): str(value) for key, value in (data.get("labels") or {}).items()},
+            privileged=bool(data.get("privileged")),
+            network=str(data.get("network") or ""),
+            binds=tuple(str(bind) for bind in data.get("binds") or ()),
+            shm_size=int(data.get("shm_size") or 0),
+            restarts=int(data.get("restarts") or 0),
+            limits=parse_limits(limits),
+            devices=tuple(devices.split()),
+            processes=tuple(_processes(processes)),
+        )
+
+
+def _processes(text: str) -> list[Process]:
+    rows = [line.split(None, 1) for line in text.splitlines() if line.strip()]
+    return [Process(int(row[0]), row[1].strip()) for row in rows if len(row) > 1 and row[0].isdecimal()]
+
+
+@dataclass(frozen=True)
+class ContainerSsh:
+    """The public half of the SSH that containers use among each other, as kept on the node."""
+
+    files: Mapping[str, str]
+    """File name -> octal mode."""
+    host_key: str
+    """Type and base64 text of the container's host key."""
+    client_key: str
+    known_hosts: Mapping[str, tuple[str, ...]]
+    """``[name]:port`` -> the keys (type and base64 text) pinned for it."""
+    authorized: tuple[str, ...]
+    """Client keys (type and base64 text) that may log in."""
+
+
+class ContainerSshFact:
+    """Reads public halves only; of private keys just the mode."""
+
+    name: ClassVar[str] = "container_ssh"
+    label: ClassVar[str] = "cat /var/lib/provision/container_ssh"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = """
+cd /var/lib/provision/container_ssh 2>/dev/null || exit 0
+for file in *; do [ ! -e "$file" ] || echo "mode $(stat -c %a "$file") $file"; done
+for file in ssh_host_ed25519_key.pub id_ed25519.pub known_hosts authorized_keys; do
+  echo "== $file"; [ ! -r $file ] || cat $file
+done
+"""
+
+    def parse(self, raw: RawOutput) -> ContainerSsh | None:
+        """None means that nothing was ever made on this node."""
+        parts = {"": ""}
+        for part in ("\n" + raw.stdout).split("\n== "):
+            title, _, text = part.partition("\n")
+            parts[title if len(parts) > 1 or not part.startswith("mode") else ""] = text
+        files: dict[str, str] = {}
+        for line in raw.lines():
+            words = line.split(None, 2)
+            if words[0] == "mode" and len(words) == 3:  # noqa: PLR2004 - word, mode, name
+                files[words[2]] = words[1]
+        if not files:
+            return None
+        return ContainerSsh(
+            files=files,
+            host_key=next(iter(_keys(parts.get("ssh_host_ed25519_key.pub", ""))), ""),
+            client_key=next(iter(_keys(parts.get("id_ed25519.pub", ""))), ""),
+            known_hosts=_known_hosts(parts.get("known_hosts", "")),
+            authorized=tuple(_keys(parts.get("authorized_keys", ""))),
+        )
+
+
+def fingerprint(key: str) -> str:
+    """Return the SHA256 fingerprint of a public key as ``ssh-keygen -l`` prints it; empty for no key."""
+    words = key.split()
+    try:
+        blob = base64.b64decode(words[-1], validate=True) if words else b""
+    except (ValueError, binascii.Error):
+        return ""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=") if blob else ""
+
+
+def _keys(text: str) -> list[str]:
+    """Type and base64 text of each key; options before it and the comment behind it are dropped."""
+    found: list[str] = []
+    for line in text.splitlines():
+        words = line.split()
+        for index, word in enumerate(words[:-1]):
+            if word.startswith(("ssh-", "ecdsa-", "sk-")) and words[index + 1].startswith("AAAA"):
+                found.append(f"{word} {words[index + 1]}")
+                break
+    return found
+
+
+def _known_hosts(text: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        names, _, rest = line.strip().partition(" ")
+        key = next(iter(_keys(rest)), "")
+        if not key or names.startswith(("#", "@")):
+            continue
+        for name in names.split(","):
+            found[name] = (*found.get(name, ()), key)
+    return found

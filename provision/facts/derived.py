@@ -1,0 +1,94 @@
+"""What follows from facts and the inventory together: slots, the data address, the kind of node."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+
+from provision.facts.base import Unknown
+from provision.facts.network import Address
+from provision.facts.node import NodeFacts
+from provision.facts.system import NodeKind
+
+__all__ = ["data_address", "data_interface", "gpu_count", "is_container", "plain", "simulated"]
+
+
+def gpu_count(facts: NodeFacts) -> int | None:
+    """Return how many GPUs can be used; None when nvidia-smi hung, failed or does not see all that the bus has."""
+    if isinstance(facts.gpus, Unknown):
+        return None
+    on_bus = 0 if isinstance(facts.gpu_pci, Unknown) else len(facts.gpu_pci)
+    return None if len(facts.gpus) < on_bus else len(facts.gpus)
+
+
+def is_container(facts: NodeFacts) -> bool:
+    """Return whether the node is a container, where modules and sysctls are not ours to set."""
+    return not isinstance(facts.kind, Unknown) and facts.kind.kind is NodeKind.CONTAINER
+
+
+def simulated(facts: NodeFacts, *things: str) -> bool:
+    """Return whether any of `things` is a stand-in on this node; a thing matches by its name's beginning."""
+    if isinstance(facts.simulated, Unknown):
+        return False
+    return any(name.startswith(thing) for name in facts.simulated for thing in things)
+
+
+def plain(value: Any) -> bool:
+    """Return whether an inventory value holds no Jinja, which only Ansible could resolve."""
+    if isinstance(value, str):
+        return "{{" not in value and "{%" not in value
+    if isinstance(value, Mapping):
+        return all(plain(item) for pair in value.items() for item in pair)
+    if isinstance(value, list | tuple):
+        return all(plain(item) for item in value)
+    return True
+
+
+def data_address(variables: Mapping[str, Any], facts: NodeFacts | None) -> str | None:
+    """Return the address that a node has on the data network; None when nobody can tell.
+
+    ``cluster_data_address`` decides; else the node's first address inside ``cluster_data_networks``;
+    else the address of its default route.
+    """
+    wanted = variables.get("cluster_data_address")
+    if isinstance(wanted, str) and wanted and plain(wanted):
+        return wanted
+    if facts is None or isinstance(facts.addresses, Unknown):
+        return None
+    networks = variables.get("cluster_data_networks")
+    if networks:
+        return _inside(networks, facts.addresses) if isinstance(networks, list) and plain(networks) else None
+    return _default_address(facts, facts.addresses)
+
+
+def data_interface(variables: Mapping[str, Any], facts: NodeFacts) -> str | None:
+    """Return the name of the interface that carries the data address."""
+    address = data_address(variables, facts)
+    if address is None or isinstance(facts.addresses, Unknown):
+        return None
+    return next((entry.interface for entry in facts.addresses if entry.address == address), None)
+
+
+def _inside(networks: list[Any], addresses: tuple[Address, ...]) -> str | None:
+    for text in networks:
+        try:
+            network = ipaddress.ip_network(str(text), strict=False)
+        except ValueError:
+            continue
+        for entry in addresses:
+            if ipaddress.ip_address(entry.address) in network:
+                return entry.address
+    return None
+
+
+def _default_address(facts: NodeFacts, addresses: tuple[Address, ...]) -> str | None:
+    if isinstance(facts.routes, Unknown):
+        return None
+    route = next((route for route in facts.routes if route.destination == "default"), None)
+    if route is None:
+        return None
+    if route.source:
+        return route.source
+    usable = (a for a in addresses if a.interface == route.interface and a.version == 4 and a.scope == "global")  # noqa: PLR2004
+    return next((entry.address for entry in usable), None)

@@ -1,0 +1,215 @@
+"""The docker engine: its service, what it says of itself, its configuration, and the images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from provision.facts.base import RawOutput, Unknown
+
+__all__ = [
+    "DockerConfig",
+    "DockerConfigFact",
+    "DockerInfo",
+    "DockerInfoFact",
+    "DockerService",
+    "DockerServiceFact",
+    "Image",
+    "ImageFact",
+]
+
+
+@dataclass(frozen=True)
+class DockerService:
+    """The engine's systemd unit."""
+
+    loaded: bool
+    active: str
+    """``active``, ``inactive``, ``failed``, ..."""
+    enabled: str
+    client: bool
+    """The program ``docker`` is there."""
+
+
+class DockerServiceFact:
+    """Asks systemd, not docker: it answers when docker hangs."""
+
+    name: ClassVar[str] = "docker_service"
+    label: ClassVar[str] = "systemctl show docker"
+    limit_seconds: ClassVar[int] = 15
+    command: ClassVar[str] = """
+systemctl show docker.service -p LoadState -p ActiveState -p UnitFileState
+! command -v docker >/dev/null || echo client=yes
+"""
+
+    def parse(self, raw: RawOutput) -> DockerService | Unknown:
+        """A unit that systemd does not know has LoadState not-found."""
+        pairs = raw.pairs()
+        if "LoadState" not in pairs:
+            return Unknown(f"systemctl show docker failed: {raw.said()}")
+        return DockerService(
+            loaded=pairs["LoadState"] == "loaded",
+            active=pairs.get("ActiveState", ""),
+            enabled=pairs.get("UnitFileState", ""),
+            client=pairs.get("client") == "yes",
+        )
+
+
+@dataclass(frozen=True)
+class DockerInfo:
+    """What the running engine says of itself."""
+
+    version: str
+    storage_driver: str
+    data_root: str
+    cgroup_driver: str
+    cgroup_version: str
+    live_restore: bool
+    runtimes: tuple[str, ...]
+    default_runtime: str
+    mirrors: tuple[str, ...]
+    address_pools: tuple[tuple[str, int], ...]
+    containers_running: int
+
+
+class DockerInfoFact:
+    """Asks the engine for what is needed of ``docker info``; proxies, which may hold passwords, are not asked for."""
+
+    name: ClassVar[str] = "docker_info"
+    label: ClassVar[str] = "docker info"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = r"""
+command -v docker >/dev/null || { echo 'there is no docker command' >&2; exit 127; }
+docker info --format '{"version":{{json .ServerVersion}},"driver":{{json .Driver}},"root":{{json .DockerRootDir}},
+"cgroup_driver":{{json .CgroupDriver}},"cgroup_version":{{json .CgroupVersion}},
+"live_restore":{{json .LiveRestoreEnabled}},
+"runtimes":{{json .Runtimes}},"default_runtime":{{json .DefaultRuntime}},"registry":{{json .RegistryConfig}},
+"pools":{{json .DefaultAddressPools}},"running":{{json .ContainersRunning}}}'
+"""
+
+    def parse(self, raw: RawOutput) -> DockerInfo | Unknown:
+        """An engine that is down still lets the client print an empty answer, with exit status 1."""
+        data = as_object(raw.stdout)
+        if raw.exit_code != 0 or not data.get("version"):
+            return Unknown(f"docker info failed: {raw.said()}")
+        pools = [pool for pool in data.get("pools") or () if isinstance(pool, dict)]
+        registry = data.get("registry") or {}
+        return DockerInfo(
+            version=str(data["version"]),
+            storage_driver=str(data.get("driver") or ""),
+            data_root=str(data.get("root") or ""),
+            cgroup_driver=str(data.get("cgroup_driver") or ""),
+            cgroup_version=str(data.get("cgroup_version") or ""),
+            live_restore=bool(data.get("live_restore")),
+            runtimes=tuple(sorted(data.get("runtimes") or ())),
+            default_runtime=str(data.get("default_runtime") or ""),
+            mirrors=tuple(str(mirror).rstrip("/") for mirror in registry.get("Mirrors") or ()),
+            address_pools=tuple((str(pool.get("Base", "")), int(pool.get("Size", 0))) for pool in pools),
+            containers_running=int(data.get("running") or 0),
+        )
+
+
+@dataclass(frozen=True)
+class DockerConfig:
+    """What is configured for the engine; passwords inside addresses are taken out on the node."""
+
+    exists: bool
+    sha256: str
+    """Of daemon.json as it is."""
+    options: Mapping[str, Any] | None
+    """None when the file holds no JSON object."""
+    error: str
+    """Why it does not, else empty."""
+    certificates: Mapping[str, str] = field(default_factory=dict)
+    """Registry -> text of its CA certificates under /etc/docker/certs.d."""
+
+
+class DockerConfigFact:
+    """Reads daemon.json and the CA certificates of registries."""
+
+    name: ClassVar[str] = "docker_config"
+    label: ClassVar[str] = "cat /etc/docker/daemon.json"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = r"""
+file=/etc/docker/daemon.json
+if [ -e $file ]; then
+  echo "sha256=$(sha256sum <$file | cut -c1-64)"
+  sed 's,://[^/@" ]*@,://[removed]@,g' $file; echo
+fi
+for file in /etc/docker/certs.d/*/*.crt; do
+  [ ! -r "$file" ] || { folder=${file%/*}; echo "== certificate ${folder##*/}"; cat "$file"; echo; }
+done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> DockerConfig:
+        """An empty file is as good as none for docker; anything else must be a JSON object."""
+        head, *parts = raw.stdout.split("== certificate ")
+        certificates: dict[str, str] = {}
+        for part in parts:
+            registry, _, text = part.partition("\n")
+            certificates[registry.strip()] = certificates.get(registry.strip(), "") + text
+        first, _, text = head.partition("\n")
+        if not first.startswith("sha256="):
+            return DockerConfig(exists=False, sha256="", options={}, error="", certificates=certificates)
+        options: Mapping[str, Any] | None = None
+        error = ""
+        try:
+            value = json.loads(text) if text.strip() else {}
+            options = value if isinstance(value, dict) else None
+            error = "" if options is not None else f"it holds a JSON {type(value).__name__}, not an object"
+        except ValueError as problem:
+            error = f"it is not JSON: {problem}"
+        return DockerConfig(
+            exists=True,
+            sha256=first.partition("=")[2],
+            options=options,
+            error=error,
+            certificates=certificates,
+        )
+
+
+@dataclass(frozen=True)
+class Image:
+    """The wanted training image as the engine holds it."""
+
+    id: str
+    digests: tuple[str, ...]
+    """``repository@sha256:...`` for every registry it came from."""
+    tags: tuple[str, ...]
+
+
+class ImageFact:
+    """Looks the wanted image up under its references; the first that exists counts."""
+
+    name: ClassVar[str] = "image"
+    label: ClassVar[str] = "docker image inspect"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = r"""
+command -v docker >/dev/null || exit 0
+format='{"id":{{json .Id}},"digests":{{json .RepoDigests}},"tags":{{json .RepoTags}}}'
+for image in $PROBE_IMAGES; do
+  docker image inspect --format "$format" "$image" && exit 0
+done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> Image | Unknown | None:
+        """None means that the engine answered and has no such image."""
+        data = as_object(raw.stdout)
+        if data.get("id"):
+            return Image(str(data["id"]), tuple(data.get("digests") or ()), tuple(data.get("tags") or ()))
+        if raw.stderr.strip() and "no such image" not in raw.stderr.lower():
+            return Unknown(f"docker image inspect failed: {raw.said()}")
+        return None
+
+
+def as_object(text: str) -> dict[str, Any]:
+    """Read a JSON object out of `text`; anything else gives an empty one."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

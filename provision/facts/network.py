@@ -1,0 +1,152 @@
+"""Addresses, routes, what names resolve to, and which ports listen."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from provision.facts.base import RawOutput, Unknown
+
+__all__ = ["Address", "AddressesFact", "Listening", "ListeningFact", "NamesFact", "Route", "RoutesFact"]
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address of one network interface."""
+
+    interface: str
+    address: str
+    prefix: int
+    scope: str
+
+    @property
+    def version(self) -> int:
+        """4 or 6."""
+        return ipaddress.ip_address(self.address).version
+
+
+class AddressesFact:
+    """Lists all addresses, one a line."""
+
+    name: ClassVar[str] = "addresses"
+    label: ClassVar[str] = "ip -o addr"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = "ip -o addr"
+
+    def parse(self, raw: RawOutput) -> tuple[Address, ...] | Unknown:
+        """A peer address (``10.0.0.1 peer 10.0.0.2/32``) carries the length of its prefix behind the peer."""
+        if raw.exit_code != 0:
+            return Unknown(f"ip -o addr failed: {raw.said()}")
+        found: list[Address] = []
+        for line in raw.lines():
+            words = line.split()
+            if len(words) < 4 or words[2] not in {"inet", "inet6"}:  # noqa: PLR2004 - index, name, family, address
+                continue
+            address, _, prefix = words[3].partition("/")
+            if not prefix and "peer" in words:
+                prefix = words[words.index("peer") + 1].partition("/")[2]
+            scope = words[words.index("scope") + 1] if "scope" in words[:-1] else ""
+            interface = words[1].partition("@")[0]
+            found.append(Address(interface, address, int(prefix) if prefix.isdecimal() else 0, scope))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route; ``destination`` is ``default`` or a network."""
+
+    destination: str
+    interface: str
+    source: str
+    """The address that packets leave with, if the route says so."""
+
+
+class RoutesFact:
+    """Lists the main routing table of IPv4."""
+
+    name: ClassVar[str] = "routes"
+    label: ClassVar[str] = "ip -4 route"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = "ip -4 -o route show table main"
+
+    def parse(self, raw: RawOutput) -> tuple[Route, ...] | Unknown:
+        """Routes without an interface (blackhole, unreachable) are kept, with no interface."""
+        if raw.exit_code != 0:
+            return Unknown(f"ip -4 route failed: {raw.said()}")
+        return tuple(
+            Route(words[0], _after("dev", words), _after("src", words)) for words in (ln.split() for ln in raw.lines())
+        )
+
+
+def _after(key: str, words: list[str]) -> str:
+    return words[words.index(key) + 1] if key in words[:-1] else ""
+
+
+class NamesFact:
+    """Resolves the cluster's names the way programs on the node do."""
+
+    name: ClassVar[str] = "names"
+    label: ClassVar[str] = "getent ahosts"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = """
+for name in $PROBE_NAMES; do
+  echo "name=$name"
+  getent ahosts "$name" | while read -r address _; do echo "$address"; done
+done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> Mapping[str, tuple[str, ...]]:
+        """A name that does not resolve has no addresses; each address is kept once, in order."""
+        found: dict[str, tuple[str, ...]] = {}
+        name = ""
+        for line in raw.lines():
+            if line.startswith("name="):
+                name = line.removeprefix("name=")
+                found[name] = ()
+            elif name and line not in found[name]:
+                found[name] = (*found[name], line)
+        return found
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A TCP port that takes connections; ``address`` is empty for all addresses."""
+
+    address: str
+    port: int
+
+
+class ListeningFact:
+    """Reads the kernel's tables of TCP sockets; the tool ss may be missing."""
+
+    name: ClassVar[str] = "listening"
+    label: ClassVar[str] = "cat /proc/net/tcp"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = """
+for file in /proc/net/tcp /proc/net/tcp6; do
+  [ ! -r $file ] || while read -r _ local _ state _; do
+    [ "$state" != 0A ] || echo "$local"
+  done <$file
+done
+"""
+
+    def parse(self, raw: RawOutput) -> tuple[Listening, ...]:
+        """IPv4 addresses are little-endian there; an IPv6 socket on all addresses takes IPv4 too."""
+        found: list[Listening] = []
+        for line in raw.lines():
+            address, _, port = line.strip().partition(":")
+            try:
+                found.append(Listening(_address(address), int(port, 16)))
+            except ValueError:
+                continue
+        return tuple(found)
+
+
+def _address(text: str) -> str:
+    if int(text, 16) == 0:
+        return ""
+    words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]
+    return str(ipaddress.ip_address(b"".join(words)))

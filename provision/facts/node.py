@@ -1,0 +1,146 @@
+"""All facts of one node, by name and type."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.facts.base import Fact, Unknown
+from provision.facts.container import Container, ContainerFact, ContainerSsh, ContainerSshFact
+from provision.facts.docker import (
+    DockerConfig,
+    DockerConfigFact,
+    DockerInfo,
+    DockerInfoFact,
+    DockerService,
+    DockerServiceFact,
+    Image,
+    ImageFact,
+)
+from provision.facts.gpu import Gpu, GpuPciFact, GpusFact
+from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
+from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
+from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
+from provision.facts.rdma import RdmaFact, RdmaStack
+from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
+from provision.facts.script import split
+from provision.facts.system import (
+    Boot,
+    BootFact,
+    Disk,
+    DisksFact,
+    Hardware,
+    HardwareFact,
+    Kind,
+    KindFact,
+    Limits,
+    LimitsFact,
+    System,
+    SystemFact,
+)
+
+__all__ = ["ALL_FACTS", "NodeFacts", "as_data", "parse"]
+
+ALL_FACTS: tuple[Fact[Any], ...] = (
+    SystemFact(),
+    KindFact(),
+    BootFact(),
+    HardwareFact(),
+    LimitsFact(),
+    DisksFact(),
+    SysctlsFact(),
+    ModulesFact(),
+    PackagesFact(),
+    TimeSyncFact(),
+    AddressesFact(),
+    RoutesFact(),
+    NamesFact(),
+    ListeningFact(),
+    RdmaFact(),
+    GpusFact(),
+    GpuPciFact(),
+    DockerServiceFact(),
+    DockerInfoFact(),
+    DockerConfigFact(),
+    NvidiaContainerFact(),
+    ImageFact(),
+    ContainerFact(),
+    ContainerSshFact(),
+    ReceiptsFact(),
+    SimulatedFact(),
+)
+"""Every fact; the attribute of NodeFacts has the fact's name."""
+
+_NOT_ASKED = Unknown("not asked for")
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What is known of one node; an attribute is an Unknown where its command hung, failed or was not asked."""
+
+    system: System | Unknown = _NOT_ASKED
+    kind: Kind | Unknown = _NOT_ASKED
+    boot: Boot | Unknown = _NOT_ASKED
+    hardware: Hardware | Unknown = _NOT_ASKED
+    limits: Limits | Unknown = _NOT_ASKED
+    disks: tuple[Disk, ...] | Unknown = _NOT_ASKED
+    sysctls: Mapping[str, str] | Unknown = _NOT_ASKED
+    modules: frozenset[str] | Unknown = _NOT_ASKED
+    packages: Mapping[str, str] | Unknown = _NOT_ASKED
+    time_sync: TimeSync | Unknown = _NOT_ASKED
+    addresses: tuple[Address, ...] | Unknown = _NOT_ASKED
+    routes: tuple[Route, ...] | Unknown = _NOT_ASKED
+    names: Mapping[str, tuple[str, ...]] | Unknown = _NOT_ASKED
+    listening: tuple[Listening, ...] | Unknown = _NOT_ASKED
+    rdma: RdmaStack | Unknown = _NOT_ASKED
+    gpus: tuple[Gpu, ...] | Unknown = _NOT_ASKED
+    gpu_pci: tuple[str, ...] | Unknown = _NOT_ASKED
+    docker_service: DockerService | Unknown = _NOT_ASKED
+    docker_info: DockerInfo | Unknown = _NOT_ASKED
+    docker_config: DockerConfig | Unknown = _NOT_ASKED
+    nvidia_container: NvidiaContainer | Unknown = _NOT_ASKED
+    image: Image | Unknown | None = _NOT_ASKED
+    container: Container | Unknown | None = _NOT_ASKED
+    container_ssh: ContainerSsh | Unknown | None = _NOT_ASKED
+    receipts: Mapping[str, Receipt] | Unknown = _NOT_ASKED
+    simulated: Mapping[str, str] | Unknown = _NOT_ASKED
+    raw: str = dataclasses.field(default="", repr=False, compare=False)
+    """The probe's output as it came, for a support bundle."""
+
+
+def parse(text: str, facts: Sequence[Fact[Any]] = ALL_FACTS) -> NodeFacts:
+    """Read the output of ``script(facts)``; never raises, whatever a node printed."""
+    raws = split(text, facts)
+    return NodeFacts(raw=text, **{fact.name: _value(fact, raws[fact.name]) for fact in facts})
+
+
+def _value(fact: Fact[Any], raw: Any) -> Any:
+    if isinstance(raw, Unknown):
+        return raw
+    try:
+        return fact.parse(raw)
+    except Exception as problem:  # noqa: BLE001 - one odd output must not hide the other facts
+        return Unknown(f"the output of {fact.label} cannot be read: {type(problem).__name__}: {problem}")
+
+
+def as_data(facts: NodeFacts) -> dict[str, Any]:
+    """Return the facts as what JSON can hold, without the raw text; an Unknown becomes ``{"unknown": reason}``."""
+    return {
+        field.name: _plain(getattr(facts, field.name)) for field in dataclasses.fields(facts) if field.name != "raw"
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Unknown):
+        return {"unknown": value.reason}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted(_plain(item) for item in value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

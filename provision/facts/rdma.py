@@ -1,0 +1,161 @@
+"""RDMA devices as sysfs shows them; no tool of any RDMA stack is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from provision.facts.base import RawOutput
+
+__all__ = ["Gid", "RdmaDevice", "RdmaFact", "RdmaPort", "RdmaStack"]
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One entry of a port's GID table."""
+
+    index: int
+    gid: str
+    type: str
+    """``RoCE v2``, ``IB/RoCE v1`` or empty where the kernel does not say."""
+    netdev: str
+
+    @property
+    def routable_ipv4(self) -> bool:
+        """True for a RoCE v2 GID made of an IPv4 address, the kind that crosses subnets."""
+        return self.type == "RoCE v2" and self.gid.startswith("0000:0000:0000:0000:0000:ffff:")
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of a device."""
+
+    number: int
+    link_layer: str
+    """``InfiniBand`` or ``Ethernet``."""
+    state: str
+    """``ACTIVE``, ``DOWN``, ``INIT``, ..."""
+    physical_state: str
+    rate: str
+    gids: tuple[Gid, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """True when traffic can pass."""
+        return self.state == "ACTIVE"
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    """One RDMA device."""
+
+    name: str
+    driver: str
+    """The driver of its PCI device; empty for a device made in software (rxe, siw)."""
+    uverbs: str
+    """Its device node's name, e.g. ``uverbs0``."""
+    netdevs: tuple[str, ...]
+    ports: tuple[RdmaPort, ...]
+
+    @property
+    def soft(self) -> bool:
+        """True for a device made in software."""
+        return not self.driver
+
+    @property
+    def active(self) -> bool:
+        """True when any port can carry traffic."""
+        return any(port.active for port in self.ports)
+
+
+@dataclass(frozen=True)
+class RdmaStack:
+    """All RDMA devices, and what the node has for them."""
+
+    devices: tuple[RdmaDevice, ...]
+    pci_cards: int
+    """Network cards of Mellanox/NVIDIA on the PCI bus, with a driver or without."""
+    nodes: tuple[str, ...]
+    """Names under /dev/infiniband."""
+    ofed: str
+    """The version of an installed MLNX or DOCA OFED, else empty."""
+
+
+class RdmaFact:
+    """Walks /sys/class/infiniband; an empty GID entry cannot be read, which is no error."""
+
+    name: ClassVar[str] = "rdma"
+    label: ClassVar[str] = "cat /sys/class/infiniband"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = r"""
+get() { value=; { read -r value <"$1"; } 2>/dev/null; }
+for device in /sys/class/infiniband/*; do
+  [ -d "$device" ] || continue
+  driver=; [ ! -e "$device/device/driver" ] || driver=$(basename "$(readlink -f "$device/device/driver")")
+  printf 'device\t%s\t%s\n' "${device##*/}" "$driver"
+  for net in "$device"/device/net/*; do [ ! -d "$net" ] || printf 'netdev\t%s\n' "${net##*/}"; done
+  get "$device/parent"; [ -z "$value" ] || printf 'netdev\t%s\n' "$value"
+  for port in "$device"/ports/*; do
+    get "$port/link_layer"; layer=$value; get "$port/state"; state=$value
+    get "$port/phys_state"; phys=$value; get "$port/rate"
+    printf 'port\t%s\t%s\t%s\t%s\t%s\n' "${port##*/}" "$layer" "$state" "$phys" "$value"
+    for entry in "$port"/gids/*; do
+      get "$entry"; gid=$value
+      case $gid in ''|0000:0000:0000:0000:0000:0000:0000:0000|fe80:0000:0000:0000:0000:0000:0000:0000) continue;; esac
+      get "$port/gid_attrs/types/${entry##*/}"; type=$value
+      get "$port/gid_attrs/ndevs/${entry##*/}"
+      printf 'gid\t%s\t%s\t%s\t%s\n' "${entry##*/}" "$gid" "$type" "$value"
+    done
+  done
+done
+for verbs in /sys/class/infiniband_verbs/uverbs*; do
+  [ ! -r "$verbs/ibdev" ] || { get "$verbs/ibdev"; printf 'uverbs\t%s\t%s\n' "${verbs##*/}" "$value"; }
+done
+for node in /dev/infiniband/*; do [ ! -e "$node" ] || printf 'node\t%s\n' "${node##*/}"; done
+for card in /sys/bus/pci/devices/*; do
+  get "$card/vendor"; [ "$value" = 0x15b3 ] || continue
+  get "$card/class"; case $value in 0x02*) printf 'pci\t%s\n' "${card##*/}";; esac
+done
+! command -v ofed_info >/dev/null || printf 'ofed\t%s\n' "$(ofed_info -s)"
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> RdmaStack:
+        """Lines carry a word and its values, separated by tabs; ports and GIDs belong to the device above them."""
+        rows = [line.split("\t") for line in raw.lines()]
+        uverbs = {row[2]: row[1] for row in rows if row[0] == "uverbs" and len(row) > 2}  # noqa: PLR2004
+        starts = [index for index, row in enumerate(rows) if row[0] == "device" and len(row) > 2]  # noqa: PLR2004
+        ends = [*starts[1:], len(rows)]
+        return RdmaStack(
+            devices=tuple(_device(rows[a:b], uverbs) for a, b in zip(starts, ends, strict=False)),
+            pci_cards=sum(row[0] == "pci" for row in rows),
+            nodes=tuple(row[1] for row in rows if row[0] == "node" and len(row) > 1),
+            ofed=next((row[1].rstrip(":") for row in rows if row[0] == "ofed" and len(row) > 1), ""),
+        )
+
+
+def _device(rows: list[list[str]], uverbs: dict[str, str]) -> RdmaDevice:
+    ports: list[RdmaPort] = []
+    gids: dict[int, list[Gid]] = {}
+    for row in (row + [""] * 6 for row in rows):
+        if row[0] == "port" and row[1].isdecimal():
+            state, phys = (text.rpartition(":")[2].strip() for text in (row[3], row[4]))
+            ports.append(RdmaPort(int(row[1]), row[2], state, phys, row[5]))
+        elif row[0] == "gid" and row[1].isdecimal() and ports:
+            gids.setdefault(ports[-1].number, []).append(Gid(int(row[1]), row[2], row[3], row[4]))
+    netdevs = [row[1] for row in rows if row[0] == "netdev" and len(row) > 1]
+    netdevs += [gid.netdev for entries in gids.values() for gid in entries if gid.netdev]
+    return RdmaDevice(
+        name=rows[0][1],
+        driver=rows[0][2],
+        uverbs=uverbs.get(rows[0][1], ""),
+        netdevs=tuple(dict.fromkeys(netdevs)),
+        ports=tuple(
+            RdmaPort(p.number, p.link_layer, p.state, p.physical_state, p.rate, _by_index(gids.get(p.number, ())))
+            for p in ports
+        ),
+    )
+
+
+def _by_index(gids: list[Gid] | tuple[()]) -> tuple[Gid, ...]:
+    return tuple(sorted(gids, key=lambda gid: gid.index))

@@ -1,0 +1,74 @@
+"""What we and the lab left on a node: receipts of roles, and the list of what is simulated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from provision.facts.base import RawOutput
+
+__all__ = ["Receipt", "ReceiptsFact", "SimulatedFact"]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a role wanted and manages, as it wrote it when it last ended well: a hint, never the truth."""
+
+    role: str
+    content: Mapping[str, Any]
+    error: str = ""
+    """Why the file cannot be read, else empty."""
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """The names listed under `key` (``packages``, ``units``, ``files``, ...)."""
+        value = self.content.get(key)
+        return tuple(str(item) for item in value) if isinstance(value, dict | list) else ()
+
+
+class ReceiptsFact:
+    """Reads all receipts."""
+
+    name: ClassVar[str] = "receipts"
+    label: ClassVar[str] = "cat /var/lib/provision/receipts"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = """
+for file in /var/lib/provision/receipts/*.json; do
+  [ ! -r "$file" ] || { echo "== ${file##*/}"; cat "$file"; echo; }
+done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> Mapping[str, Receipt]:
+        """A receipt that is no JSON object is kept with the reason, so that its role runs again."""
+        found: dict[str, Receipt] = {}
+        for part in ("\n" + raw.stdout).split("\n== ")[1:]:
+            title, _, text = part.partition("\n")
+            role = title.strip().removesuffix(".json")
+            try:
+                value = json.loads(text)
+            except ValueError as problem:
+                found[role] = Receipt(role, {}, f"not JSON: {problem}")
+                continue
+            found[role] = Receipt(role, value) if isinstance(value, dict) else Receipt(role, {}, "not a JSON object")
+        return found
+
+
+class SimulatedFact:
+    """Lists the stand-ins that a lab node carries."""
+
+    name: ClassVar[str] = "simulated"
+    label: ClassVar[str] = "cat /usr/share/provision/simulated"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = """
+for file in /usr/share/provision/simulated/*; do
+  [ -f "$file" ] || continue
+  read -r text <"$file"; echo "${file##*/}=$text"
+done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> Mapping[str, str]:
+        """Name of the thing -> what it stands in for."""
+        return raw.pairs()

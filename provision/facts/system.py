@@ -1,0 +1,244 @@
+"""The operating system, what kind of machine it runs on, and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from provision.facts.base import RawOutput, Unknown
+
+__all__ = [
+    "Boot",
+    "BootFact",
+    "Disk",
+    "DisksFact",
+    "Hardware",
+    "HardwareFact",
+    "Kind",
+    "KindFact",
+    "Limits",
+    "LimitsFact",
+    "NodeKind",
+    "System",
+    "SystemFact",
+]
+
+
+@dataclass(frozen=True)
+class System:
+    """Which operating system runs."""
+
+    id: str
+    version: str
+    title: str
+    kernel: str
+    architecture: str
+
+
+class SystemFact:
+    """Reads os-release and uname."""
+
+    name: ClassVar[str] = "system"
+    label: ClassVar[str] = "cat /etc/os-release"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = """
+cat /etc/os-release /usr/lib/os-release 2>/dev/null
+echo "probe_kernel=$(uname -r)"; echo "probe_machine=$(uname -m)"
+"""
+
+    def parse(self, raw: RawOutput) -> System | Unknown:
+        """Both copies of os-release are equal where both exist; CentOS 6 and older have none."""
+        pairs = {key: value.strip("\"'") for key, value in raw.pairs().items()}
+        if not pairs.get("ID"):
+            return Unknown("there is no /etc/os-release with an ID")
+        return System(
+            id=pairs["ID"].lower(),
+            version=pairs.get("VERSION_ID", ""),
+            title=pairs.get("PRETTY_NAME", pairs["ID"]),
+            kernel=pairs.get("probe_kernel", ""),
+            architecture=pairs.get("probe_machine", ""),
+        )
+
+
+class NodeKind(StrEnum):
+    """What a node is; a container can neither load modules nor set sysctls."""
+
+    METAL = "metal"
+    VM = "vm"
+    CONTAINER = "container"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The kind of a node, and what says so."""
+
+    kind: NodeKind
+    detail: str
+    """The product name or the name of the virtualisation."""
+    sysctls_writable: bool
+
+
+class KindFact:
+    """Asks systemd, and looks at PID 1 and DMI where there is no systemd."""
+
+    name: ClassVar[str] = "kind"
+    label: ClassVar[str] = "systemd-detect-virt"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = r"""
+if command -v systemd-detect-virt >/dev/null; then
+  echo "container=$(systemd-detect-virt --container)"; echo "vm=$(systemd-detect-virt --vm)"
+else
+  tr '\0' '\n' </proc/1/environ 2>/dev/null | sed -n 's/^container=/container=/p'
+  [ ! -e /.dockerenv ] || echo container=docker
+  [ ! -e /run/.containerenv ] || echo container=podman
+  ! grep -q '^flags.* hypervisor' /proc/cpuinfo || echo vm=hypervisor
+fi
+for item in sys_vendor product_name; do
+  [ ! -r /sys/class/dmi/id/$item ] || { read -r text </sys/class/dmi/id/$item; echo "$item=$text"; }
+done
+while read -r _ target _ options _; do
+  [ "$target" != /proc/sys ] || echo "proc_sys=$options"
+done </proc/mounts
+"""
+
+    def parse(self, raw: RawOutput) -> Kind | Unknown:
+        """A container inside a virtual machine is a container."""
+        pairs = {key: value for key, value in raw.pairs().items() if value and value != "none"}
+        product = " ".join(pairs[key] for key in ("sys_vendor", "product_name") if key in pairs)
+        writable = "ro" not in pairs.get("proc_sys", "").split(",")
+        if "container" in pairs:
+            return Kind(NodeKind.CONTAINER, pairs["container"], writable)
+        if "vm" in pairs:
+            return Kind(NodeKind.VM, f"{pairs['vm']}, {product}" if product else pairs["vm"], writable)
+        return Kind(NodeKind.METAL, product or "unnamed product", writable)
+
+
+@dataclass(frozen=True)
+class Boot:
+    """Since when a node runs, and the id that changes with every boot."""
+
+    uptime_seconds: int
+    boot_id: str
+
+
+class BootFact:
+    """Reads the kernel's own account of the boot."""
+
+    name: ClassVar[str] = "boot"
+    label: ClassVar[str] = "cat /proc/uptime"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = """
+read -r up _ </proc/uptime; echo "uptime=$up"
+echo "boot_id=$(cat /proc/sys/kernel/random/boot_id)"
+"""
+
+    def parse(self, raw: RawOutput) -> Boot | Unknown:
+        """Parts of a second do not count."""
+        pairs = raw.pairs()
+        try:
+            return Boot(int(float(pairs["uptime"])), pairs["boot_id"])
+        except (KeyError, ValueError):
+            return Unknown(f"/proc/uptime cannot be read: {raw.said()}")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """CPUs that may be used, and memory."""
+
+    cpus: int
+    memory_mib: int
+
+
+class HardwareFact:
+    """Counts CPUs as the scheduler lets us use them."""
+
+    name: ClassVar[str] = "hardware"
+    label: ClassVar[str] = "nproc"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = """
+echo "cpus=$(nproc)"
+while read -r key value _; do [ "$key" != MemTotal: ] || echo "memory=$value"; done </proc/meminfo
+"""
+
+    def parse(self, raw: RawOutput) -> Hardware | Unknown:
+        """/proc/meminfo counts in KiB."""
+        pairs = raw.pairs()
+        try:
+            return Hardware(int(pairs["cpus"]), int(pairs["memory"]) // 1024)
+        except (KeyError, ValueError):
+            return Unknown(f"CPUs and memory cannot be read: {raw.said()}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Hard limits by the kernel's names (``Max locked memory``); None means unlimited."""
+
+    session: Mapping[str, int | None]
+    """Of a root session over SSH, as jobs get them."""
+    init: Mapping[str, int | None]
+    """Of PID 1: nothing on the node can rise above these without CAP_SYS_RESOURCE."""
+
+
+class LimitsFact:
+    """Reads the limits of the session and of PID 1."""
+
+    name: ClassVar[str] = "limits"
+    label: ClassVar[str] = "cat /proc/self/limits"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = "cat /proc/self/limits; echo '== init'; cat /proc/1/limits"
+
+    def parse(self, raw: RawOutput) -> Limits | Unknown:
+        """Columns are separated by two spaces or more."""
+        session, _, init = raw.stdout.partition("== init")
+        limits = Limits(parse_limits(session), parse_limits(init))
+        return limits if limits.session else Unknown(f"the limits cannot be read: {raw.said()}")
+
+
+def parse_limits(text: str) -> dict[str, int | None]:
+    """Read the hard limits out of the text of a ``/proc/PID/limits``."""
+    found: dict[str, int | None] = {}
+    for line in text.splitlines():
+        columns = [part.strip() for part in line.split("  ") if part.strip()]
+        if len(columns) >= 3 and columns[0].startswith("Max "):  # noqa: PLR2004 - name, soft, hard
+            if columns[2] == "unlimited":
+                found[columns[0]] = None
+            elif columns[2].isdecimal():
+                found[columns[0]] = int(columns[2])
+    return found
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Free space of the file system that holds a path."""
+
+    path: str
+    free_mib: int
+    total_mib: int
+
+
+class DisksFact:
+    """Asks df for each path that exists."""
+
+    name: ClassVar[str] = "disks"
+    label: ClassVar[str] = "df"
+    limit_seconds: ClassVar[int] = 10
+    command: ClassVar[str] = """
+for path in $PROBE_PATHS; do
+  [ ! -e "$path" ] || { echo "path=$path"; df -Pk "$path" | tail -n 1; }
+done
+"""
+
+    def parse(self, raw: RawOutput) -> tuple[Disk, ...] | Unknown:
+        """The program counts in KiB; a path is followed by the line of its file system."""
+        disks: list[Disk] = []
+        path = ""
+        for line in raw.lines():
+            if line.startswith("path="):
+                path = line.removeprefix("path=")
+                continue
+            columns = line.split()
+            if path and len(columns) >= 6 and columns[1].isdecimal() and columns[3].isdecimal():  # noqa: PLR2004
+                disks.append(Disk(path, int(columns[3]) // 1024, int(columns[1]) // 1024))
+        return tuple(disks)
