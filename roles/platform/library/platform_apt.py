@@ -1,0 +1,216 @@
+#!/usr/bin/python
+"""Ansible module: one apt transaction that waits for locks, repairs what a power cut left, and says why it failed."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: platform_apt
+short_description: Install the packages of all roles of a play in one transaction
+description:
+  - Needs no Python bindings on the node, so it works (and has a check mode) on a bare one.
+  - Waits for other package programs and names the one that holds the lock when the wait was in vain.
+  - Finishes what an earlier transaction left half done.
+options:
+  packages: {description: Packages that must be installed., type: list, elements: str, required: true}
+  lock_timeout: {description: Seconds to wait for another package program., type: int, default: 600}
+  cache_valid_time: {description: Package lists younger than this many seconds are good enough., type: int, default: 3600}
+  held_services: {description: Services that the packages must not start., type: list, elements: str, default: []}
+author: [provision]
+"""
+
+EXAMPLES = r"""
+- name: Install the packages
+  platform_apt:
+    packages: [rdma-core, docker.io]
+    held_services: [docker]
+"""
+
+RETURN = r"""
+installed:
+  description: Packages that were, or in check mode would be, installed.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import glob
+import os
+import re
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+POLICY = "/usr/sbin/policy-rc.d"
+POLICY_MARK = "# provision: for the length of one package transaction"
+LISTS = "/var/lib/apt/lists"
+LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", LISTS + "/lock", "/var/cache/apt/archives/lock")
+LOCKED = re.compile(r"(Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked)")
+KEEP_FILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
+STALE = re.compile(r"(Unable to locate package|has no installation candidate|404 +Not Found|Failed to fetch|Hash Sum mismatch)")
+BROKEN = re.compile(r"(dpkg was interrupted|--fix-broken install|Unmet dependencies|not configured yet|reinstall it before)")
+FULL = re.compile(r"(No space left on device|don't have enough free space|not enough free space|Disk quota exceeded)")
+
+
+def missing(module, names):
+    """Return those of `names` that are not completely installed."""
+    _, out, _ = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n", *names])
+    installed = {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
+    return [name for name in names if name not in installed]
+
+
+def lock_holder():
+    """Return pid and command line of the process that holds one of the package locks, empty when none is seen."""
+    inodes = {str(os.stat(path).st_ino) for path in LOCKS if os.path.exists(path)}
+    try:
+        with open("/proc/locks", encoding="ascii") as stream:
+            lines = [line.split() for line in stream]
+    except OSError:
+        return ""
+    for words in lines:
+        place = next((word for word in words if word.count(":") == 2), "")
+        if "->" not in words and place.split(":")[-1] in inodes:
+            pid = words[words.index(place) - 1]
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as stream:
+                    command = stream.read().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:
+                command = "command unknown"
+            return f"process {pid} ({command[:200]})"
+    return ""
+
+
+class Apt:
+    """Runs apt-get until it worked, or fails with the reason."""
+
+    def __init__(self, module):
+        """Start the clock of the lock timeout."""
+        self.module = module
+        self.deadline = time.time() + module.params["lock_timeout"]
+        module.run_command_environ_update = {
+            "DEBIAN_FRONTEND": "noninteractive",
+            "DEBIAN_PRIORITY": "critical",
+            "LC_ALL": "C",
+            "NEEDRESTART_SUSPEND": "1",
+            "APT_LISTCHANGES_FRONTEND": "none",
+            "UCF_FORCE_CONFFOLD": "1",
+        }
+
+    def update(self):
+        """Fetch the package lists."""
+        code, output = self._run(["apt-get", "-q", "-o", "APT::Update::Error-Mode=any", "update"])
+        if code != 0:
+            self._fail("the package lists could not be fetched", output)
+
+    def install(self, names):
+        """Install `names`, after one round of repair when an earlier transaction was cut short."""
+        code, output = self._install(names)
+        if code != 0 and BROKEN.search(output):
+            self._run(["dpkg", "--configure", "-a", "--force-confdef", "--force-confold"])
+            self._run(["apt-get", "-y", "-q", *KEEP_FILES, "--no-install-recommends", "--fix-broken", "install"])
+            code, output = self._install(names)
+        if code != 0 and STALE.search(output):
+            self.update()
+            code, output = self._install(names)
+        if code != 0:
+            self._fail("the packages {} could not be installed".format(", ".join(names)), output)
+
+    def _install(self, names):
+        return self._run(["apt-get", "-y", "-q", *KEEP_FILES, "--no-install-recommends", "install", *names])
+
+    def _run(self, command):
+        """Run a package command; try again while another process holds a lock. Return its code and output."""
+        holder = ""
+        while True:
+            code, out, err = self.module.run_command(command)
+            if code == 0 or not LOCKED.search(out + err):
+                return code, out + err
+            holder = lock_holder() or self._holder_in(err) or holder
+            if time.time() >= self.deadline:
+                self.module.fail_json(
+                    msg="the package database is locked by {}: waited {} seconds for it. Wait until it has finished, or "
+                    "stop it, and apply again; never delete the lock files. platform_lock_timeout_seconds sets the wait.".format(
+                        holder or "another process", self.module.params["lock_timeout"]
+                    ),
+                    stderr=err[-2000:],
+                )
+            time.sleep(min(3, max(0.1, self.deadline - time.time())))
+
+    @staticmethod
+    def _holder_in(err):
+        match = re.search(r"held by process (\d+) \((.*?)\)", err)
+        return f"process {match.group(1)} ({match.group(2)})" if match else ""
+
+    def _fail(self, what, output):
+        lines = [line for line in output.splitlines() if line.startswith(("E:", "dpkg: error", "Err:"))]
+        reason = "; ".join(lines[-4:]) or output.strip()[-500:]
+        if FULL.search(output):
+            free = os.statvfs("/var")
+            reason = "the disk is full ({} MiB free in /var): free some space and apply again; {}".format(
+                free.f_bavail * free.f_frsize // 2**20, reason
+            )
+        self.module.fail_json(msg=f"{what}: {reason}", stdout="\n".join(output.splitlines()[-30:]))
+
+
+class HeldServices:
+    """While it lasts, installing a package does not start these services (policy-rc.d)."""
+
+    def __init__(self, names):
+        """Remember the names."""
+        self.names = names
+
+    def __enter__(self):
+        """Put the policy in place, unless the site has one of its own."""
+        if self.names and (not os.path.exists(POLICY) or self._is_ours()):
+            patterns = "|".join(f"{name}|{name}.*" for name in self.names)
+            with open(POLICY, "w", encoding="ascii") as stream:
+                stream.write(f'#!/bin/sh\n{POLICY_MARK}\ncase "$1" in {patterns}) exit 101 ;; esac\nexit 0\n')
+            os.chmod(POLICY, 0o755)
+
+    def __exit__(self, *_):
+        """Take our policy away."""
+        if self._is_ours():
+            os.unlink(POLICY)
+
+    @staticmethod
+    def _is_ours():
+        try:
+            with open(POLICY, encoding="utf-8", errors="replace") as stream:
+                return POLICY_MARK in stream.read()
+        except OSError:
+            return False
+
+
+def lists_are_fresh(valid_seconds):
+    """Return whether the package lists are young enough and younger than every source."""
+    newest_list = max((os.stat(path).st_mtime for path in glob.glob(LISTS + "/partial")), default=0)
+    if not glob.glob(LISTS + "/*Release"):
+        return False
+    sources = ["/etc/apt/sources.list", *glob.glob("/etc/apt/sources.list.d/*"), *glob.glob("/etc/apt/keyrings/*")]
+    newest_source = max((os.stat(path).st_ctime for path in sources if os.path.exists(path)), default=0)
+    return newest_list > newest_source and time.time() - newest_list < valid_seconds
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "packages": {"type": "list", "elements": "str", "required": True},
+            "lock_timeout": {"type": "int", "default": 600},
+            "cache_valid_time": {"type": "int", "default": 3600},
+            "held_services": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    apt = Apt(module)
+    wanted = missing(module, module.params["packages"])
+    diff = {"before": "", "after": "".join(f"{name}\n" for name in wanted)}
+    if wanted and not module.check_mode:
+        with HeldServices(module.params["held_services"]):
+            if not lists_are_fresh(module.params["cache_valid_time"]):
+                apt.update()
+            apt.install(wanted)
+    module.exit_json(changed=bool(wanted), installed=wanted, diff=diff)
+
+
+if __name__ == "__main__":
+    main()

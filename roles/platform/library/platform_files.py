@@ -1,0 +1,226 @@
+#!/usr/bin/python
+"""Ansible module: all files of a role in one remote task."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: platform_files
+short_description: Write, edit or remove several files in one remote task
+description:
+  - Every remote task costs seconds on a slow node, so a role hands all its files to one task.
+  - A file is replaced in one step (written beside and renamed); where it is a mount point, as /etc/hosts is in a
+    container node, it is rewritten in place.
+options:
+  files:
+    description: The files, in order.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      path: {description: Absolute path., type: path, required: true}
+      state: {description: What it should be., type: str, choices: [file, block, directory, absent], default: file}
+      content: {description: The whole file, or the block's lines., type: str, default: ""}
+      marker: {description: Names the block in its BEGIN and END lines., type: str, default: provision}
+      at_start: {description: A new block goes to the top of the file., type: bool, default: false}
+      drop: {description: 'state=block: regular expression; lines outside the block that match are removed.', type: str}
+      mode: {description: Octal mode. Default 0644; 0755 for a directory. A block leaves the mode alone., type: str}
+      owner: {description: Owner., type: str, default: root}
+      group: {description: Group., type: str, default: root}
+      validate: {description: 'Command that checks the new file, with %s for its name.', type: str}
+author: [provision]
+"""
+
+EXAMPLES = r"""
+- name: Write the limits and the modules
+  platform_files:
+    files:
+      - {path: /etc/modules-load.d/x.conf, content: "ib_uverbs\n"}
+      - {path: /etc/x.d, state: directory, mode: "0700"}
+"""
+
+RETURN = r"""
+changed_paths:
+  description: Paths that were, or in check mode would be, changed.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import errno
+import grp
+import os
+import pwd
+import re
+import shlex
+import shutil
+import stat
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+
+SUBOPTIONS = {
+    "path": {"type": "path", "required": True},
+    "state": {"type": "str", "choices": ["file", "block", "directory", "absent"], "default": "file"},
+    "content": {"type": "str", "default": ""},
+    "marker": {"type": "str", "default": "provision"},
+    "at_start": {"type": "bool", "default": False},
+    "drop": {"type": "str"},
+    "mode": {"type": "str"},
+    "owner": {"type": "str", "default": "root"},
+    "group": {"type": "str", "default": "root"},
+    "validate": {"type": "str"},
+}
+
+
+def read(path):
+    """Return the text of `path`, or None when there is no such file."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+
+
+def with_block(text, content, marker, at_start, drop):
+    """Return `text` with the managed block replaced (or added), and without outside lines that match `drop`."""
+    begin, end = f"# BEGIN {marker}", f"# END {marker}"
+    lines, outside, position, inside = text.splitlines(), [], None, False
+    for line in lines:
+        if line == begin:
+            inside, position = True, len(outside) if position is None else position
+        elif line == end and inside:
+            inside = False
+        elif not inside and not (drop and re.search(drop, line)):
+            outside.append(line)
+    block = [begin, *content.splitlines(), end] if content.strip() else []
+    if position is None:
+        position = 0 if at_start else len(outside)
+    return "".join(line + "\n" for line in [*outside[:position], *block, *outside[position:]])
+
+
+class Writer:
+    """Makes one file after the other what it should be."""
+
+    def __init__(self, module):
+        """Remember the module and start with nothing changed."""
+        self.module = module
+        self.changed = []
+        self.diffs = []
+
+    def apply(self, item):
+        """Bring one file to its state and note whether that changed anything."""
+        if item["state"] == "absent":
+            self._remove(item["path"])
+        elif item["state"] == "directory":
+            self._directory(item)
+        else:
+            self._file(item)
+
+    def _note(self, path, before, after):
+        if path not in self.changed:
+            self.changed.append(path)
+        self.diffs.append({"before_header": path, "after_header": path, "before": before, "after": after})
+
+    def _remove(self, path):
+        if not os.path.lexists(path):
+            return
+        self._note(path, "present\n", "absent\n")
+        if self.module.check_mode:
+            return
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+    def _directory(self, item):
+        if not os.path.isdir(item["path"]):
+            self._note(item["path"], "absent\n", "directory\n")
+            if self.module.check_mode:
+                return
+            os.makedirs(item["path"], mode=0o755)
+        self._attributes(item, int(item["mode"] or "0755", 8))
+
+    def _file(self, item):
+        path, before = item["path"], read(item["path"])
+        if item["state"] == "block":
+            after = with_block(before or "", item["content"], item["marker"], item["at_start"], item["drop"])
+            mode = int(item["mode"], 8) if item["mode"] else None
+        else:
+            after, mode = item["content"], int(item["mode"] or "0644", 8)
+        if before != after and not (before is None and item["state"] == "block" and not after):
+            self._note(path, before or "", after)
+            if self.module.check_mode:
+                return
+            self._write(item, after, mode)
+        if os.path.exists(path) and mode is not None:
+            self._attributes(item, mode)
+
+    def _write(self, item, text, mode):
+        path = item["path"]
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".provision-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            old = os.stat(path).st_mode if os.path.exists(path) else 0o644
+            os.chmod(temporary, stat.S_IMODE(old) if mode is None else mode)
+            os.chown(temporary, pwd.getpwnam(item["owner"]).pw_uid, grp.getgrnam(item["group"]).gr_gid)
+            if item["validate"]:
+                self._validate(item, temporary)
+            self._replace(temporary, path, text)
+        finally:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+
+    def _validate(self, item, temporary):
+        arguments = [word.replace("%s", temporary) for word in shlex.split(item["validate"])]
+        code, out, err = self.module.run_command(arguments)
+        if code != 0:
+            self.module.fail_json(
+                msg="{}: the new content was refused by `{}`: {}. The file was left as it was.".format(
+                    item["path"], item["validate"], (err or out).strip()
+                )
+            )
+
+    @staticmethod
+    def _replace(temporary, path, text):
+        try:
+            os.rename(temporary, path)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as stream:
+                stream.write(text)
+
+    def _attributes(self, item, mode):
+        path, status = item["path"], os.stat(item["path"])
+        owner, group = pwd.getpwnam(item["owner"]).pw_uid, grp.getgrnam(item["group"]).gr_gid
+        is_now, wanted = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid), (mode, owner, group)
+        if is_now == wanted:
+            return
+        self._note(path, "mode {:04o} uid {} gid {}\n".format(*is_now), "mode {:04o} uid {} gid {}\n".format(*wanted))
+        if not self.module.check_mode:
+            os.chown(path, owner, group)
+            os.chmod(path, mode)
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={"files": {"type": "list", "elements": "dict", "required": True, "options": SUBOPTIONS}},
+        supports_check_mode=True,
+    )
+    writer = Writer(module)
+    for item in module.params["files"]:
+        try:
+            writer.apply(item)
+        except (OSError, KeyError) as error:
+            reason = f"no such user or group: {error}" if isinstance(error, KeyError) else error.strerror or error
+            module.fail_json(msg="{}: could not be written: {}".format(item["path"], reason))
+    module.exit_json(changed=bool(writer.changed), changed_paths=writer.changed, diff=writer.diffs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+#!/usr/bin/python
+"""Ansible module: what kind of node this is, read in one go."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: platform_node
+short_description: Read what the roles need to know about a node
+description:
+  - One remote task instead of Ansible's fact gathering; changes nothing and never asks a GPU or RDMA tool, which may hang.
+options:
+  data_address: {description: The node's address on the data network; found when empty., type: str, default: ""}
+  data_networks: {description: Networks (CIDR) of which the first matching address is taken., type: list, elements: str, default: []}
+author: [provision]
+"""
+
+EXAMPLES = r"""
+- name: Look at the node
+  platform_node:
+    data_networks: [10.77.0.0/16]
+"""
+
+RETURN = r"""
+node:
+  description: The findings; see the role's README.
+  returned: always
+  type: dict
+"""
+
+import glob
+import ipaddress
+import json
+import os
+import platform
+import re
+import resource
+import socket
+
+from ansible.module_utils.basic import AnsibleModule
+
+HOSTS = "/etc/hosts"
+SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def text(path):
+    """Return a small file's text, empty when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def os_release():
+    """Return distribution id, major version and the printed name."""
+    pairs = dict(re.findall(r"^(\w+)=\"?(.*?)\"?$", text("/etc/os-release"), re.MULTILINE))
+    return {
+        "distribution": pairs.get("ID", "unknown").lower(),
+        "distribution_version": pairs.get("VERSION_ID", "").split(".")[0] or pairs.get("VERSION_CODENAME", "unknown"),
+        "distribution_name": pairs.get("PRETTY_NAME", "unknown"),
+    }
+
+
+def kind(module):
+    """Return `container`, `vm` or `metal`."""
+    if not module.get_bin_path("systemd-detect-virt"):
+        return "metal"
+    if module.run_command(["systemd-detect-virt", "--container", "--quiet"])[0] == 0:
+        return "container"
+    return "vm" if module.run_command(["systemd-detect-virt", "--vm", "--quiet"])[0] == 0 else "metal"
+
+
+def limit(name, wanted):
+    """Return the highest limit that root may set here: `wanted`, or the hard limit when it cannot be raised."""
+    number = getattr(resource, name)
+    soft, hard = resource.getrlimit(number)
+    if hard == resource.RLIM_INFINITY:
+        return -1 if wanted == resource.RLIM_INFINITY else wanted
+    if wanted not in (-1, resource.RLIM_INFINITY) and hard >= wanted:
+        return wanted
+    try:
+        resource.setrlimit(number, (soft, wanted))
+    except (OSError, ValueError):
+        return hard
+    return wanted
+
+
+def gpus():
+    """Return how many display-class PCI devices of NVIDIA there are."""
+    count = 0
+    for folder in glob.glob("/sys/bus/pci/devices/*"):
+        vendor, device_class = text(folder + "/vendor").strip(), text(folder + "/class").strip()
+        count += vendor == "0x10de" and device_class.startswith("0x03")
+    return count
+
+
+def on_path(name):
+    """Return whether a program of that name is on the usual search path."""
+    return any(os.access(os.path.join(folder, name), os.X_OK) for folder in SEARCH.split(":"))
+
+
+def ip_json(module, *arguments):
+    """Return what iproute2 answers."""
+    program = module.get_bin_path("ip", opt_dirs=["/sbin", "/usr/sbin"])
+    if not program:
+        module.fail_json(msg="the program `ip` is missing on this node: install the package iproute2 and try again")
+    code, out, err = module.run_command([program, "-json", *arguments])
+    if code != 0:
+        module.fail_json(msg="`ip {}` failed: {}".format(" ".join(arguments), err.strip()))
+    return json.loads(out or "[]")
+
+
+def network(module):
+    """Return addresses, routes and the address and interface that data takes."""
+    addresses = [
+        {"interface": link["ifname"], "address": entry["local"], "prefix": entry["prefixlen"]}
+        for link in ip_json(module, "-4", "address", "show")
+        for entry in link.get("addr_info", [])
+        if entry.get("scope") != "host" and "local" in entry
+    ]
+    routes = ip_json(module, "-4", "route", "show")
+    default = next((route for route in routes if route.get("dst") == "default"), {})
+    of_default = [entry for entry in addresses if entry["interface"] == default.get("dev")]
+    return {
+        "addresses": addresses,
+        "routes": sorted(
+            {f"{route['dst']} {route.get('dev', '')}".strip() for route in routes if route.get("dst", "default") != "default"}
+        ),
+        "default_address": default.get("prefsrc") or (of_default[0]["address"] if of_default else ""),
+    }
+
+
+def data_path(module, found):
+    """Return the data address and the interface that carries it."""
+    address = module.params["data_address"]
+    if not address:
+        networks = [ipaddress.ip_network(item, strict=False) for item in module.params["data_networks"]]
+        inside = [
+            entry["address"]
+            for block in networks
+            for entry in found["addresses"]
+            if ipaddress.ip_address(entry["address"]) in block
+        ]
+        address = inside[0] if inside else "" if networks else found["default_address"]
+    carriers = [entry["interface"] for entry in found["addresses"] if entry["address"] == address]
+    return {"data_address": address, "data_interface": carriers[0] if carriers else ""}
+
+
+def packages(module):
+    """Return the installed packages and their versions."""
+    if module.get_bin_path("dpkg-query"):
+        arguments = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${Version}\\n"]
+    elif module.get_bin_path("rpm"):
+        arguments = ["rpm", "-qa", "--qf", "%{NAME} installed %{VERSION}-%{RELEASE}\\n"]
+    else:
+        return {}
+    lines = [line.split() for line in module.run_command(arguments)[1].splitlines()]
+    return {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
+
+
+def time_synchronized(module):
+    """Return whether the clock is synchronized, None when this node cannot say."""
+    if not module.get_bin_path("timedatectl"):
+        return None
+    code, out, _ = module.run_command(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
+    return out.strip() == "yes" if code == 0 else None
+
+
+def hosts_block():
+    """Return the names in our block of /etc/hosts with their lines."""
+    match = re.search(r"^# BEGIN provision\n(.*?)^# END provision$", text(HOSTS), re.MULTILINE | re.DOTALL)
+    lines = [line for line in (match.group(1) if match else "").splitlines() if len(line.split()) > 1]
+    return {line.split()[1]: line for line in lines if not line.startswith("#")}
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "data_address": {"type": "str", "default": ""},
+            "data_networks": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    module.run_command_environ_update = {"LC_ALL": "C"}
+    node_kind, kernel = kind(module), platform.release()
+    nofile_most = int(text("/proc/sys/fs/nr_open").strip() or 1048576)
+    found = network(module)
+    node = {
+        "kind": node_kind,
+        "kernel": kernel,
+        "machine": platform.machine(),
+        "hostname": socket.gethostname().split(".")[0],
+        "python": platform.python_version(),
+        "memlock_limit": limit("RLIMIT_MEMLOCK", resource.RLIM_INFINITY),
+        "nofile_limit": limit("RLIMIT_NOFILE", nofile_most),
+        "sysctl_writable": os.access("/proc/sys/kernel/sysrq", os.W_OK),
+        "modules_loadable": node_kind != "container" and os.path.isdir(f"/lib/modules/{kernel}"),
+        "gpus": gpus(),
+        "gpus_present": gpus() > 0 or on_path("nvidia-smi"),
+        "rdma_devices": sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else [],
+        "time_synchronized": time_synchronized(module),
+        "hosts": hosts_block(),
+        "packages": packages(module),
+    }
+    node.update(os_release())
+    node.update(found)
+    node.update(data_path(module, found))
+    module.exit_json(changed=False, node=node)
+
+
+if __name__ == "__main__":
+    main()
