@@ -1,0 +1,31 @@
+"""Two virtual machines for all tests of this folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Provision
+
+LAB = "metal"
+
+
+@pytest.fixture(scope="session")
+def provision() -> Iterator[Provision]:
+    """The command with a state folder of its own; built images are shared with every other lab."""
+    with tempfile.TemporaryDirectory(prefix="prov-") as folder:
+        yield Provision(Path(folder), XDG_STATE_HOME=f"{folder}/state")
+
+
+@pytest.fixture(scope="session")
+def lab(provision: Provision) -> Iterator[dict]:
+    """Two bare virtual machines that stand for machines with two SIMULATED GPUs each."""
+    try:
+        provision.ok("lab", "up", LAB, "--driver", "vm", "--nodes", "2", "--machine", "pair")
+        yield provision.ok("lab", "status", LAB, "--json").document
+    finally:
+        down = provision("lab", "down", LAB)
+    assert down.code == 0, str(down)

@@ -1,0 +1,90 @@
+"""Run the command as a user does, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The JSON document on stdout."""
+        return json.loads(self.out)
+
+    def __str__(self) -> str:
+        return f"exit {self.code}\n--- stdout\n{self.out[-4000:]}\n--- stderr\n{self.err[-4000:]}"
+
+
+class Provision:
+    """`provision` with an environment and a working folder of its own."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT), **environment}
+        self.environment.pop("PROVISION_INVENTORY", None)
+
+    def argv(self, *words: str) -> list[str]:
+        """The command line of one call."""
+        return [sys.executable, "-m", "provision", *words]
+
+    def __call__(self, *words: str, timeout: float = 1500, stdin: str | None = None) -> Done:
+        """Run it and wait."""
+        done = subprocess.run(
+            self.argv(*words),
+            cwd=self.folder,
+            env=self.environment,
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def ok(self, *words: str, timeout: float = 1500) -> Done:
+        """Run it and insist on success."""
+        done = self(*words, timeout=timeout)
+        assert done.code == 0, f"provision {' '.join(words)}: {done}"
+        return done
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start it and leave it running."""
+        return subprocess.Popen(
+            self.argv(*words),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
+
+def eventually(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:
+    """Wait until `condition` holds and return its value; fail with `what` when it does not in time."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.3)
