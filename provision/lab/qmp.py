@@ -1,0 +1,82 @@
+"""A small client of QEMU's machine protocol: one command, one answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from provision.errors import LabError
+
+__all__ = ["QmpClient"]
+
+_SECONDS = 10.0
+
+
+class QmpClient:
+    """A conversation with one QEMU process over its socket; use it in a ``with`` statement.
+
+    Raises:
+        LabError: nothing listens at the socket, or QEMU answers with an error or not at all.
+    """
+
+    def __init__(self, path: Path, *, node: str, timeout: float = _SECONDS) -> None:
+        self._node = node
+        try:
+            self._socket = _connect(path, timeout)
+            self._lines = self._socket.makefile("rb")
+            self._read("QMP")
+        except OSError as error:
+            raise LabError(f"the virtual machine's control socket does not answer: {error}", node=node) from error
+        self.execute("qmp_capabilities")
+
+    def execute(self, command: str, **arguments: Any) -> Any:
+        """Send one command and return what it returned."""
+        message = json.dumps({"execute": command, "arguments": arguments})
+        try:
+            self._socket.sendall(message.encode() + b"\n")
+            answer = self._read("return", "error")
+        except OSError as error:
+            raise LabError(f"the virtual machine did not answer {command}: {error}", node=self._node) from error
+        if "error" in answer:
+            raise LabError(f"the virtual machine refused {command}: {answer['error'].get('desc')}", node=self._node)
+        return answer["return"]
+
+    def close(self) -> None:
+        """End the conversation; the machine runs on."""
+        self._lines.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, *wanted: str) -> dict[str, Any]:
+        """The next message that has one of the keys `wanted`; events in between are dropped."""
+        for line in self._lines:
+            message: dict[str, Any] = json.loads(line)
+            if any(key in message for key in wanted):
+                return message
+        raise ConnectionResetError("it closed the connection")
+
+
+def _connect(path: Path, timeout: float) -> socket.socket:
+    """Connect by way of the folder's descriptor: a socket's path may have 107 bytes only, a lab's folder more."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        os.close(folder)
+    return connection

@@ -1,0 +1,280 @@
+"""Lab nodes as QEMU machines: real kernels, real reboots, power and cables that can be pulled.
+
+In the lab's folder: ``vm/plan.json`` (ports and addresses), ``vm/NODE/`` (disk, seed, console, pid file),
+``hostkeys/NODE/``. A node is there when its disk is; it runs when its process does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from provision.errors import ConnectionFailed, LabError, ProvisionError
+from provision.lab.access import (
+    copy,
+    make_host_key,
+    make_operator_key,
+    remember_host_key,
+    run_script,
+    wait_for_ssh,
+    write_private,
+)
+from provision.lab.base import LabNode, LabSpec, NodeState, Progress
+from provision.lab.seed import Identity, seed_archive
+from provision.lab.vm_accel import accelerator
+from provision.lab.vm_image import Image, cache_folder, ensure_image, need_programs
+from provision.lab.vm_plan import Plan, load_plan, make_plan, save_plan
+from provision.lab.vm_qemu import Machine, MachineSettings, is_running, kill, set_link, start
+from provision.lab.vm_recipe import recipe_for
+
+__all__ = ["HOST_ADDRESS", "VmDriver"]
+
+HOST_ADDRESS = "10.0.2.2"
+"""What a node calls this machine's loopback interface."""
+
+_PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "ssh-keygen": "openssh-client"}
+_BOOT_SECONDS = 300
+_LOCALHOST = "127.0.0.1"
+_RETRY_SECONDS = 1.0
+
+
+class _Silent:
+    def step(self, message: str) -> None:
+        """Say nothing: the caller did not ask for news."""
+
+
+class VmDriver:
+    """The lab driver ``vm``."""
+
+    def up(self, spec: LabSpec, folder: Path, progress: Progress) -> list[LabNode]:
+        """Make all nodes of `spec` exist, run and answer on SSH; start what is stopped, keep what runs."""
+        need_programs(_PROGRAMS)
+        image = ensure_image(recipe_for(spec.distro), progress)
+        acceleration = accelerator(image, cache_folder(), progress)
+        plan = _planned(spec, folder)
+        machines = _machines(spec, folder)
+        for machine in machines:
+            _prepare(machine, plan, image, folder)
+
+        def bring_up(machine: Machine) -> None:
+            self._start(spec, folder, machine, plan, acceleration, progress)
+
+        _in_parallel(bring_up, machines)
+        return self.nodes(spec, folder)
+
+    def nodes(self, spec: LabSpec, folder: Path) -> list[LabNode]:
+        """Look at the nodes as they are now; changes nothing."""
+        plan = load_plan(folder / "vm")
+        return [_node(machine, plan) for machine in _machines(spec, folder)]
+
+    def down(self, spec: LabSpec, folder: Path, progress: Progress) -> None:
+        """Remove every process and file of the nodes; what is gone already is no error."""
+        home = folder / "vm"
+        folders = sorted(path for path in home.glob("*") if path.is_dir()) if home.exists() else []
+        for path in folders:  # also nodes that `spec` no longer has
+            machine = Machine(path.name, path)
+            if is_running(machine):
+                progress.step(f"stopping {machine.name}")
+            kill(machine)
+        shutil.rmtree(home, ignore_errors=True)
+        for name in {path.name for path in folders} | {machine.name for machine in _machines(spec, folder)}:
+            shutil.rmtree(folder / "hostkeys" / name, ignore_errors=True)
+
+    def reboot(self, spec: LabSpec, folder: Path, node: str) -> None:
+        """Restart one node the orderly way and return when its sshd answers again."""
+        machine, target = self._running(spec, folder, node)
+        before = _boot_id(folder, target)
+        try:
+            run_script(folder, target, "systemctl reboot", timeout=30)
+        except ConnectionFailed:
+            pass  # the node may go before it has answered; the boot id below is what counts
+        begin = time.monotonic()
+        while time.monotonic() - begin < _BOOT_SECONDS:
+            wait_for_ssh(folder, target, limit_seconds=_BOOT_SECONDS, alive=_alive(machine))
+            try:
+                if _boot_id(folder, target) != before:
+                    return
+            except ConnectionFailed:
+                pass  # it answered just before it went down
+            time.sleep(_RETRY_SECONDS)
+        raise LabError(f"the node did not restart within {_BOOT_SECONDS} s", node=node, output=machine.last_words())
+
+    def power(self, spec: LabSpec, folder: Path, node: str, *, on: bool) -> None:
+        """Pull the power of a node at once, or give it back and return when its sshd answers."""
+        machine = _machine(spec, folder, node)
+        plan = load_plan(folder / "vm")
+        if plan is None or not machine.disk.exists():
+            raise LabError("the node has never been made", node=node, remedy=f"provision lab up {spec.name}")
+        if not on:
+            kill(machine)
+            return
+        need_programs(_PROGRAMS)
+        silent = _Silent()
+        acceleration = accelerator(ensure_image(recipe_for(spec.distro), silent), cache_folder(), silent)
+        self._start(spec, folder, machine, plan, acceleration, silent)
+
+    def link(self, spec: LabSpec, folder: Path, node: str, *, up: bool) -> None:
+        """Cut a node off all its networks, or connect it again."""
+        machine = _machine(spec, folder, node)
+        if not is_running(machine):
+            raise LabError("the node is not running", node=node, remedy=f"provision lab up {spec.name}")
+        set_link(machine, up=up)
+
+    def host_address(self, spec: LabSpec, folder: Path) -> str:  # noqa: ARG002 - the interface's
+        """The address at which the nodes reach services on this machine's loopback interface."""
+        return HOST_ADDRESS
+
+    def install(self, spec: LabSpec, folder: Path, node: str, packages: Sequence[Path]) -> None:
+        """Install Debian package files on a running node: what its hardware would have come with."""
+        _, target = self._running(spec, folder, node)
+        remote = [f"/var/tmp/{package.name}" for package in packages]  # noqa: S108 - on the node, root's own
+        for package, path in zip(packages, remote, strict=True):
+            copy(folder, target, package, path)
+        files = " ".join(f"'{path}'" for path in remote)
+        done = run_script(folder, target, f"dpkg -i {files}; status=$?; rm -f {files}; exit $status", timeout=300)
+        if done.returncode:
+            raise LabError("installing the hardware's packages failed", node=node, output=done.stderr)
+
+    def _running(self, spec: LabSpec, folder: Path, node: str) -> tuple[Machine, LabNode]:
+        machine = _machine(spec, folder, node)
+        if not is_running(machine):
+            raise LabError("the node is not running", node=node, remedy=f"provision lab up {spec.name}")
+        return machine, _node(machine, load_plan(folder / "vm"))
+
+    def _start(
+        self,
+        spec: LabSpec,
+        folder: Path,
+        machine: Machine,
+        plan: Plan,
+        acceleration: tuple[str, ...],
+        progress: Progress,
+    ) -> None:
+        fresh = not is_running(machine)
+        if fresh:
+            progress.step(f"starting {machine.name}")
+            _need_image_of(machine, spec)
+            start(machine, _settings(spec, machine, plan, acceleration))
+        seconds = wait_for_ssh(folder, _node(machine, plan), limit_seconds=_BOOT_SECONDS, alive=_alive(machine))
+        progress.step(f"{machine.name} answers on SSH" + (f" after {seconds:.0f} s" if fresh else ""))
+
+
+def _machine(spec: LabSpec, folder: Path, name: str) -> Machine:
+    for machine in _machines(spec, folder):
+        if machine.name == name:
+            return machine
+    raise LabError(f"the lab {spec.name} has no node {name}", remedy=f"provision lab status {spec.name}")
+
+
+def _machines(spec: LabSpec, folder: Path) -> list[Machine]:
+    names = [f"{spec.name}-{number}" for number in range(1, spec.nodes + 1)]
+    return [Machine(name, folder / "vm" / name) for name in names]
+
+
+def _node(machine: Machine, plan: Plan | None) -> LabNode:
+    if plan is None or machine.name not in plan.ssh_ports:
+        return LabNode(machine.name, _LOCALHOST, 0, "", NodeState.MISSING)
+    state = NodeState.MISSING
+    if is_running(machine):
+        state = NodeState.RUNNING
+    elif machine.disk.exists():
+        state = NodeState.STOPPED
+    name = machine.name
+    return LabNode(name, _LOCALHOST, plan.ssh_ports[name], plan.data_address(name), state)
+
+
+def _planned(spec: LabSpec, folder: Path) -> Plan:
+    home = folder / "vm"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    old = load_plan(home)
+    others = [load_plan(path / "vm") for path in folder.parent.iterdir() if path.is_dir() and path != folder]
+    plan = make_plan(spec, old, taken_subnets=[other.subnet for other in others if other])
+    if plan != old:
+        save_plan(home, plan)
+    return plan
+
+
+def _prepare(machine: Machine, plan: Plan, image: Image, folder: Path) -> None:
+    """Make seed and disk of a new node; the disk comes last, so a node with a disk is complete."""
+    operator = make_operator_key(folder)
+    private, public = make_host_key(folder, machine.name)
+    remember_host_key(folder, _LOCALHOST, plan.ssh_ports[machine.name], public)
+    if machine.disk.exists():
+        return
+    machine.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    identity = Identity(
+        name=machine.name,
+        data_address=plan.data_address(machine.name),
+        management_mac=plan.mac(machine.name, data=False),
+        data_mac=plan.mac(machine.name, data=True),
+        host_key=private.read_text(),
+        host_key_public=public,
+        authorized_keys=(operator,),
+    )
+    write_private(machine.seed, seed_archive(identity))
+    partial = machine.disk.with_suffix(".partial")
+    backing = ["-b", str(image.disk), "-F", "raw"]
+    done = subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", *backing, str(partial)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise LabError("making the node's disk failed", node=machine.name, output=done.stderr)
+    partial.replace(machine.disk)
+
+
+def _need_image_of(machine: Machine, spec: LabSpec) -> None:
+    """A node's disk holds only what differs from its image; without that very image it is lost."""
+    done = subprocess.run(
+        ["qemu-img", "info", "-U", str(machine.disk)], capture_output=True, text=True, errors="replace", check=False
+    )
+    backing = [line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("backing file: ")]
+    if not backing or not Path(backing[0]).exists():
+        raise LabError(
+            "the image that the node's disk stands on is gone from the cache, or the disk is damaged",
+            node=machine.name,
+            remedy=f"Make the nodes anew: provision lab down {spec.name}, then provision lab up {spec.name}",
+            output=done.stderr,
+        )
+
+
+def _settings(spec: LabSpec, machine: Machine, plan: Plan, acceleration: tuple[str, ...]) -> MachineSettings:
+    return MachineSettings(
+        accelerator=acceleration,
+        cpus=spec.cpus,
+        memory_mib=spec.memory_mib,
+        ssh_port=plan.ssh_ports[machine.name],
+        multicast=plan.multicast,
+        management_mac=plan.mac(machine.name, data=False),
+        data_mac=plan.mac(machine.name, data=True),
+    )
+
+
+def _alive(machine: Machine) -> Callable[[], str | None]:
+    def reason() -> str | None:
+        if is_running(machine):
+            return None
+        return f"its virtual machine ended; the last lines of its console:\n{machine.last_words()}"
+
+    return reason
+
+
+def _boot_id(folder: Path, node: LabNode) -> str:
+    return run_script(folder, node, "cat /proc/sys/kernel/random/boot_id", timeout=30).stdout.strip()
+
+
+def _in_parallel(function: Callable[[Machine], None], machines: Sequence[Machine]) -> None:
+    """Call `function` for all machines at once; every one is waited for, then the first error is raised."""
+    if not machines:
+        return
+    with ThreadPoolExecutor(max_workers=len(machines)) as pool:
+        futures = [pool.submit(function, machine) for machine in machines]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, ProvisionError):
+            raise error
+    if errors:
+        raise errors[0]

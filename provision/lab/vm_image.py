@@ -1,0 +1,174 @@
+"""Disk images of bare nodes: built once from the machine's own package mirror, kept by the key of their recipe.
+
+A disk has one partition with an ext4 root and extlinux, which boots ``/vmlinuz``: the link that Debian's kernel
+packages keep on the newest kernel. So an upgraded kernel is what a node comes up with after a reboot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import LabError
+from provision.lab.access import file_lock
+from provision.lab.base import Progress
+from provision.lab.vm_recipe import Recipe, pack
+
+__all__ = ["Image", "cache_folder", "ensure_image", "need_programs"]
+
+_PROGRAMS = {
+    "mmdebstrap": "mmdebstrap",
+    "mke2fs": "e2fsprogs",
+    "sfdisk": "fdisk",
+    "extlinux": "extlinux",
+    "unshare": "util-linux",
+}
+_BOOT_RECORD = "/usr/lib/EXTLINUX/mbr.bin"
+_BOOT_CODE_BYTES = 440
+_OFFSET = 1 << 20
+_DISK_BYTES = 16 << 30
+# The boot loader reads ext4 without these newer features only.
+_EXT4 = "^64bit,^metadata_csum,^metadata_csum_seed,^orphan_file"
+_MMDEBSTRAP_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Image:
+    """A finished image; never written again, because nodes keep only what differs from it."""
+
+    disk: Path
+    kernel: Path
+    initrd: Path
+
+
+def cache_folder() -> Path:
+    """Where images and other things that can be made again are kept, for all labs of this user."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "provision"
+
+
+def ensure_image(recipe: Recipe, progress: Progress, *, cache: Path | None = None) -> Image:
+    """Return the image of `recipe`, built now unless it is in the cache; a second caller waits for the first.
+
+    Raises:
+        LabError: a program is missing, this user may not build, or a step failed (its last lines in the output).
+    """
+    images = (cache or cache_folder()) / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    folder = images / f"vm-{recipe.distro}-{recipe.key}"
+    found = _load(folder)
+    if found is not None:
+        return found
+    with file_lock(images / f".{folder.name}.lock"):
+        found = _load(folder)  # another `lab up` may have built it while we waited for the lock
+        if found is None:
+            progress.step(f"building the {recipe.distro} node image (once; about 2 minutes)")
+            found = _build(recipe, folder, progress)
+    return found
+
+
+def need_programs(programs: dict[str, str]) -> None:
+    """Check that `programs` (program -> its Debian package) are installed.
+
+    Raises:
+        LabError: names all that are missing and the packages that bring them.
+    """
+    search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    missing = {program: package for program, package in programs.items() if not shutil.which(program, path=search)}
+    if missing:
+        raise LabError(
+            f"this machine lacks {', '.join(missing)}, which lab nodes of kind vm need",
+            remedy=f"apt-get install --no-install-recommends {' '.join(sorted(set(missing.values())))}",
+        )
+
+
+def _load(folder: Path) -> Image | None:
+    try:
+        disk = json.loads((folder / "image.json").read_text())["disk"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return Image(folder / disk, folder / "vmlinuz", folder / "initrd.img")
+
+
+def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
+    need_programs(_PROGRAMS)
+    if not Path(_BOOT_RECORD).exists():
+        raise LabError(f"{_BOOT_RECORD} is missing", remedy="apt-get install --no-install-recommends extlinux")
+    if os.geteuid() != 0:
+        raise LabError(
+            "building a node image needs root (it mounts the new disk once)",
+            remedy="Run this command as root.",
+        )
+    begin = time.monotonic()
+    for leftover in folder.parent.glob(f".{folder.name}.build-*"):  # of a build that was killed; we hold the lock
+        shutil.rmtree(leftover)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.build-"))
+    try:
+        root = _root_tree(recipe, scratch)
+        made = scratch / "image"
+        made.mkdir()
+        for name in ("vmlinuz", "initrd.img"):
+            shutil.copyfile(root / name, made / name)
+        disk = f"{uuid.uuid4().hex}.raw"  # a rebuilt image must not pass for the one that older nodes stand on
+        progress.step(f"writing the {recipe.distro} disk")
+        _write_disk(root, made / disk)
+        (made / "image.json").write_text(json.dumps({"disk": disk, "distro": recipe.distro}) + "\n")
+        made.replace(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    progress.step(f"the {recipe.distro} node image is ready ({time.monotonic() - begin:.0f} s)")
+    return Image(folder / disk, folder / "vmlinuz", folder / "initrd.img")
+
+
+def _root_tree(recipe: Recipe, scratch: Path) -> Path:
+    root, early, late = scratch / "root", scratch / "early.tar", scratch / "late.tar"
+    early.write_bytes(pack(recipe.early))
+    late.write_bytes(pack(recipe.late))
+    _run(recipe.mmdebstrap(str(root), str(early), str(late)), "installing the node's packages", cwd=scratch)
+    return root
+
+
+def _write_disk(root: Path, disk: Path) -> None:
+    with disk.open("wb") as file:
+        file.write(Path(_BOOT_RECORD).read_bytes()[:_BOOT_CODE_BYTES])
+        file.truncate(_DISK_BYTES)
+    _run(["sfdisk", "--quiet", str(disk)], "partitioning the disk", text="label: dos\nstart=2048, type=83, bootable\n")
+    blocks = (_DISK_BYTES - _OFFSET) // 4096
+    options = f"offset={_OFFSET},lazy_itable_init=0,lazy_journal_init=0"
+    mke2fs = ["mke2fs", "-q", "-t", "ext4", "-b", "4096", "-O", _EXT4, "-E", options, "-d", str(root)]
+    _run([*mke2fs, str(disk), str(blocks)], "making the root file system")
+    # In a mount namespace of its own: whatever happens to us, mount and loop device go when the shell ends.
+    script = 'mount -o "loop,offset=$3" "$1" "$2" && extlinux --install "$2/boot/extlinux" && umount "$2"'
+    mountpoint = disk.parent.parent / "mnt"
+    mountpoint.mkdir()
+    shell = ["sh", "-c", script, "sh", str(disk), str(mountpoint), str(_OFFSET)]
+    _run(["unshare", "--mount", *shell], "installing the boot loader")
+
+
+def _run(argv: list[str], what: str, *, text: str = "", cwd: Path | None = None) -> None:
+    environment = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin", "LC_ALL": "C.UTF-8"}
+    environment.pop("TMPDIR", None)  # a folder of the caller's own would not be readable for apt's user
+    try:
+        done = subprocess.run(
+            argv,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            cwd=cwd,
+            env=environment,
+            timeout=_MMDEBSTRAP_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"{what} did not end within {_MMDEBSTRAP_SECONDS} s") from error
+    if done.returncode:
+        output = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-15:])
+        raise LabError(f"{what} failed: {argv[0]} ended with status {done.returncode}", output=output)

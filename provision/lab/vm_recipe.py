@@ -1,0 +1,191 @@
+"""What a bare virtual node carries: its packages, the files of its image, and the name of that recipe.
+
+Bare means what Debian's installer leaves on a server with SSH: kernel, systemd, sshd, Python. No headers, compiler,
+docker or rdma-core: installing those is the job. Stock timers stay; Debian's apt-daily does nothing unless
+``APT::Periodic`` says so, and roles must live with a held apt lock anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from provision.errors import UsageError
+from provision.lab.mirror import MirrorSources, debian_sources
+
+__all__ = ["DISTROS", "Recipe", "pack", "recipe_for"]
+
+DISTROS: Mapping[str, str] = {"debian12": "bookworm", "debian13": "trixie"}
+"""Distributions of lab nodes, and their release names."""
+
+_VERSION = 1
+"""Raise it when the way of building changes without a change below."""
+
+_PACKAGES = (
+    "ca-certificates",
+    "dbus",
+    "e2fsprogs",
+    "iproute2",
+    "iputils-ping",
+    "kmod",
+    "linux-image-amd64",
+    "openssh-server",
+    "procps",
+    "python3",
+    "sudo",
+    "systemd",
+    "systemd-sysv",
+    "udev",
+    "zstd",
+)
+
+_INITRAMFS = {
+    # A list keeps the initrd small, works in a chroot, and makes a kernel upgrade on an emulated node quick.
+    "etc/initramfs-tools/conf.d/provision-lab": "MODULES=list\n",
+    "usr/share/initramfs-tools/modules.d/provision-lab": "virtio_pci\nvirtio_blk\next4\ncrc32c\ncrc32c_generic\n",
+    "etc/fstab": "/dev/vda1 / ext4 noatime,errors=remount-ro 0 1\n",
+}
+
+_SEED_UNIT = r"""[Unit]
+Description=Identity of this lab node, from its seed disk
+DefaultDependencies=no
+ConditionPathExists=!/var/lib/provision-lab/seeded
+Requires=dev-disk-by\x2did-virtio\x2dseed.device
+After=dev-disk-by\x2did-virtio\x2dseed.device systemd-remount-fs.service local-fs.target
+Before=sysinit.target network-pre.target systemd-networkd.service ssh.service
+Conflicts=shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/tar --extract --directory=/ --file=/dev/disk/by-id/virtio-seed
+ExecStart=/bin/sh -c 'cat /etc/hostname >/proc/sys/kernel/hostname'
+ExecStart=/bin/sync
+ExecStart=/bin/mkdir -p /var/lib/provision-lab
+ExecStart=/bin/touch /var/lib/provision-lab/seeded
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+_EXTLINUX = """DEFAULT linux
+PROMPT 0
+TIMEOUT 0
+LABEL linux
+  KERNEL /vmlinuz
+  INITRD /initrd.img
+  APPEND root=/dev/vda1 rw console=ttyS0 quiet mitigations=off
+"""
+
+_FILES = {
+    "etc/systemd/system/provision-lab-seed.service": _SEED_UNIT,
+    "etc/hostname": "bare\n",
+    "etc/hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
+    "etc/resolv.conf": "nameserver 10.0.2.3\n",
+    "etc/machine-id": "",
+    "boot/extlinux/extlinux.conf": _EXTLINUX,
+}
+
+_APT = ('Acquire::Languages "none"',)
+_DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/doc/*", "path-exclude=/usr/share/locale/*")
+
+_HOOKS = (
+    'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/0000*',
+    'chroot "$1" systemctl enable systemd-networkd.service provision-lab-seed.service',
+    'test -e "$1"/vmlinuz && test -e "$1"/initrd.img',
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides what an image is; equal recipes give images that can stand for each other."""
+
+    distro: str
+    sources: MirrorSources
+    packages: tuple[str, ...] = _PACKAGES
+    early_files: Mapping[str, str] | None = None
+    files: Mapping[str, str] | None = None
+
+    @property
+    def suite(self) -> str:
+        """The release's name, as apt has it."""
+        return self.sources.suite
+
+    @property
+    def key(self) -> str:
+        """Names the recipe: another package, file, mirror or version gives another key."""
+        parts = [_VERSION, self.distro, self.packages, self.early, self.late, _HOOKS, _APT, _DPKG, self.sources.lines]
+        text = json.dumps([*parts, self.sources.settings], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def early(self) -> dict[str, str]:
+        """Files that are there before the kernel is installed."""
+        return dict(self.early_files if self.early_files is not None else _INITRAMFS)
+
+    @property
+    def late(self) -> dict[str, str]:
+        """Files written when all packages are installed."""
+        files = dict(self.files if self.files is not None else _FILES)
+        files["etc/apt/sources.list.d/debian.sources"] = self.sources.deb822
+        files["etc/apt/sources.list.d/backports.sources"] = _backports(self.sources)
+        files["etc/apt/apt.conf.d/90provision-lab"] = self.sources.apt_conf
+        return files
+
+    def mmdebstrap(self, root: str, early: str, late: str) -> list[str]:
+        """The command that makes the root file system in folder `root` from the tar files `early` and `late`."""
+        return [
+            "mmdebstrap",
+            "--variant=minbase",
+            "--format=directory",
+            f"--include={','.join(self.packages)}",
+            *(f"--aptopt={option}" for option in (*_APT, *self.sources.aptopts)),
+            *(f"--dpkgopt={option}" for option in _DPKG),
+            f"--essential-hook=tar-in {early} /",
+            f"--customize-hook=tar-in {late} /",
+            *(f"--customize-hook={hook}" for hook in _HOOKS),
+            self.suite,
+            root,
+            *self.sources.lines,
+        ]
+
+
+def recipe_for(distro: str) -> Recipe:
+    """The recipe of a bare node of `distro`, with the mirror of this machine.
+
+    Raises:
+        UsageError: no such distribution.
+        LabError: this machine has no source of Debian packages.
+    """
+    if distro not in DISTROS:
+        raise UsageError(f"there is no lab image for {distro!r}", remedy=f"Choose one of: {', '.join(DISTROS)}.")
+    return Recipe(distro, debian_sources(DISTROS[distro]))
+
+
+def pack(files: Mapping[str, str | bytes], *, private: frozenset[str] = frozenset()) -> bytes:
+    """A tar file of `files` (path without leading slash -> content), all of root's; those in `private` have mode 0600."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path, content in sorted(files.items()):
+            data = content.encode() if isinstance(content, str) else content
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(data), 0o600 if path in private else 0o644
+            entry.uname = entry.gname = "root"
+            tar.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _backports(sources: MirrorSources) -> str:
+    """A switched-off source of newer kernels: ``Enabled: yes`` makes ``apt-get install -t SUITE-backports`` work."""
+    for stanza in sources.stanzas:
+        if sources.suite in stanza.suites:
+            return (
+                f"Types: deb\nURIs: {' '.join(stanza.uris)}\nSuites: {sources.suite}-backports\n"
+                f"Components: {' '.join(stanza.components)}\n"
+                "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\nEnabled: no\n"
+            )
+    return ""
