@@ -1,0 +1,254 @@
+"""What to say to the ``ssh`` program and to ``sudo``, and how to read what they answer; nothing is executed here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from provision.model import Connection
+
+__all__ = [
+    "SshProblem",
+    "SshSettings",
+    "SudoProblem",
+    "explain_ssh",
+    "explain_sudo",
+    "openssh_reason",
+    "parse_settings",
+    "script_command",
+    "script_stdin",
+    "settings_argv",
+    "ssh_argv",
+    "sudo_check",
+]
+
+END_OF_PASSWORD = b"provision-end-of-password\n"
+"""Parts the sudo password from the script: sudo may not read the password at all (NOPASSWD), and then it is skipped."""
+
+_KNOWN_OPTIONS = """
+addkeystoagent batchmode checkhostip compression connectionattempts connecttimeout controlmaster controlpath
+controlpersist forwardagent forwardx11 globalknownhostsfile hashknownhosts hostkeyalias hostname
+identitiesonly identityfile loglevel numberofpasswordprompts passwordauthentication port
+preferredauthentications proxyjump pubkeyauthentication sendenv serveralivecountmax serveraliveinterval
+setenv stricthostkeychecking tcpkeepalive updatehostkeys user userknownhostsfile visualhostkey
+kbdinteractiveauthentication gssapiauthentication
+"""
+_FLAGS_WITH_VALUE = frozenset("FilopJ")
+_PLAIN_FLAGS = frozenset("qvTxaC")
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """How OpenSSH would reach a host: the result of ssh_config, the command line and its defaults."""
+
+    host: str
+    port: int = 22
+    user: str = ""
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    known_hosts: tuple[str, ...] = ()
+    host_key_alias: str | None = None
+    jumps: tuple[str, ...] = ()
+    other: Mapping[str, str] = field(default_factory=dict)
+    """Every other keyword of ``ssh -G``, in lower case."""
+
+
+def settings_argv(connection: Connection) -> list[str]:
+    """``ssh -G``: ask OpenSSH itself what ssh_config means for this host, Include and Match among it."""
+    return ["ssh", "-G", *_options(connection), "--", connection.host]
+
+
+def ssh_argv(connection: Connection, command: str, *, control_path: str | None = None) -> list[str]:
+    """Run `command` by the ``ssh`` program: never asking, never trusting an unknown key, ending when the peer is gone.
+
+    Our options come first, because OpenSSH takes the first value that it sees.
+    """
+    ours = {
+        "StrictHostKeyChecking": "yes",
+        "BatchMode": "yes",
+        "ConnectTimeout": "10",
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "2",
+        "ForwardX11": "no",
+        "RequestTTY": "no",
+    }
+    if control_path:
+        ours |= {"ControlMaster": "auto", "ControlPath": control_path, "ControlPersist": "60"}
+    options = [word for key, value in ours.items() for word in ("-o", f"{key}={value}")]
+    return ["ssh", *options, *_options(connection), "--", connection.host, command]
+
+
+def _options(connection: Connection) -> list[str]:
+    options: list[str] = []
+    if connection.known_hosts is not None:
+        options += ["-o", f'UserKnownHostsFile="{connection.known_hosts}"']
+    if connection.jump:
+        options += ["-o", f"ProxyJump={connection.jump}"]
+    if connection.port is not None:
+        options += ["-o", f"Port={connection.port}"]
+    if connection.user:
+        options += ["-o", f"User={connection.user}"]
+    if connection.key_file is not None:
+        options += ["-o", f'IdentityFile="{connection.key_file}"']
+    return [*options, *connection.ssh_args]
+
+
+def parse_settings(text: str) -> SshSettings:
+    """Read the output of ``ssh -G``."""
+    values: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(" ")
+        values.setdefault(key.lower(), []).append(value.strip())
+
+    def first(key: str) -> str:
+        value = values.get(key, [""])[0]
+        return "" if value == "none" else value
+
+    files = [name for key in ("userknownhostsfile", "globalknownhostsfile") for name in shlex.split(first(key))]
+    return SshSettings(
+        host=first("hostname"),
+        port=int(first("port") or 22),
+        user=first("user"),
+        identity_files=tuple(name for name in values.get("identityfile", []) if name != "none"),
+        identities_only=first("identitiesonly") == "yes",
+        known_hosts=tuple(files),
+        host_key_alias=first("hostkeyalias") or None,
+        jumps=tuple(jump for jump in first("proxyjump").split(",") if jump),
+        other={key: first(key) for key in values},
+    )
+
+
+def openssh_reason(connection: Connection, settings: SshSettings, *, has_ticket: bool = False) -> str | None:
+    """Say why only the ``ssh`` program can make this connection; None when paramiko can."""
+    other = settings.other
+    wants = {
+        "proxycommand": "ssh_config asks for a ProxyCommand",
+        "pkcs11provider": "ssh_config asks for keys of a PKCS#11 token",
+        "certificatefile": "ssh_config names a CertificateFile",
+        "identityagent": "ssh_config names an IdentityAgent",
+        "knownhostscommand": "ssh_config asks for a KnownHostsCommand",
+        "revokedhostkeys": "ssh_config names RevokedHostKeys",
+        "bindaddress": "ssh_config asks for a BindAddress",
+        "bindinterface": "ssh_config asks for a BindInterface",
+    }
+    for key, reason in wants.items():
+        if other.get(key, "") not in ("", "SSH_AUTH_SOCK"):
+            return reason
+    if other.get("addressfamily", "any") not in ("", "any"):
+        return "ssh_config asks for an AddressFamily"
+    if other.get("hostbasedauthentication") == "yes":
+        return "ssh_config asks for host-based authentication"
+    if has_ticket and other.get("gssapiauthentication") == "yes":
+        return "ssh_config asks for GSSAPI and there is a Kerberos ticket"
+    return _unknown_argument(connection.ssh_args)
+
+
+def _unknown_argument(words: Sequence[str]) -> str | None:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if len(word) < 2 or word[0] != "-":  # noqa: PLR2004 - a dash and a letter
+            return f"the inventory gives ssh the argument {word!r}"
+        if word[1] in _FLAGS_WITH_VALUE:
+            value = word[2:] or (rest.pop(0) if rest else "")
+            key = re.split(r"[=\s]", value.strip(), maxsplit=1)[0].lower()
+            if word[1] == "o" and key not in _KNOWN_OPTIONS.split():
+                return f"the inventory gives ssh the option {value.split('=')[0]!r}"
+        elif not set(word[1:]) <= _PLAIN_FLAGS:
+            return f"the inventory gives ssh the argument {word!r}"
+    return None
+
+
+def script_command(length: int, *, sudo: bool, password: bool = False) -> str:
+    """The remote command that reads a script of `length` bytes from its input and runs it, as root if `sudo`.
+
+    The script comes by the input because command lines are short, visible to everybody on the node,
+    and read by login shells that quote in their own ways.
+    """
+    inner = f'eval "$(head -c {length})"'
+    if not sudo:
+        return f"exec sh -c '{inner}'"
+    if not password:
+        return f"exec sudo -n sh -c '{inner}'"
+    skip = f'until [ "$l" = {END_OF_PASSWORD.decode().strip()} ]; do IFS= read -r l || exit 1; done; '
+    return f"exec sudo -k -S -p '' sh -c '{skip}unset l; {inner}'"
+
+
+def script_stdin(script: str, *, password: str | None = None) -> bytes:
+    """The bytes that `script_command` expects first; the script's own input follows them."""
+    head = b"" if password is None else password.encode() + b"\n" + END_OF_PASSWORD
+    return head + script.encode()
+
+
+def sudo_check(*, password: bool) -> str:
+    """A command that succeeds when we are root, or may become it; prints ``root`` when sudo is not needed."""
+    become = 'sudo -k -S -p ""' if password else "sudo -n"
+    root = 'if [ "$(id -u)" = 0 ]; then echo root; exit 0; fi'
+    return f"exec sh -c '{root}; LC_ALL=C LANGUAGE=C; export LC_ALL LANGUAGE; exec {become} true'"
+
+
+class SudoProblem(StrEnum):
+    """Why sudo did not make us root."""
+
+    PASSWORD_WANTED = "password wanted"  # noqa: S105 - a kind of failure
+    PASSWORD_WRONG = "password wrong"  # noqa: S105
+    NOT_ALLOWED = "not allowed"
+    TTY_WANTED = "tty wanted"
+    MISSING = "missing"
+    OTHER = "other"
+
+
+def explain_sudo(stderr: str) -> SudoProblem:
+    """Read what sudo says in the C locale when it refuses."""
+    patterns = {
+        SudoProblem.TTY_WANTED: "must have a tty",
+        SudoProblem.PASSWORD_WRONG: "incorrect password|Sorry, try again|no password was provided",
+        SudoProblem.PASSWORD_WANTED: "password is required|a terminal is required|no tty present",
+        SudoProblem.NOT_ALLOWED: "not in the sudoers|not allowed|may not run",
+        SudoProblem.MISSING: "sudo: not found|sudo: No such file|sudo: command not found",
+    }
+    return next((kind for kind, text in patterns.items() if re.search(text, stderr)), SudoProblem.OTHER)
+
+
+@dataclass(frozen=True)
+class SshProblem:
+    """One reading of what the ``ssh`` program said when it gave up."""
+
+    kind: str
+    """resolve, refused, timeout, unreachable, unknown-key, changed-key, login or other."""
+    key_type: str = ""
+    fingerprint: str = ""
+    """What the far side showed, as far as ssh says it."""
+    where: str = ""
+    """``FILE:LINE`` of the known_hosts entry that does not match."""
+    last_line: str = ""
+
+
+_KINDS = (
+    ("changed-key", r"IDENTIFICATION HAS CHANGED|marked as revoked|REVOKED HOST KEY"),
+    ("unknown-key", r"host key is known for|Host key verification failed"),
+    ("resolve", r"Could not resolve hostname|Name or service not known"),
+    ("refused", r"Connection refused"),
+    ("timeout", r"timed out|Timeout, server"),
+    ("unreachable", r"No route to host|Network is unreachable"),
+    ("login", r"Permission denied|Too many authentication failures"),
+)
+
+
+def explain_ssh(stderr: str) -> SshProblem:
+    """Read the ``ssh`` program's last words."""
+    kind = next((name for name, pattern in _KINDS if re.search(pattern, stderr)), "other")
+    key = re.search(r"No (\S+) host key is known|Offending (\S+) key", stderr)
+    shown = re.search(r"SHA256:[A-Za-z0-9+/]+", stderr)
+    where = re.search(r"Offending \S+ key in (\S+:\d+)", stderr)
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return SshProblem(
+        kind=kind,
+        key_type=next((group for group in key.groups() if group), "") if key else "",
+        fingerprint=shown.group() if shown else "",
+        where=where.group(1) if where else "",
+        last_line=lines[-1] if lines else "",
+    )

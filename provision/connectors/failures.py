@@ -1,0 +1,159 @@
+"""The sentences for what goes wrong between this machine and a node, the same for every transport."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provision.commands.ssh import SshProblem, SudoProblem, explain_sudo
+from provision.connectors.known_hosts import KnownKey, fingerprint
+from provision.errors import ConnectionFailed
+
+__all__ = [
+    "broke",
+    "changed_key",
+    "from_openssh",
+    "from_oserror",
+    "login_refused",
+    "no_answer",
+    "sudo_refused",
+    "unknown_key",
+    "unresolvable",
+]
+
+
+def unresolvable(node: str, host: str) -> ConnectionFailed:
+    """The name of the host means nothing here."""
+    return ConnectionFailed(
+        f"the name {host} cannot be resolved to an address",
+        node=node,
+        remedy=f"set ansible_host of {node} to its address, or add {host} to DNS or /etc/hosts",
+    )
+
+
+def from_oserror(node: str, host: str, port: int, error: OSError) -> ConnectionFailed:
+    """The TCP connection failed."""
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionFailed(
+            f"{host} refuses connections on port {port}",
+            node=node,
+            remedy=f"is sshd running there, and is {port} its port? (ansible_port, or Port in ssh_config)",
+        )
+    if isinstance(error, TimeoutError):
+        return no_answer(node, host, port)
+    return ConnectionFailed(
+        f"{host} port {port} cannot be reached: {error.strerror or error}",
+        node=node,
+        remedy="check that the machine is on, its address, and the route to it",
+    )
+
+
+def no_answer(node: str, host: str, port: int, seconds: float = 10) -> ConnectionFailed:
+    """Nothing came back in time."""
+    return ConnectionFailed(
+        f"{host} port {port} did not answer within {seconds:g} seconds",
+        node=node,
+        remedy="check that the machine is on, its address, and that no firewall drops the connection",
+    )
+
+
+def unknown_key(node: str, name: str, files: Sequence[str], *, key_type: str = "", shown: str = "") -> ConnectionFailed:
+    """The host shows a key and we know none for it."""
+    what = f" ({key_type} {shown})".replace("( ", "(").replace(" )", ")") if key_type or shown else ""
+    return ConnectionFailed(
+        f"the host key of {name} is not known{what}: none of {_listed(files)} has an entry for it",
+        node=node,
+        remedy=f"compare the fingerprint with the one on the node's console, then add the key to {_first(files)}"
+        " (provision init does so after asking)",
+    )
+
+
+def changed_key(node: str, name: str, *, shown: str, known: Sequence[KnownKey]) -> ConnectionFailed:
+    """The host shows another key than the one on record: another machine, a new installation, or an attack."""
+    recorded = ", ".join(f"{key.type} {fingerprint(key.blob)} ({key.where})" for key in known)
+    return ConnectionFailed(
+        f"the host key of {name} has CHANGED: it shows {shown}, but known is {recorded}",
+        node=node,
+        remedy="either the node was installed anew or another machine answers in its place; if you know that it was"
+        f" installed anew, remove the old line: ssh-keygen -R '{name}'"
+        + (f" -f '{known[0].where.rpartition(':')[0]}'" if known else "")
+        + ", and add the new key",
+    )
+
+
+def login_refused(node: str, user: str, host: str, tried: Sequence[str], note: str = "") -> ConnectionFailed:
+    """The host is the right one and does not let us in."""
+    what = ", ".join(tried) if tried else "nothing: no key was found in the agent, in ssh_config or in ~/.ssh"
+    return ConnectionFailed(
+        f"login as {user} at {host} was refused; tried {what}{note}",
+        node=node,
+        remedy=f"is {user} the right user (ansible_user), and is your public key in its ~/.ssh/authorized_keys?"
+        " Name the key with ansible_ssh_private_key_file, or load it with ssh-add",
+    )
+
+
+def sudo_refused(node: str, user: str, stderr: str) -> ConnectionFailed:
+    """Logged in, but not root and not allowed to become it."""
+    problem = explain_sudo(stderr)
+    sentences = {
+        SudoProblem.PASSWORD_WANTED: (
+            f"sudo wants a password of {user}",
+            "give --ask-become-pass, or ansible_become_password from a vault, or allow NOPASSWD in sudoers",
+        ),
+        SudoProblem.PASSWORD_WRONG: (
+            f"sudo does not accept the password given for {user}",
+            "check the password behind --ask-become-pass or ansible_become_password",
+        ),
+        SudoProblem.NOT_ALLOWED: (
+            f"{user} is not allowed to become root by sudo",
+            f"add {user} to sudoers on the node, or log in as root (ansible_user=root)",
+        ),
+        SudoProblem.TTY_WANTED: (
+            f"sudo wants a terminal for {user}",
+            f"remove 'Defaults requiretty' for {user} from sudoers on the node",
+        ),
+        SudoProblem.MISSING: (
+            f"{user} is not root and the node has no sudo",
+            "install sudo on the node, or log in as root (ansible_user=root)",
+        ),
+    }
+    text, remedy = sentences.get(problem, (f"{user} cannot become root by sudo", "try `sudo -n true` on the node"))
+    return ConnectionFailed(text, node=node, remedy=remedy, output=stderr.strip()[-500:])
+
+
+def broke(node: str, host: str, doing: str) -> ConnectionFailed:
+    """The connection was there and is gone."""
+    return ConnectionFailed(
+        f"the connection to {host} broke while {doing}",
+        node=node,
+        remedy="the node may have been switched off, restarted or cut from the network; try again when it answers",
+    )
+
+
+def from_openssh(
+    node: str, host: str, port: int, user: str, problem: SshProblem, *, known: Sequence[KnownKey], files: Sequence[str]
+) -> ConnectionFailed:
+    """The same sentences, from what the ``ssh`` program said."""
+    name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - SSH's port
+    plain = {
+        "resolve": lambda: unresolvable(node, host),
+        "refused": lambda: from_oserror(node, host, port, ConnectionRefusedError()),
+        "timeout": lambda: no_answer(node, host, port),
+        "unknown-key": lambda: unknown_key(node, name, files, key_type=problem.key_type, shown=problem.fingerprint),
+        "changed-key": lambda: changed_key(node, name, shown=problem.fingerprint or "another key", known=known),
+        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"]),
+    }
+    if problem.kind in plain:
+        return plain[problem.kind]()
+    return ConnectionFailed(
+        f"ssh could not connect to {host}: {problem.last_line or 'it gave no reason'}",
+        node=node,
+        remedy=f"try `ssh -v {user}@{host} -p {port}` by hand",
+    )
+
+
+def _listed(files: Sequence[str]) -> str:
+    return ", ".join(files) if files else "no known_hosts file"
+
+
+def _first(files: Sequence[str]) -> str:
+    return files[0] if files else "~/.ssh/known_hosts"

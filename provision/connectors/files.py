@@ -1,0 +1,80 @@
+"""Files to and from a node through any connector: streamed, and replaced whole or not at all."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO
+
+from provision.connectors.base import Connector, RemoteProcess
+from provision.errors import NodeError
+
+__all__ = ["get_through", "put_through"]
+
+_CHUNK = 262_144
+
+
+def put_through(connector: Connector, local: Path, remote: str) -> None:
+    """Copy `local` to `remote` with its permission bits; NodeError when the node cannot store it."""
+    status = local.stat()
+    target = shlex.quote(remote)
+    script = (
+        f'set -e; umask 077; t=$(mktemp {target}.XXXXXXXX); trap \'rm -f "$t"\' EXIT; cat >"$t";'
+        f' [ "$(wc -c <"$t")" -eq {status.st_size} ]; chmod {status.st_mode & 0o777:o} "$t";'
+        f' mv -f "$t" {target}; trap - EXIT'
+    )
+    process = connector.start(script)
+    try:
+        with local.open("rb") as source:
+            while chunk := source.read(_CHUNK):
+                process.write(chunk)
+        process.close_stdin()
+        _, stderr = _drain(process)
+        code = process.wait()
+    finally:
+        process.close()
+    if code != 0:
+        raise NodeError(
+            f"the file {remote} could not be written",
+            node=connector.name,
+            remedy="check the free space and the permissions of its folder",
+            output=stderr,
+        )
+
+
+def get_through(connector: Connector, remote: str, local: Path) -> None:
+    """Copy `remote` to `local`; NodeError when the node cannot read it, and then `local` is as before."""
+    process = connector.start(f"exec cat {shlex.quote(remote)}")
+    with NamedTemporaryFile(dir=local.parent, prefix=f".{local.name}.", delete=False) as target:
+        try:
+            process.close_stdin()
+            code, errors = _receive(process, target)
+        except BaseException:
+            Path(target.name).unlink(missing_ok=True)
+            raise
+        finally:
+            process.close()
+    if code != 0:
+        Path(target.name).unlink()
+        raise NodeError(
+            f"the file {remote} could not be read", node=connector.name, remedy="does it exist?", output=errors
+        )
+    Path(target.name).replace(local)
+
+
+def _receive(process: RemoteProcess, target: IO[bytes]) -> tuple[int, str]:
+    errors = []
+    for stream, chunk in process.output():
+        if stream == "stdout":
+            target.write(chunk)
+        else:
+            errors.append(chunk)
+    return process.wait(), b"".join(errors).decode(errors="replace")
+
+
+def _drain(process: RemoteProcess) -> tuple[str, str]:
+    out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    for stream, chunk in process.output():
+        out[stream].append(chunk)
+    return tuple(b"".join(out[name]).decode(errors="replace") for name in ("stdout", "stderr"))  # type: ignore[return-value]

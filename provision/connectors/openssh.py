@@ -1,0 +1,118 @@
+"""The ``ssh`` program as a connector, for what paramiko lacks: certificate authorities, hardware keys, ProxyCommand."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from provision.commands.ssh import (
+    SshSettings,
+    explain_ssh,
+    script_command,
+    script_stdin,
+    ssh_argv,
+    sudo_check,
+)
+from provision.connectors import failures, known_hosts
+from provision.connectors.files import get_through, put_through
+from provision.connectors.subprocesses import LocalProcess, finish
+from provision.errors import ConnectionFailed
+from provision.model import CommandResult, Node
+
+__all__ = ["OpenSshConnector"]
+
+_SSH_FAILED = 255
+
+
+class OpenSshConnector:
+    """One master connection of the ``ssh`` program; commands share it, so that a hardware key is touched once."""
+
+    def __init__(self, node: Node, settings: SshSettings, reason: str) -> None:
+        self.name = node.name
+        self.host = settings.host
+        self.reason = reason
+        self._connection = node.connection
+        self._settings = settings
+        self._root: bool | None = True if settings.user == "root" else None
+        if node.connection.password is not None:
+            raise ConnectionFailed(
+                f"a login password cannot be used here, because {reason} and so the ssh program connects",
+                node=node.name,
+                remedy="log in with a key instead of ansible_password",
+            )
+        self._folder = Path(tempfile.mkdtemp(prefix="provision-ssh-"))
+        try:
+            finish(self._process("exec true"), b"", 30)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(
+        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+    ) -> CommandResult:
+        """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error."""
+        return finish(self.start(script, become=become), stdin, timeout)
+
+    def start(self, script: str, *, become: bool = True) -> LocalProcess:
+        """Start a POSIX shell script whose input and output stay connected to us."""
+        secret = self._connection.become_password
+        sudo = become and self._connection.become and not self._is_root()
+        password = secret.reveal() if sudo and secret else None
+        process = self._process(script_command(len(script.encode()), sudo=sudo, password=password is not None))
+        process.write(script_stdin(script, password=password))
+        return process
+
+    def put(self, local: Path, remote: str) -> None:
+        """Copy one local file to an absolute path on the node: the whole file appears at once, or nothing."""
+        put_through(self, local, remote)
+
+    def get(self, remote: str, local: Path) -> None:
+        """Copy one file from the node."""
+        get_through(self, remote, local)
+
+    def close(self) -> None:
+        """End the master connection; a connector can be closed twice."""
+        if self._folder.exists():
+            argv = ["ssh", "-o", f"ControlPath={self._control}", "-O", "exit", self._connection.host]
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(argv, capture_output=True, check=False, timeout=5)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _control(self) -> Path:
+        return self._folder / "master"
+
+    def _process(self, command: str) -> LocalProcess:
+        argv = ssh_argv(self._connection, command, control_path=str(self._control))
+        return LocalProcess(self.name, argv, judge=self._judge)
+
+    def _judge(self, code: int, stderr: str) -> ConnectionFailed | None:
+        """``ssh`` exits 255 for its own failures; a command's own 255 comes without a word from ssh."""
+        problem = explain_ssh(stderr)
+        if code >= 0 and (code != _SSH_FAILED or (problem.kind == "other" and not stderr.strip())):
+            return None
+        settings = self._settings
+        names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
+        known = known_hosts.keys_for(known_hosts.read(settings.known_hosts), names)
+        return failures.from_openssh(
+            self.name,
+            settings.host,
+            settings.port,
+            settings.user,
+            problem,
+            known=[key for key in known if not key.marker],
+            files=settings.known_hosts,
+        )
+
+    def _is_root(self) -> bool:
+        if self._root is None:
+            secret = self._connection.become_password
+            process = self._process(sudo_check(password=secret is not None))
+            done = finish(process, (secret.reveal() + "\n").encode() if secret else b"", 30)
+            if not done.ok:
+                raise failures.sudo_refused(self.name, self._settings.user, done.stderr)
+            self._root = done.stdout.strip() == "root"
+        return self._root

@@ -1,0 +1,211 @@
+"""The usual way to a node: SSH by paramiko, in this process, with the operator's own trust and keys.
+
+paramiko itself and not fabric's Connection: that one installs a policy which adds unknown host keys.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision.commands.ssh import SshSettings, script_command, script_stdin, sudo_check
+from provision.connectors import failures
+from provision.connectors.files import get_through, put_through
+from provision.connectors.ssh_transport import open_transport
+from provision.errors import ConnectionFailed
+from provision.model import CommandResult, Node, Secret
+
+if TYPE_CHECKING:
+    import paramiko
+
+__all__ = ["SshConnector"]
+
+_CHUNK = 65536
+_POLL_MILLISECONDS = 50
+
+
+class SshConnector:
+    """One SSH connection; every command is a session of its own inside it."""
+
+    reason = "paramiko can make this connection"
+
+    def __init__(self, node: Node, settings: SshSettings, jumps: tuple[SshSettings, ...] = ()) -> None:
+        self.name = node.name
+        self.host = settings.host
+        self._become = node.connection.become
+        self._password: Secret | None = node.connection.become_password
+        self._user = settings.user
+        self._root: bool | None = True if settings.user == "root" else None
+        self._transports: list[paramiko.Transport] = []
+        try:
+            for hop in (*jumps, settings):
+                last = self._transports[-1] if self._transports else None
+                password = node.connection.password if hop is settings else None
+                self._transports.append(open_transport(node.name, hop, password=password, through=last))
+        except BaseException:
+            self.close()
+            raise
+
+    def run(
+        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+    ) -> CommandResult:
+        """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error."""
+        process = self.start(script, become=become)
+        try:
+            if timeout is not None:
+                process.deadline = time.monotonic() + timeout
+            process.write_behind(stdin)
+            out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+            for stream, chunk in process.output():
+                out[stream].append(chunk)
+            code = process.wait()
+        finally:
+            process.close()
+        stdout, stderr = (b"".join(out[name]).decode(errors="replace") for name in ("stdout", "stderr"))
+        return CommandResult(stdout, stderr, code)
+
+    def start(self, script: str, *, become: bool = True) -> SshProcess:
+        """Start a POSIX shell script whose input and output stay connected to us."""
+        sudo = become and self._become and not self._is_root()
+        password = self._password.reveal() if sudo and self._password else None
+        command = script_command(len(script.encode()), sudo=sudo, password=password is not None)
+        process = self._session(command)
+        process.write(script_stdin(script, password=password))
+        return process
+
+    def put(self, local: Path, remote: str) -> None:
+        """Copy one local file to an absolute path on the node: the whole file appears at once, or nothing."""
+        put_through(self, local, remote)
+
+    def get(self, remote: str, local: Path) -> None:
+        """Copy one file from the node."""
+        get_through(self, remote, local)
+
+    def close(self) -> None:
+        """End the connection; a connector can be closed twice."""
+        while self._transports:
+            self._transports.pop().close()
+
+    def _session(self, command: str) -> SshProcess:
+        import paramiko
+
+        try:
+            channel = self._transports[-1].open_session(timeout=10)
+            channel.exec_command(command)
+        except (paramiko.SSHException, EOFError, OSError, IndexError) as error:
+            raise failures.broke(self.name, self.host, "starting a command") from error
+        return SshProcess(self.name, self.host, channel)
+
+    def _is_root(self) -> bool:
+        """Ask the node once whether we are root or may become it; ConnectionFailed when neither."""
+        if self._root is None:
+            process = self._session(sudo_check(password=self._password is not None))
+            if self._password is not None:
+                process.write(self._password.reveal().encode() + b"\n")
+            process.close_stdin()
+            chunks = list(process.output())
+            text = {
+                name: b"".join(chunk for stream, chunk in chunks if stream == name) for name in ("stdout", "stderr")
+            }
+            if process.wait() != 0:
+                raise failures.sudo_refused(self.name, self._user, text["stderr"].decode(errors="replace"))
+            self._root = text["stdout"].strip() == b"root"
+        return self._root
+
+
+class SshProcess:
+    """A command on a node, connected to us by one SSH channel."""
+
+    def __init__(self, node: str, host: str, channel: paramiko.Channel) -> None:
+        self.deadline: float | None = None
+        self._node, self._host, self._channel = node, host, channel
+        self._pending = b""
+        self._close_after_pending = False
+
+    def write(self, data: bytes) -> None:
+        """Send `data` to its standard input; ConnectionFailed when the node is gone.
+
+        A command that has ended, or closed its input, lets the data fall.
+        """
+        try:
+            self._channel.sendall(data)
+        except (OSError, EOFError) as error:
+            if not self._alive():
+                raise failures.broke(self._node, self._host, "sending data") from error
+
+    def write_behind(self, data: bytes) -> None:
+        """Send `data` and then the end of input while `output` is read, so that neither side waits for the other."""
+        self._pending, self._close_after_pending = data, True
+
+    def close_stdin(self) -> None:
+        """Let the command see the end of its input."""
+        try:
+            self._channel.shutdown_write()
+        except (OSError, EOFError):
+            return
+
+    def output(self) -> Iterator[tuple[str, bytes]]:
+        """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends."""
+        ready = select.poll()
+        ready.register(self._channel.fileno(), select.POLLIN)
+        while True:
+            chunks = list(self._received())
+            yield from chunks
+            if chunks or self._send_pending():
+                continue
+            if self._channel.eof_received or self._channel.closed:
+                yield from self._received()
+                return
+            self._check_deadline()
+            exited = self._channel.exit_status_ready()
+            if not ready.poll(_POLL_MILLISECONDS if self._pending else 1000) and exited:
+                return  # a child in the background holds the output open; the command itself is over
+
+    def _received(self) -> Iterator[tuple[str, bytes]]:
+        if self._channel.recv_ready():
+            yield "stdout", self._channel.recv(_CHUNK)
+        if self._channel.recv_stderr_ready():
+            yield "stderr", self._channel.recv_stderr(_CHUNK)
+
+    def wait(self) -> int:
+        """Return the exit status; ConnectionFailed when the connection broke before there was one."""
+        while not self._channel.status_event.wait(0.2):
+            self._check_deadline()
+            if self._channel.closed or not self._alive():
+                break
+        status = self._channel.exit_status
+        if status < 0:
+            raise failures.broke(self._node, self._host, "a command ran there")
+        return status
+
+    def close(self) -> None:
+        """Drop the session; the far side sees the end of its input."""
+        self._channel.close()
+
+    def _send_pending(self) -> bool:
+        """Send what the far side has room for; False when there was nothing to do."""
+        if not self._close_after_pending or (self._pending and not self._channel.send_ready()):
+            return False
+        try:
+            self._pending = self._pending[self._channel.send(self._pending[:_CHUNK]) :] if self._pending else b""
+        except (OSError, EOFError):
+            self._pending = b""  # the command closed its input; its exit status tells the rest
+        if not self._pending:
+            self._close_after_pending = False
+            self.close_stdin()
+        return True
+
+    def _alive(self) -> bool:
+        transport = self._channel.get_transport()
+        return transport is not None and transport.is_active()
+
+    def _check_deadline(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise ConnectionFailed(
+                "a command gave no result in the time allowed for it",
+                node=self._node,
+                remedy="the node may be overloaded or its disk may hang; look at it by hand",
+            )

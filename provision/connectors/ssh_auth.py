@@ -1,0 +1,141 @@
+"""Logging in over SSH with the operator's own keys: agent, key files, then a password if the inventory has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision.commands.ssh import SshSettings
+from provision.connectors import failures
+from provision.connectors.known_hosts import fingerprint
+from provision.errors import ConnectionFailed
+from provision.model import Secret
+
+if TYPE_CHECKING:
+    import paramiko
+
+__all__ = ["authenticate", "hardware_key"]
+
+
+@dataclass
+class _Attempts:
+    tried: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings, password: Secret | None) -> None:
+    """Log in, or raise ConnectionFailed naming the user and every key that was tried."""
+    import paramiko
+
+    attempts = _Attempts()
+    try:
+        for label, key in _keys(settings, attempts):
+            attempts.tried.append(label)
+            if _try_key(transport, settings.user, key):
+                return
+        if password is not None:
+            attempts.tried.append("the password of the inventory")
+            transport.auth_password(settings.user, password.reveal())
+            return
+    except paramiko.AuthenticationException:
+        pass
+    except (paramiko.SSHException, EOFError, OSError):
+        if not attempts.tried:
+            raise
+        attempts.notes.append("; the node then closed the connection (its MaxAuthTries?)")
+    raise failures.login_refused(node, settings.user, settings.host, attempts.tried, "".join(attempts.notes))
+
+
+def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bool:
+    import paramiko
+
+    try:
+        return not transport.auth_publickey(user, key)
+    except paramiko.BadAuthenticationType:
+        raise
+    except paramiko.AuthenticationException:
+        return False
+
+
+def _keys(settings: SshSettings, attempts: _Attempts) -> Iterator[tuple[str, paramiko.PKey]]:
+    """Keys in OpenSSH's order: agent keys that ssh_config names, other agent keys, then files."""
+    files = {path: _public_blob(path) for path in map(_expand, settings.identity_files)}
+    named = {blob for blob in files.values() if blob}
+    agent = _agent_keys()
+    held = {key.asbytes() for key in agent}
+    wanted = [key for key in agent if key.asbytes() in named]
+    others = [] if settings.identities_only else [key for key in agent if key.asbytes() not in named]
+    for key in (*wanted, *others):
+        yield f"agent key {key.get_name()} {fingerprint(key.asbytes())}", key
+    for path, blob in files.items():
+        if path.exists() and blob not in held:
+            key_of_file = _load(path, attempts)
+            if key_of_file is not None:
+                yield str(path), key_of_file
+
+
+def _load(path: Path, attempts: _Attempts) -> paramiko.PKey | None:
+    import paramiko
+
+    try:
+        return paramiko.PKey.from_path(path)
+    except (paramiko.PasswordRequiredException, TypeError):
+        attempts.notes.append(f"; {path} needs a passphrase: load it with ssh-add")
+    except OSError as error:
+        attempts.notes.append(f"; {path} cannot be read: {error.strerror}")
+    except (paramiko.SSHException, ValueError):
+        attempts.notes.append(f"; {path} is no private key that can be used")
+    return None
+
+
+def _agent_keys() -> list[paramiko.AgentKey]:
+    import paramiko
+
+    try:
+        return list(paramiko.Agent().get_keys())
+    except (paramiko.SSHException, OSError):
+        return []
+
+
+def hardware_key(settings: SshSettings) -> str | None:
+    """Say where a hardware key (FIDO, ``sk-``) is wanted; only OpenSSH can talk to those."""
+    for path in map(_expand, settings.identity_files):
+        public = path.with_name(path.name + ".pub")
+        if path.exists() and _first_word(public).startswith("sk-"):
+            return f"{path} is a hardware key"
+    if any(key.get_name().startswith("sk-") for key in _agent_keys()):
+        return "the agent holds a hardware key"
+    return None
+
+
+def _first_word(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split(maxsplit=1)[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def _public_blob(path: Path) -> bytes | None:
+    import base64
+
+    try:
+        words = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace").split()
+        return base64.b64decode(words[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _expand(name: str) -> Path:
+    return Path(name).expanduser()
+
+
+def check_key_file(node: str, path: Path | None) -> None:
+    """Raise ConnectionFailed when the inventory names a key file that is not there."""
+    if path is not None and not path.expanduser().exists():
+        raise ConnectionFailed(
+            f"the key file {path} does not exist",
+            node=node,
+            remedy="correct ansible_ssh_private_key_file in the inventory",
+        )
