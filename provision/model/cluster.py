@@ -44,7 +44,9 @@ class Node:
     name: str
     connection: Connection
     variables: Mapping[str, Any] = field(default_factory=dict)
-    """All inventory variables of the host, group variables merged in, Jinja not rendered."""
+    """All inventory variables of the host, group variables merged in, Jinja not rendered, passwords as `Secret`."""
+    groups: tuple[str, ...] = ()
+    """The inventory's groups that the host is in, directly or through child groups, without ``all``."""
 
 
 @dataclass(frozen=True)

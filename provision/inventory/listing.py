@@ -1,0 +1,165 @@
+"""What ``ansible-inventory`` makes of an inventory: hosts, groups and merged variables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.errors import InventoryError, ProvisionError
+from provision.inventory.sources import shown, syntax_problems
+
+__all__ = ["NODE_GROUP", "VAULT_REMEDY", "Listing", "ansible_environment", "ansible_program", "list_inventory"]
+
+NODE_GROUP = "gpu_nodes"
+"""Where an inventory has this group, its hosts are the nodes; else all hosts are."""
+
+VAULT_REMEDY = (
+    "Give Ansible the vault password: ANSIBLE_VAULT_PASSWORD_FILE=FILE, or vault_password_file in ansible.cfg."
+)
+
+_TIMEOUT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Listing:
+    """An inventory as Ansible understands it."""
+
+    hosts: Mapping[str, Mapping[str, Any]]
+    """Host name to merged variables, in the inventory's order."""
+    groups: Mapping[str, tuple[str, ...]]
+    """Group name to its hosts, child groups included, in Ansible's order."""
+    warnings: tuple[str, ...] = ()
+    empty_groups: tuple[str, ...] = ()
+    groups_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes: the group `gpu_nodes` if there is one, else every host."""
+        return self.groups.get(NODE_GROUP, tuple(self.hosts))
+
+
+def ansible_program(name: str) -> str:
+    """Return the path of an Ansible program of the environment that this Python runs in."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise ProvisionError(
+            f"{name} is not installed beside {sys.executable}", remedy="Install the project: pip install -e ."
+        )
+    return str(path)
+
+
+def ansible_environment() -> dict[str, str]:
+    """Return the operator's environment with what makes Ansible's output readable and its errors errors."""
+    environment = {key: value for key, value in os.environ.items() if key != "ANSIBLE_FORCE_COLOR"}
+    return environment | {
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_DEPRECATION_WARNINGS": "0",
+        "ANSIBLE_LOCALHOST_WARNING": "0",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def list_inventory(path: Path) -> Listing:
+    """Run ``ansible-inventory --list`` on `path`; InventoryError names file and line where they are known."""
+    if not path.exists():
+        raise InventoryError(
+            f"there is no inventory {shown(path)}", remedy="Write one with: provision init 'gpu[1-8]' --user USER"
+        )
+    argv = [ansible_program("ansible-inventory"), "-i", str(path), "--list"]
+    try:
+        done = subprocess.run(
+            argv,
+            env=ansible_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InventoryError(
+            f"{shown(path)}: ansible-inventory gave no answer within {_TIMEOUT_SECONDS} s",
+            remedy="An inventory script or plugin may hang; try: ansible-inventory -i INVENTORY --list",
+        ) from error
+    if done.returncode != 0:
+        raise _parse_error(path, done.stderr)
+    return _listing(json.loads(done.stdout), done.stderr)
+
+
+def _listing(document: Mapping[str, Any], stderr: str) -> Listing:
+    tree = {str(name): value for name, value in document.items() if name != "_meta"}
+    named = {child for value in tree.values() for child in value.get("children", ())} | set(tree)
+    groups = {group: _members(tree, group) for group in sorted(named)}
+    hostvars = document.get("_meta", {}).get("hostvars", {})
+    hosts = {host: hostvars.get(host, {}) for host in groups.get("all", ())}
+    groups_of: dict[str, list[str]] = {host: [] for host in hosts}
+    for group, members in groups.items():
+        if group != "all":
+            for host in members:
+                groups_of[host].append(group)
+    return Listing(
+        hosts,
+        groups,
+        warnings=_warnings(stderr),
+        empty_groups=tuple(g for g, members in groups.items() if not members and g not in ("all", "ungrouped")),
+        groups_of={host: tuple(names) for host, names in groups_of.items()},
+    )
+
+
+def _members(tree: Mapping[str, Any], group: str) -> tuple[str, ...]:
+    """Own hosts first, then child groups level by level: the order of Ansible's ``groups[...]``."""
+    hosts: dict[str, None] = {}
+    level = [group]
+    seen: set[str] = set()
+    while level:
+        seen.update(level)
+        for name in level:
+            hosts.update(dict.fromkeys(tree.get(name, {}).get("hosts", ())))
+        children = [child for name in level for child in tree.get(name, {}).get("children", ())]
+        level = [child for child in dict.fromkeys(children) if child not in seen]
+    return tuple(hosts)
+
+
+def _warnings(stderr: str) -> tuple[str, ...]:
+    """Ansible's own warnings, one line each, with the place when it says one."""
+    found = []
+    for block in re.split(r"^(?=\[(?:WARNING|ERROR|DEPRECATION WARNING)\]:)", stderr, flags=re.MULTILINE):
+        if block.startswith("[WARNING]:"):
+            origin = re.search(r"^Origin: (\S.*?)(?::\d+)?$", block, flags=re.MULTILINE)
+            text = block.removeprefix("[WARNING]:").strip().splitlines()[0]
+            found.append(f"{shown(origin.group(1))}: {text}" if origin else text)
+    return tuple(dict.fromkeys(found))
+
+
+def _parse_error(path: Path, stderr: str) -> InventoryError:
+    if "vault" in stderr.lower() and ("decrypt" in stderr.lower() or "secret" in stderr.lower()):
+        return InventoryError(
+            f"{shown(path)}: {_first_error(stderr)}",
+            remedy=VAULT_REMEDY,
+        )
+    problems = syntax_problems(path)
+    if problems:
+        return InventoryError("\n".join(problems), remedy="Mend the syntax; nothing was connected.")
+    return InventoryError(
+        f"{shown(path)}: {_first_error(stderr)}",
+        remedy="Nothing was connected. To see all that Ansible says: ansible-inventory -i INVENTORY --list",
+        output="\n".join(stderr.strip().splitlines()[-10:]),
+    )
+
+
+def _first_error(stderr: str) -> str:
+    """The sentence that says most: what the last plugin choked on, else Ansible's final error."""
+    failed = re.findall(r"^\[WARNING\]: Failed to parse inventory with '\w+' plugin[:.] ?(.*)$", stderr, re.MULTILINE)
+    final = re.findall(r"^\[ERROR\]: (.*)$", stderr, re.MULTILINE)
+    origins = re.findall(r"^Origin: (/\S+:\d+)", stderr, re.MULTILINE)
+    text = next((line for line in reversed(failed) if line), None) or (final[-1] if final else "Ansible cannot read it")
+    return f"{text} ({shown(origins[0])})" if origins else text

@@ -1,0 +1,89 @@
+"""From an inventory's path to a `Cluster`, or to all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provision.errors import InventoryError
+from provision.inventory.connection import CONNECTION_KEYS, SECRET_KEYS, connection_of, connection_problems
+from provision.inventory.listing import NODE_GROUP, Listing, list_inventory
+from provision.inventory.problems import worded
+from provision.inventory.sources import SourceIndex, shown, variable_files
+from provision.inventory.specs import read_specs, roles_folder
+from provision.inventory.templates import has_template, is_vault, rendered
+from provision.inventory.validate import cluster_problems, doubtful_names, variable_problems
+from provision.model import Cluster, Node, Secret
+
+__all__ = ["load"]
+
+
+def load(path: Path, *, become_password: Secret | None = None, roles: Path | None = None) -> Cluster:
+    """Read and validate an Ansible inventory; nothing is connected.
+
+    Args:
+        path: an inventory file of any kind, or a folder.
+        become_password: for nodes whose variables hold no ``ansible_become_password``.
+        roles: where the roles' argument_specs are; those of this project unless given.
+
+    Raises:
+        InventoryError: with every problem that was found, each with file and line or with its host.
+    """
+    listing = list_inventory(path)
+    specs = read_specs(roles or roles_folder())
+    values = rendered(path, listing, CONNECTION_KEYS)
+    connections = {name: connection_of(name, values[name], become_password) for name in listing.nodes}
+    problems = [
+        *cluster_problems(listing, connections),
+        *(problem for name in listing.nodes for problem in connection_problems(name, values[name])),
+        *variable_problems(listing, specs),
+    ]
+    sources = SourceIndex(path)
+    if problems:
+        raise _refusal(path, worded(problems, listing, sources), listing.warnings)
+    doubts = worded(doubtful_names(listing, specs), listing, sources)
+    nodes = tuple(
+        Node(name, connections[name], _hidden(listing.hosts[name]), listing.groups_of.get(name, ()))
+        for name in listing.nodes
+    )
+    return Cluster(
+        _name(path, nodes), path.absolute(), nodes, (*listing.warnings, *doubts, *_unused_files(path, listing))
+    )
+
+
+def _refusal(path: Path, lines: Sequence[str], warnings: Sequence[str]) -> InventoryError:
+    remedy = "Correct the inventory; nothing was connected or changed."
+    if len(lines) == 1:
+        text = lines[0] if lines[0].startswith(shown(path)) else f"{shown(path)}: {lines[0]}"
+        return InventoryError(text, remedy=remedy, output="\n".join(warnings))
+    listed = "\n".join(f"  {line}" for line in lines)
+    return InventoryError(
+        f"{shown(path)} has {len(lines)} problems:\n{listed}", remedy=remedy, output="\n".join(warnings)
+    )
+
+
+def _hidden(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Passwords become `Secret`, so that no report or log can show them."""
+    return {
+        key: Secret(str(value)) if key in SECRET_KEYS and not is_vault(value) else value
+        for key, value in variables.items()
+    }
+
+
+def _name(path: Path, nodes: Sequence[Node]) -> str:
+    given = nodes[0].variables.get("cluster_name")
+    if isinstance(given, str) and given and not has_template(given):
+        return given
+    full = path.absolute()
+    return full.name if full.is_dir() else full.parent.name if full.stem in ("hosts", "inventory") else full.stem
+
+
+def _unused_files(path: Path, listing: Listing) -> list[str]:
+    """Variable files that Ansible never reads, because no group or host has their name."""
+    lines = []
+    for kind, name, file in variable_files(path):
+        known: Mapping[str, Any] = listing.groups if kind == "group" else listing.hosts
+        if name not in known and name not in ("all", "ungrouped", NODE_GROUP):
+            lines.append(f"{shown(file)}: no {kind} is called {name}, so this file has no effect")
+    return lines

@@ -1,0 +1,79 @@
+"""Which nodes ``--limit`` means, in the words of Ansible's host patterns."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+
+from provision.errors import UsageError
+from provision.model import Cluster, Node
+
+__all__ = ["select"]
+
+_SUBSCRIPT = re.compile(r"(?P<base>.+)\[(?:(?P<at>-?\d+)|(?P<first>\d+)[:-](?P<last>\d*))\]\Z")
+
+
+def select(cluster: Cluster, pattern: str | None) -> tuple[Node, ...]:
+    """Return the nodes that `pattern` names, in the inventory's order.
+
+    Understood are names, groups, ``all``, globs (``gpu*``, ``gpu[1-4]``), ``~REGEX``, ``group[0:3]``, and lists of
+    these with ``,`` or ``:`` between them, where ``!X`` takes away and ``&X`` keeps only what is also in X.
+
+    Raises:
+        UsageError: when a word matches no node, or nothing is left.
+    """
+    if pattern is None or not pattern.strip():
+        return cluster.nodes
+    words = [word.strip() for word in re.split(r",|:(?![^\[]*\])", pattern) if word.strip()]
+    plain = [word for word in words if word[0] not in "!&"]
+    chosen = {name for word in plain or ["all"] for name in _named(cluster, word)}
+    for word in words:
+        if word[0] == "&":
+            chosen &= _named(cluster, word[1:])
+    for word in words:
+        if word[0] == "!":
+            chosen -= _named(cluster, word[1:])
+    if not chosen:
+        raise UsageError(f"--limit '{pattern}' leaves no node", remedy=_choices(cluster))
+    return tuple(node for node in cluster.nodes if node.name in chosen)
+
+
+def _named(cluster: Cluster, word: str) -> set[str]:
+    found = _matches(cluster, word)
+    if not found:
+        subscript = _SUBSCRIPT.match(word)
+        if subscript:
+            found = _sliced(cluster, subscript)
+    if not found:
+        close = difflib.get_close_matches(word, [node.name for node in cluster.nodes], 1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise UsageError(f"no node or group is called '{word}'{meant}", remedy=_choices(cluster))
+    return found
+
+
+def _matches(cluster: Cluster, word: str) -> set[str]:
+    if word in ("all", "*"):
+        return {node.name for node in cluster.nodes}
+    if word.startswith("~"):
+        try:
+            expression = re.compile(word[1:])
+        except re.error as error:
+            raise UsageError(f"'{word}' is not a regular expression: {error}") from error
+        return {n.name for n in cluster.nodes if any(expression.match(text) for text in (n.name, *n.groups))}
+    return {n.name for n in cluster.nodes if any(fnmatch.fnmatchcase(text, word) for text in (n.name, *n.groups))}
+
+
+def _sliced(cluster: Cluster, subscript: re.Match[str]) -> set[str]:
+    members = [n.name for n in cluster.nodes if n.name in _matches(cluster, subscript["base"])]
+    if subscript["at"] is not None:
+        return set(members[int(subscript["at"]) :][:1])
+    last = int(subscript["last"]) + 1 if subscript["last"] else None
+    return set(members[int(subscript["first"]) : last])
+
+
+def _choices(cluster: Cluster) -> str:
+    names = [node.name for node in cluster.nodes]
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")  # noqa: PLR2004
+    groups = sorted({group for node in cluster.nodes for group in node.groups if group != "ungrouped"})
+    return f"The nodes are {shown}" + (f"; the groups {', '.join(groups)}." if groups else ".")

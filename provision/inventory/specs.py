@@ -1,0 +1,88 @@
+"""The variables that the roles know, read from every role's meta/argument_specs.yml."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from provision.errors import ProvisionError
+
+__all__ = ["Option", "Specs", "read_specs", "roles_folder"]
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One variable of a role, as its argument_specs describe it."""
+
+    name: str
+    role: str
+    type: str = "str"
+    elements: str | None = None
+    choices: tuple[Any, ...] = ()
+    default: Any = None
+    description: str = ""
+    options: Mapping[str, Option] = field(default_factory=dict)
+    """The keys of a dict, or of each dict of a list; empty when any key goes."""
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Specs:
+    """All variables of all roles."""
+
+    options: Mapping[str, Option]
+    roles: tuple[str, ...]
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Names that begin so are ours."""
+        return (*(f"{role}_" for role in self.roles), "cluster_", "platform_")
+
+
+def roles_folder() -> Path:
+    """Return the folder of the roles that belong to this package."""
+    beside = Path(__file__).resolve().parents[2] / "roles"
+    shared = Path(sys.prefix) / "share" / "provision" / "roles"
+    for folder in (beside, shared):
+        if folder.is_dir():
+            return folder
+    raise ProvisionError(
+        f"the roles are not where they belong ({beside})",
+        remedy="Run provision from a checkout of its repository: pip install -e .",
+    )
+
+
+def read_specs(roles: Path) -> Specs:
+    """Read the argument_specs of every role under `roles`."""
+    options: dict[str, Option] = {}
+    names: list[str] = []
+    for file in sorted(roles.glob("*/meta/argument_specs.yml")):
+        role = file.parent.parent.name
+        names.append(role)
+        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader) or {}  # noqa: S506 - a safe loader
+        main = (document.get("argument_specs") or {}).get("main") or {}
+        for name, raw in (main.get("options") or {}).items():
+            options[str(name)] = _option(str(name), role, raw or {})
+    return Specs(options, tuple(names))
+
+
+def _option(name: str, role: str, raw: Mapping[str, Any]) -> Option:
+    description = raw.get("description", "")
+    return Option(
+        name,
+        role,
+        type=str(raw.get("type", "str")),
+        elements=raw.get("elements"),
+        choices=tuple(raw.get("choices") or ()),
+        default=raw.get("default"),
+        description=" ".join(description) if isinstance(description, list) else str(description),
+        options={str(key): _option(str(key), role, value or {}) for key, value in (raw.get("options") or {}).items()},
+        required=bool(raw.get("required", False)),
+    )

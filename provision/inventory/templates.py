@@ -1,0 +1,119 @@
+"""The values of connection variables: vault opened and Jinja rendered, the simple cases here, the rest by Ansible."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provision.errors import InventoryError
+from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environment, ansible_program
+
+__all__ = ["has_template", "is_vault", "rendered"]
+
+_SIMPLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+_DEPTH = 8
+
+
+def has_template(value: Any) -> bool:
+    """Return whether a value, or anything inside it, is Jinja or still encrypted, so that its type is not known yet."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if is_vault(value):
+        return True
+    if isinstance(value, Mapping):
+        return any(has_template(part) for part in value.values())
+    return isinstance(value, list) and any(has_template(part) for part in value)
+
+
+def is_vault(value: Any) -> bool:
+    """Return whether a value is what ``ansible-inventory`` prints for ``!vault``."""
+    return isinstance(value, Mapping) and "__ansible_vault" in value
+
+
+def rendered(path: Path, listing: Listing, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return for each node those of `keys` that it has, ready to use.
+
+    ``{{ name }}`` of a plain variable, of inventory_dir or inventory_hostname is filled in here. When anything else is
+    left, one run of Ansible's own debug module, which connects nowhere, gives all values.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for name in listing.nodes:
+        variables = dict(listing.hosts[name])
+        magic = {"inventory_hostname": name, "inventory_hostname_short": name.split(".")[0]}
+        folder = _inventory_folder(path)
+        if folder is not None:
+            magic["inventory_dir"] = str(folder)
+        values[name] = {key: _fill(variables[key], variables | magic) for key in keys if key in variables}
+    left = sorted({key for found in values.values() for key, value in found.items() if has_template(value)})
+    if left:
+        hosts = [name for name, found in values.items() if any(has_template(v) for v in found.values())]
+        for name, exact in _ask_ansible(path, hosts, left).items():
+            values[name].update({key: value for key, value in exact.items() if key in values[name]})
+    return values
+
+
+def _inventory_folder(path: Path) -> Path | None:
+    """Ansible's inventory_dir; None when the sources lie in folders below, where it differs from host to host."""
+    if not path.is_dir():
+        return path.absolute().parent
+    below = [p for p in path.iterdir() if p.is_dir() and p.name[0] != "." and p.name not in ("group_vars", "host_vars")]
+    return None if below else path.absolute()
+
+
+def _fill(value: Any, names: Mapping[str, Any]) -> Any:
+    for _ in range(_DEPTH):
+        if not isinstance(value, str) or "{{" not in value:
+            return value
+        whole = _SIMPLE.fullmatch(value.strip())
+        if whole and whole.group(1) in names:
+            value = names[whole.group(1)]
+            continue
+        text = _SIMPLE.sub(lambda m: _plain(names.get(m.group(1)), m.group(0)), value)
+        if text == value:
+            break
+        value = text
+    return value
+
+
+def _plain(value: Any, otherwise: str) -> str:
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else otherwise
+
+
+def _ask_ansible(path: Path, hosts: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+    message = {key: "{{ " + key + " | default(omit) }}" for key in keys}
+    environment = ansible_environment() | {
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.json",
+        "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1",
+        "ANSIBLE_LOG_PATH": "/dev/null",
+        "ANSIBLE_NO_LOG": "0",
+    }
+    argv = [ansible_program("ansible"), "-i", str(path), ",".join(hosts), "-m", "ansible.builtin.debug"]
+    argv += ["-a", json.dumps({"msg": message})]
+    done = subprocess.run(
+        argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    try:
+        results = json.loads(done.stdout[done.stdout.index("{") :])["plays"][0]["tasks"][0]["hosts"]
+    except (ValueError, LookupError):
+        raise _cannot_render(hosts[0], keys, done.stderr) from None
+    for host in hosts:
+        message_back = results.get(host, {}).get("msg")
+        if not isinstance(message_back, dict):
+            raise _cannot_render(host, keys, str(message_back or done.stderr))
+    return {host: results[host]["msg"] for host in hosts}
+
+
+def _cannot_render(host: str, keys: Sequence[str], reason: str) -> InventoryError:
+    line = next((text.strip() for text in reason.splitlines() if text.strip()), "Ansible gives no value")
+    line = re.sub(r"^\[?(ERROR|WARNING|fatal)\]?:? *", "", line)
+    vault = "vault" in reason.lower()
+    return InventoryError(
+        f"{host}: {', '.join(keys)}: the value cannot be made: {line}",
+        remedy=VAULT_REMEDY
+        if vault
+        else "What says how to reach a node must be known before it is reached, so it cannot use facts of the node.",
+    )
