@@ -241,9 +241,9 @@ def test_a_changed_host_key_is_refused(provision, cluster, ssh_files):
     kept = known.read_text()
     lines = kept.splitlines()
     keys = [line.split()[-1] for line in lines if not line.startswith("#")]
+    swapped = {keys[0]: keys[-1], keys[-1]: keys[0]}
     known.write_text(
-        "\n".join(line.replace(keys[0], "\0").replace(keys[-1], keys[0]).replace("\0", keys[-1]) for line in lines)
-        + "\n"
+        "".join(f"{line.replace(key, swapped.get(key, key))}\n" for line in lines for key in line.split()[-1:])
     )
     try:
         done = provision("verify", "--lab", LAB, "--json")
