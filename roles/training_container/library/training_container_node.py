@@ -1,0 +1,166 @@
+#!/usr/bin/python
+"""Ansible module: what a node has for the training container, and what runs in the container now."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: training_container_node
+short_description: Read RDMA devices, the running container and the jobs in it
+description:
+  - One remote task that changes nothing. Asks docker by its command, everything else is read from /sys and /proc.
+options:
+  container: {description: Name of the container., type: str, required: true}
+  image: {description: The image that it is to run., type: str, required: true}
+  excluded: {description: RDMA devices to leave out., type: list, elements: str, default: []}
+author: [provision]
+"""
+
+EXAMPLES = r"""
+- name: Look at the node
+  training_container_node:
+    container: provision-training
+    image: registry.example.org/training:1
+"""
+
+RETURN = r"""
+node:
+  description: docker (its answer), image (present), devices, left_out, jobs, watching (the unit runs), ssh_folder (present).
+  returned: always
+  type: dict
+"""
+
+import glob
+import json
+import os
+import stat
+
+from ansible.module_utils.basic import AnsibleModule
+
+ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
+SSH_FOLDER = "/var/lib/provision/container_ssh"
+UNITS = ("provision-container-hosts.service", "provision-container-hosts.path")
+LOGIN_PROGRAMS = ("sshd", "sshd-session", "sshd-auth")
+
+
+def read(path):
+    """Return a file's bytes, empty when it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
+
+
+def is_device(path):
+    """Return whether `path` is a character device that is there."""
+    try:
+        return stat.S_ISCHR(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def rdma_devices(excluded, sys="/sys", dev="/dev/infiniband"):
+    """Return the device files of the compute cards, and a sentence about each thing left out."""
+    found, left_out = [], []
+    for folder in sorted(glob.glob(sys + "/class/infiniband_verbs/uverbs*")):
+        name, path = read(folder + "/ibdev").decode().strip(), os.path.join(dev, os.path.basename(folder))
+        if name in excluded:
+            left_out.append(f"{name}: left out of the container as training_container_rdma_excluded asks")
+        elif b"SW_MNG" in read(folder + "/device/vpd"):
+            left_out.append(f"{name}: left out of the container, a management port of an NVSwitch")
+        elif not is_device(path):
+            left_out.append(f"{name}: left out of the container, {path} is missing on this node")
+        else:
+            found.append(path)
+    manager = os.path.join(dev, "rdma_cm")
+    if found and is_device(manager):
+        found.append(manager)
+    elif found:
+        left_out.append(f"rdma_cm: left out of the container, {manager} is missing on this node (module rdma_ucm)")
+    return found, left_out
+
+
+def processes(namespace):
+    """Return pid -> (parent, name, state, command line) of the processes in a pid namespace."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            inside = os.readlink(f"/proc/{entry}/ns/pid") == namespace
+        except OSError:
+            continue
+        head, _, tail = read(f"/proc/{entry}/stat").decode(errors="replace").rpartition(")")
+        if inside and tail:
+            state, parent = tail.split()[:2]
+            command = read(f"/proc/{entry}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+            found[int(entry)] = (int(parent), head.partition("(")[2], state, command)
+    return found
+
+
+def jobs(found, init, *, ours):
+    """Return those processes that are somebody's work: neither the container's own nor a login without a command."""
+    if not ours:
+        return [{"pid": pid, "command": item[3] or item[1]} for pid, item in sorted(found.items()) if item[2] != "Z"]
+    keepers = {pid for pid, item in found.items() if item[0] == init and ENTRYPOINT in item[3]}
+    work = []
+    for pid, (parent, name, state, command) in sorted(found.items()):
+        own = pid == init or pid in keepers or parent in keepers
+        if not own and state != "Z" and name not in LOGIN_PROGRAMS:
+            work.append({"pid": pid, "command": (command or name)[:200]})
+    return work
+
+
+def docker(module, container, image):
+    """Return whether docker answers (or why not), whether the image is there, and the container's description."""
+    if not module.get_bin_path("docker"):
+        return {"answers": False, "reason": "the command docker is not installed"}, False, {}
+    code, out, err = module.run_command(["docker", "version", "--format", "{{.Server.Version}}"])
+    if code != 0:
+        return {"answers": False, "reason": err.strip() or "no reason given"}, False, {}
+    present = module.run_command(["docker", "image", "inspect", "--format", "{{.Id}}", image])[0] == 0
+    code, out, _ = module.run_command(["docker", "container", "inspect", container])
+    return {"answers": True, "reason": ""}, present, json.loads(out)[0] if code == 0 else {}
+
+
+def running_jobs(description):
+    """Return the jobs in the container, none when it does not run."""
+    state, labels = description.get("State") or {}, (description.get("Config") or {}).get("Labels") or {}
+    if not state.get("Running"):
+        return []
+    init = state["Pid"]
+    try:
+        namespace = os.readlink(f"/proc/{init}/ns/pid")
+    except OSError:
+        return []
+    return jobs(processes(namespace), init, ours=labels.get("provision.role") == "training_container")
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "container": {"type": "str", "required": True},
+            "image": {"type": "str", "required": True},
+            "excluded": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    answer, present, description = docker(module, module.params["container"], module.params["image"])
+    devices, left_out = rdma_devices(module.params["excluded"])
+    node = {
+        "docker": answer,
+        "image": present,
+        "devices": devices,
+        "left_out": left_out,
+        "jobs": running_jobs(description),
+        "watching": all(module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0 for unit in UNITS)
+        and module.run_command(["systemctl", "is-active", "--quiet", UNITS[1]])[0] == 0,
+        "ssh_folder": os.path.isdir(SSH_FOLDER),
+        "hosts": os.path.isfile("/var/lib/provision/container_hosts"),
+    }
+    module.exit_json(changed=False, node=node)
+
+
+if __name__ == "__main__":
+    main()
