@@ -1,0 +1,134 @@
+"""What only all nodes together show: logins among containers, and nodes that differ from the others."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+from provision.checks.base import ClusterScene, Verdict, cluster_check, fail, passed, skip, warn
+from provision.facts import NodeFacts
+from provision.facts.container import ContainerSsh, fingerprint
+from provision.facts.docker import DockerInfo, Image
+from provision.facts.system import System
+
+__all__: list[str] = []
+
+_SHOWN = 6
+_FEW = 2
+
+
+@cluster_check("container_ssh.pairs")
+def _pairs(scene: ClusterScene) -> Verdict:
+    if scene.pairs is None:
+        return skip("no pairs were tried: fewer than one node has a running training container")
+    bad = [pair for pair in scene.pairs if not pair.ok]
+    if bad:
+        by_reason: dict[str, list[str]] = defaultdict(list)
+        for pair in bad:
+            by_reason[pair.reason].append(f"{pair.source} -> {pair.target}")
+        shown = "; ".join(f"{_few(pairs)}: {reason}" for reason, pairs in by_reason.items())
+        names = ",".join(sorted({name for pair in bad for name in (pair.source, pair.target)}))
+        return fail(
+            f"{len(bad)} of {len(scene.pairs)} logins between containers failed: {shown}",
+            f"Run: provision apply --limit {names}",
+        )
+    left_out = len(scene.nodes) - len({pair.source for pair in scene.pairs})
+    if left_out:
+        return warn(
+            f"all {len(scene.pairs)} tried logins between containers work, but {left_out} nodes could not take part",
+            "See what failed on those nodes.",
+        )
+    return passed(f"all {len(scene.pairs)} logins between containers work and are silent")
+
+
+@cluster_check("container_ssh.host_keys_distinct")
+def _distinct(scene: ClusterScene) -> Verdict:
+    owners: dict[str, list[str]] = defaultdict(list)
+    for name, facts in scene.facts.items():
+        if isinstance(facts.container_ssh, ContainerSsh) and facts.container_ssh.host_key:
+            owners[facts.container_ssh.host_key].append(name)
+    if not owners:
+        return skip("no container has a host key yet")
+    shared = {key: names for key, names in owners.items() if len(names) > 1}
+    if shared:
+        text = "; ".join(f"{', '.join(names)} share {fingerprint(key)}" for key, names in shared.items())
+        names = ",".join(name for group in shared.values() for name in group[1:])
+        return fail(
+            f"containers share a host key: {text}",
+            f"Remove /var/lib/provision/container_ssh on {names} and run: provision apply",
+        )
+    return passed(f"{len(owners)} containers, each with a host key of its own")
+
+
+@cluster_check("cluster.data_network")
+def _data_network(scene: ClusterScene) -> Verdict:
+    if scene.pairs is None:
+        return skip("no logins between containers were tried")
+    silent = [p for p in scene.pairs if not p.ok and any(word in p.reason.lower() for word in _NO_WAY)]
+    if silent:
+        shown = _few([f"{pair.source} -> {pair.target}" for pair in silent])
+        return fail(
+            f"data addresses cannot be reached: {shown}",
+            "Look at addresses, routes and firewalls of the data network on these nodes.",
+        )
+    sources = {pair.source for pair in scene.pairs}
+    return passed(f"{len(sources)} nodes reach each other's data addresses (their sshd listens nowhere else)")
+
+
+_NO_WAY = ("no answer within", "timed out", "no route to host", "network is unreachable", "connection refused")
+
+
+def _few(pairs: list[str]) -> str:
+    more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
+    return ", ".join(pairs[:_SHOWN]) + more
+
+
+def _skew(scene: ClusterScene, what: str, read: Callable[[NodeFacts], str | None], remedy: str) -> Verdict:
+    """Name the nodes that differ from what most nodes have."""
+    values = {name: value for name, facts in scene.facts.items() if (value := read(facts)) is not None}
+    if len(values) < _FEW:
+        return skip(f"fewer than two nodes tell their {what}")
+    counts = Counter(values.values())
+    common = counts.most_common(1)[0][0]
+    if len(counts) == 1:
+        return passed(f"{len(values)} nodes have the same {what}: {common}")
+    odd = [f"{name} has {value}" for name, value in values.items() if value != common]
+    most = f"{counts[common]} of {len(values)} nodes have {common}"
+    return warn(f"nodes differ in their {what}: {most}, but {_few(odd)}", remedy)
+
+
+@cluster_check("cluster.skew_os")
+def _skew_os(scene: ClusterScene) -> Verdict:
+    def read(facts: NodeFacts) -> str | None:
+        return f"{facts.system.id} {facts.system.version}" if isinstance(facts.system, System) else None
+
+    return _skew(scene, "operating system", read, "Jobs are easier to reason about when all nodes run one system.")
+
+
+@cluster_check("cluster.skew_kernel")
+def _skew_kernel(scene: ClusterScene) -> Verdict:
+    def read(facts: NodeFacts) -> str | None:
+        return facts.system.kernel if isinstance(facts.system, System) else None
+
+    return _skew(
+        scene, "running kernel", read, "Upgrade the odd nodes, or reboot those that run an older kernel still."
+    )
+
+
+@cluster_check("cluster.skew_docker")
+def _skew_docker(scene: ClusterScene) -> Verdict:
+    def read(facts: NodeFacts) -> str | None:
+        return facts.docker_info.version if isinstance(facts.docker_info, DockerInfo) else None
+
+    return _skew(scene, "docker engine", read, "Upgrade docker on the odd nodes.")
+
+
+@cluster_check("cluster.skew_image")
+def _skew_image(scene: ClusterScene) -> Verdict:
+    def read(facts: NodeFacts) -> str | None:
+        return facts.image.id.removeprefix("sha256:")[:12] if isinstance(facts.image, Image) else None
+
+    verdict = _skew(scene, "training image", read, "")
+    if verdict.remedy is not None:
+        return fail(verdict.reason, "Pin training_image_digest in the inventory, then run: provision apply")
+    return verdict

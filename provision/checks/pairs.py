@@ -1,0 +1,67 @@
+"""The try of every container to log in to every other: the script for one node, and how its output is read."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from collections.abc import Sequence
+
+from provision.checks.base import PairOutcome
+
+__all__ = ["PAIR_SECONDS", "pairs_script", "parse_pairs"]
+
+PAIR_SECONDS = 20
+"""How long one login may take."""
+_BATCH = 16
+_LINE = re.compile(r"^([0-9a-f]{16}) (\S+) (\d+) (\d+) ?(.*)$")
+
+
+def pairs_script(container: str, peers: Sequence[str], *, token: str | None = None) -> str:
+    """Return the sh script that logs in from inside `container` to all `peers`, sixteen at a time.
+
+    A login counts when it ends well and prints nothing: text from a shell's start file breaks MPI's daemons.
+    """
+    token = token or secrets.token_hex(8)
+    inner = f"""
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+try() {{
+  timeout -k 1 {PAIR_SECONDS} ssh -F /etc/provision/ssh/ssh_config "$1" true >"$work/$1.out" 2>"$work/$1.err" </dev/null
+  code=$?
+  size=$(wc -c <"$work/$1.out")
+  echo "{token} $1 $code" $size "$(grep -v '^ *$' "$work/$1.err" | tail -n 3 | tr '\\n' ' ')"
+}}
+count=0
+for peer in "$@"; do
+  try "$peer" &
+  count=$((count + 1))
+  [ $((count % {_BATCH})) -ne 0 ] || wait
+done
+wait
+"""
+    words = ["docker", "exec", container, "sh", "-c", inner, "sh", *peers]
+    return shlex.join(words) + " </dev/null\n"
+
+
+def parse_pairs(source: str, peers: Sequence[str], output: str, error: str = "") -> list[PairOutcome]:
+    """Read what ``pairs_script`` printed on `source`; a peer without a line counts as failed."""
+    found: dict[str, PairOutcome] = {}
+    for line in output.splitlines():
+        match = _LINE.match(line.strip())
+        if match and match[2] in peers:
+            found[match[2]] = _outcome(source, match[2], int(match[3]), int(match[4]), match[5].strip())
+    lost = (error.strip().splitlines() or ["it could not be tried"])[-1]
+    return [found.get(peer, PairOutcome(source, peer, ok=False, reason=lost)) for peer in peers]
+
+
+def _outcome(source: str, target: str, code: int, size: int, error: str) -> PairOutcome:
+    if code in {124, 137}:
+        return PairOutcome(source, target, ok=False, reason=f"no answer within {PAIR_SECONDS} s")
+    if code != 0:
+        return PairOutcome(source, target, ok=False, reason=error or f"ssh ended with code {code}")
+    if size:
+        return PairOutcome(
+            source, target, ok=False, reason=f"the login prints {size} bytes, which breaks MPI's daemons"
+        )
+    return PairOutcome(source, target, ok=True)
