@@ -1,0 +1,153 @@
+"""``provision init``: write an inventory, every host key approved by a person or taken from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provision.cli.common import JsonOption, YesOption, confirm, print_json, say, table
+from provision.errors import UsageError
+
+if TYPE_CHECKING:
+    from provision.inventory.init import InitResult
+    from provision.inventory.trust import PinnedKey
+
+__all__ = ["init"]
+
+_MAX_PORT = 65535
+
+
+def init(
+    hosts: Annotated[list[str], typer.Argument(metavar="'HOST[1-8]'...", help="Names, ranges, NAME=ADDRESS[:PORT].")],
+    *,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The inventory's name; default: cluster.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Login user; not root means sudo.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Private key for the login.")] = None,
+    port: Annotated[int | None, typer.Option("--port", "-p", min=1, max=_MAX_PORT, help="Port of sshd.")] = None,
+    data_network: Annotated[
+        list[str] | None,
+        typer.Option("--data-network", metavar="CIDR", help="Find each node's address in this network. Repeatable."),
+    ] = None,
+    known_hosts: Annotated[
+        Path | None, typer.Option("--known-hosts", metavar="FILE", help="Take the host keys from here; ask nothing.")
+    ] = None,
+    jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Go by way of this host.")] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add the hosts to an existing inventory.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the hosts out of an existing inventory.")] = False,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write an Ansible inventory under ./inventories, with the host key of every node pinned.
+
+    Each new host key is shown with its fingerprint for approval; --yes approves what it prints.
+    Quote ranges, because a shell may take brackets for itself.
+
+    \b
+      provision init 'gpu[1-8]' --user root
+      provision init 'gpu[01-16]' --name train --user ubuntu --key ~/.ssh/id_ed25519
+      provision init 'gpu[1-4]=10.0.0.[11-14]' --user root --data-network 10.10.0.0/24
+      provision init 'gpu[1-8]' --user root --known-hosts keys.txt
+      provision init 'gpu[9-12]' --add
+      provision init 'gpu3' --remove
+    """
+    from provision.inventory.change import add as add_hosts
+    from provision.inventory.change import remove as remove_hosts
+    from provision.inventory.init import InitRequest, create
+
+    if add and remove:
+        raise UsageError("--add and --remove exclude each other", remedy="Do one after the other.")
+    request = InitRequest(
+        words=tuple(hosts),
+        name=name,
+        user=user,
+        key=key,
+        port=port,
+        data_networks=tuple(data_network or ()),
+        known_hosts=known_hosts,
+        jump=jump,
+    )
+    write = add_hosts if add else create
+    result = remove_hosts(request) if remove else write(request, _Person(yes=yes))
+    _tell(result, add=add)
+    if json:
+        print_json(_document(result))
+
+
+class _Person:
+    """Shows the keys on the terminal and asks there."""
+
+    def __init__(self, *, yes: bool) -> None:
+        self._yes = yes
+
+    def step(self, message: str) -> None:
+        """Say what begins now."""
+        say(message + " ...")
+
+    def approve(self, pinned: Sequence[PinnedKey]) -> None:
+        """Show every key; ask about those that nothing vouches for yet."""
+        from provision.inventory.trust import KeySource, shared_keys
+
+        origins = {KeySource.FILE: "from the file", KeySource.KNOWN: "in your known_hosts", KeySource.NEW: "new"}
+        rows = [[p.target.name, _where(p), p.key.type, origins[p.source], p.key.fingerprint] for p in pinned]
+        say(table(["node", "address", "key", "trusted", "fingerprint"], rows, width=140))
+        for names in shared_keys(pinned):
+            say(
+                f"warning: {', '.join(names)} show the same host key, as copies of one image do; each can pose as the "
+                "others. New keys: rm /etc/ssh/ssh_host_*; ssh-keygen -A"
+            )
+        new = [p for p in pinned if p.source is KeySource.NEW]
+        if not new:
+            return
+        say("To compare, on a node's console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
+        count = "this new key" if len(new) == 1 else f"these {len(new)} new keys"
+        confirm(f"Trust {count}?", yes=self._yes)
+        if self._yes:
+            say(f"--yes: {count} approved as printed")
+
+
+def _where(pinned: PinnedKey) -> str:
+    target = pinned.target
+    return target.host if target.port == 22 else f"{target.host}:{target.port}"  # noqa: PLR2004 - SSH's port
+
+
+def _tell(result: InitResult, *, add: bool) -> None:
+    cluster = result.cluster
+    for warning in (*cluster.warnings, *result.notes):
+        say(f"warning: {warning}")
+    path = _shown(cluster.inventory)
+    if result.removed:
+        say(f"{path}: took out {', '.join(result.removed)}; {len(cluster.nodes)} left")
+        say("Their keys are withdrawn from the other nodes by the next: provision apply")
+        return
+    count = len(result.pinned)
+    say(f"{path}: {'added' if add else 'wrote'} {count} node{'s' if count != 1 else ''}, host keys pinned")
+    say(f"Next: look at {path}/group_vars/all.yml, then: provision apply")
+
+
+def _shown(path: Path) -> str:
+    from provision.inventory.sources import shown
+
+    return shown(path)
+
+
+def _document(result: InitResult) -> dict[str, Any]:
+    cluster = result.cluster
+    keys = {p.target.name: p for p in result.pinned}
+    nodes = []
+    for node in cluster.nodes:
+        entry: dict[str, Any] = {
+            "name": node.name,
+            "address": node.connection.host,
+            "port": node.connection.port,
+            "data_address": node.variables.get("cluster_data_address"),
+        }
+        if node.name in keys:
+            pinned = keys[node.name]
+            fingerprint = pinned.key.fingerprint
+            entry["key"] = {"type": pinned.key.type, "fingerprint": fingerprint, "source": pinned.source.value}
+        nodes.append(entry)
+    document = {"name": cluster.name, "inventory": str(cluster.inventory), "nodes": nodes}
+    return document | {"removed": list(result.removed)} if result.removed else document

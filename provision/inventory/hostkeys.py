@@ -1,0 +1,193 @@
+"""Host keys: what a node shows, what the operator already trusts, and the lines of a known_hosts file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import pwd
+import shlex
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from provision.commands.ssh import parse_settings, settings_argv
+from provision.errors import ProvisionError, UsageError
+from provision.model import Connection
+
+__all__ = ["HostKey", "Target", "in_parallel", "known_keys", "line_for", "preferred", "scan", "target_of"]
+
+_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+"""Host key types, the ones to prefer first."""
+_SCAN_TYPES = "ed25519,ecdsa,rsa"
+_SCAN_SECONDS = 10
+_WIDTH = 32
+_SSH_PORT = 22
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """One public host key."""
+
+    type: str
+    blob: str
+    """The key in base64, as known_hosts holds it."""
+    revoked: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA256 fingerprint, as ``ssh-keygen -l`` prints it."""
+        digest = hashlib.sha256(base64.b64decode(self.blob)).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a node's sshd answers, once ssh_config has had its say."""
+
+    name: str
+    connection: Connection
+    host: str
+    port: int
+    user: str
+    jumps: tuple[str, ...] = ()
+    proxied: bool = False
+    """ssh_config reaches it by a ProxyCommand."""
+    names: tuple[str, ...] = ()
+    """The names under which ssh looks its key up."""
+    trusted_files: tuple[Path, ...] = field(default=())
+    """The operator's own known_hosts files."""
+
+
+def target_of(name: str, connection: Connection) -> Target:
+    """Ask OpenSSH where `connection` really leads."""
+    settings = parse_settings(_run(settings_argv(connection)).stdout)
+    host = settings.host or connection.host
+    alias = settings.host_key_alias
+    names = [alias] if alias else [_known_name(host, settings.port), _known_name(connection.host, settings.port)]
+    own = [Path(pwd.getpwuid(os.getuid()).pw_dir, ".ssh", "known_hosts"), Path("~/.ssh/known_hosts").expanduser()]
+    files = [Path(text).expanduser() for text in settings.known_hosts]
+    return Target(
+        name,
+        connection,
+        host,
+        settings.port,
+        settings.user,
+        jumps=settings.jumps,
+        proxied=settings.other.get("proxycommand", "") not in ("", "none"),
+        names=tuple(dict.fromkeys(names)),
+        trusted_files=tuple(dict.fromkeys([*files, *own])),
+    )
+
+
+def scan(target: Target) -> list[HostKey]:
+    """Return every key that the node's sshd shows now; ProvisionError when none can be had.
+
+    Behind a jump host, the last jump host does the looking.
+    """
+    if target.proxied:
+        raise UsageError(
+            "ssh_config reaches it by a ProxyCommand, through which its key cannot be looked up",
+            node=target.name,
+            remedy="Give a file that holds its key: --known-hosts FILE",
+        )
+    argv = ["ssh-keyscan", "-T", str(_SCAN_SECONDS), "-p", str(target.port), "-t", _SCAN_TYPES, "--", target.host]
+    if target.jumps:
+        *before, last = target.jumps
+        argv.remove("--")
+        way = ["-J", ",".join(before)] if before else []
+        argv = [
+            *("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10"),
+            *(*way, "--", last, shlex.join(argv)),
+        ]
+    else:
+        argv.remove("--")
+    done = _run(argv)
+    keys = _keys(done.stdout)
+    if not keys:
+        raise ProvisionError(
+            f"no SSH host key could be read from {_known_name(target.host, target.port)}"
+            f"{' by way of ' + ','.join(target.jumps) if target.jumps else ''}: {_scan_reason(done.stderr)}",
+            node=target.name,
+            remedy="Check the name or address, the port (--port) and that sshd runs there.",
+        )
+    return sorted(keys, key=_rank)
+
+
+def known_keys(target: Target, files: Iterable[Path]) -> list[HostKey]:
+    """Return the keys that known_hosts `files`, hashed ones too, hold for the node, in order of preference."""
+    bare = [target.connection.host, target.host, target.name]
+    found: list[HostKey] = []
+    for file in files:
+        if not file.is_file():
+            continue
+        for name in dict.fromkeys([*target.names, *bare]):
+            found = _keys(_run(["ssh-keygen", "-F", name, "-f", str(file)]).stdout)
+            if found:
+                return sorted(found, key=_rank)
+    return []
+
+
+def preferred(keys: Sequence[HostKey]) -> HostKey:
+    """Return the key to pin: the first of the best type."""
+    return min(keys, key=_rank)
+
+
+def line_for(target: Target, key: HostKey) -> str:
+    """Return the known_hosts line of a node; its comment is the inventory name, by which it is found again."""
+    return f"{','.join(target.names)} {key.type} {key.blob} {target.name}"
+
+
+def in_parallel(function: Callable[[In], Out], items: Sequence[In]) -> list[Out | ProvisionError]:
+    """Apply `function` to all items at once; an item's ProvisionError is its result."""
+
+    def guarded(item: In) -> Out | ProvisionError:
+        try:
+            return function(item)
+        except ProvisionError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=_WIDTH) as pool:
+        return list(pool.map(guarded, items))
+
+
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=90, check=False
+        )
+    except FileNotFoundError as error:
+        raise ProvisionError(
+            f"the program {argv[0]} is not installed here", remedy="apt-get install openssh-client"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ProvisionError(f"{argv[0]} gave no answer within 90 s") from error
+
+
+def _known_name(host: str, port: int) -> str:
+    return host if port == _SSH_PORT else f"[{host}]:{port}"
+
+
+def _keys(text: str) -> list[HostKey]:
+    keys = []
+    for line in text.splitlines():
+        words = line.split()
+        marker = words.pop(0) if words and words[0].startswith("@") else ""
+        if len(words) >= 3 and words[1] in _TYPES and marker in ("", "@revoked"):  # noqa: PLR2004 - name, type, key
+            keys.append(HostKey(words[1], words[2], revoked=marker == "@revoked"))
+    return list(dict.fromkeys(keys))
+
+
+def _rank(key: HostKey) -> int:
+    return _TYPES.index(key.type)
+
+
+def _scan_reason(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("#")]
+    return lines[-1] if lines else f"no answer within {_SCAN_SECONDS} s"

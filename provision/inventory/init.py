@@ -1,0 +1,249 @@
+"""Make an inventory, add hosts to one, take hosts out of one: wholly, or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from provision.errors import InventoryError, ProvisionError, UsageError
+from provision.inventory.data_network import checked_networks, data_addresses
+from provision.inventory.hostkeys import Target, in_parallel, line_for, target_of
+from provision.inventory.load import load
+from provision.inventory.ranges import HostWord, expand
+from provision.inventory.resolve import FOLDER, candidates
+from provision.inventory.trust import PinnedKey, keys_from_file, keys_from_network
+from provision.inventory.write import (
+    KNOWN_HOSTS,
+    HostEntry,
+    common_args,
+    group_vars_text,
+    hosts_text,
+)
+from provision.model import Cluster, Connection
+
+__all__ = ["Asker", "InitRequest", "InitResult", "create", "pin", "staging"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+@dataclass(frozen=True)
+class InitRequest:
+    """What the command line asks for."""
+
+    words: tuple[str, ...]
+    name: str | None = None
+    user: str | None = None
+    key: Path | None = None
+    port: int | None = None
+    data_networks: tuple[str, ...] = ()
+    known_hosts: Path | None = None
+    jump: str | None = None
+    folder: Path = FOLDER
+
+
+@dataclass(frozen=True)
+class InitResult:
+    """What was written."""
+
+    cluster: Cluster
+    pinned: tuple[PinnedKey, ...] = ()
+    removed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Asker(Protocol):
+    """The person, as far as ``init`` needs one."""
+
+    def step(self, message: str) -> None:
+        """Say what begins now."""
+
+    def approve(self, pinned: Sequence[PinnedKey]) -> None:
+        """Show every key with its fingerprint, and return only when those that are new are approved."""
+
+
+def create(request: InitRequest, asker: Asker) -> InitResult:
+    """Write a new inventory under the request's folder; nothing is left behind when anything fails."""
+    words = expand(request.words)
+    networks = checked_networks(request.data_networks)
+    path = request.folder / _checked_name(request.name or "cluster")
+    if path.exists():
+        raise UsageError(
+            f"{path} exists already",
+            remedy="Add hosts to it with --add, take some out with --remove, or choose another name with --name.",
+        )
+    targets = targets_of(words, {word.name: _connection(request, word) for word in words})
+    pinned = pin(targets, request.known_hosts, asker)
+    with staging(path) as stage:
+        (stage / KNOWN_HOSTS).write_text(known_hosts_text(pinned), encoding="utf-8")
+        addresses = data_network(targets, networks, stage / KNOWN_HOSTS, asker)
+        entries = [HostEntry(word.name, host_variables(word, addresses, request.port)) for word in words]
+        (stage / "hosts.yml").write_text(hosts_text(entries), encoding="utf-8")
+        (stage / "group_vars").mkdir()
+        (stage / "group_vars" / "all.yml").write_text(
+            group_vars_text(_group_variables(request, path.name, networks, targets)), encoding="utf-8"
+        )
+        load_staged(stage, path)
+        stage.rename(path)
+    return InitResult(load(path), tuple(pinned))
+
+
+def targets_of(words: Sequence[HostWord], connections: Mapping[str, Connection]) -> list[Target]:
+    """Return where each host really is, as OpenSSH understands the operator's ssh_config."""
+    results = in_parallel(lambda word: target_of(word.name, connections[word.name]), words)
+    for result in results:
+        if isinstance(result, ProvisionError):
+            raise result
+    return [result for result in results if isinstance(result, Target)]
+
+
+def pin(targets: Sequence[Target], known_hosts: Path | None, asker: Asker) -> list[PinnedKey]:
+    """Return an approved host key for every target, from the file if there is one, else as the nodes show them."""
+    if known_hosts is not None:
+        pinned = keys_from_file(targets, known_hosts.expanduser())
+    else:
+        asker.step(f"looking at the SSH host key{'s' if len(targets) > 1 else ''} of {len(targets)} node(s)")
+        pinned = keys_from_network(targets)
+    asker.approve(pinned)
+    return pinned
+
+
+def known_hosts_text(pinned: Sequence[PinnedKey]) -> str:
+    """Return the lines of a known_hosts file."""
+    return "".join(line_for(item.target, item.key) + "\n" for item in pinned)
+
+
+def data_network(targets: Sequence[Target], networks: Sequence[str], known_hosts: Path, asker: Asker) -> dict[str, str]:
+    """Return each node's address on the data networks; nothing is connected when there are none."""
+    if not networks:
+        return {}
+    asker.step(f"asking {len(targets)} node(s) for an address in {', '.join(networks)}")
+    found, failures = data_addresses(targets, networks, known_hosts)
+    if failures:
+        raise ProvisionError(
+            "\n  ".join(["the data network could not be found on every node:", *failures])
+            if len(failures) > 1
+            else failures[0],
+            remedy="Nothing was written. Check --data-network and the login (--user, --key), or leave --data-network "
+            "out and write cluster_data_address per host.",
+        )
+    return found
+
+
+def host_variables(word: HostWord, addresses: Mapping[str, str], group_port: int | None) -> dict[str, Any]:
+    """Return the variables that belong to one host alone."""
+    variables: dict[str, Any] = {}
+    if word.address is not None:
+        variables["ansible_host"] = word.address
+    if word.port is not None and word.port != group_port:
+        variables["ansible_port"] = word.port
+    if word.name in addresses:
+        variables["cluster_data_address"] = addresses[word.name]
+    return variables
+
+
+def load_staged(stage: Path, path: Path) -> Cluster:
+    """Load what is about to be written; errors speak of the place where it would have been."""
+    try:
+        return load(stage)
+    except InventoryError as error:
+        message = error.message.replace(stage.name, path.name)
+        raise InventoryError(
+            message, node=error.node, remedy=f"{path} was left as it was.", output=error.output
+        ) from error
+
+
+def existing(request: InitRequest) -> Path:
+    """Return the folder of the inventory that ``--add`` and ``--remove`` change."""
+    if request.name:
+        path = request.folder / _checked_name(request.name)
+        if not path.is_dir():
+            raise UsageError(f"there is no inventory {path}", remedy="Without --add, init writes a new one.")
+        return path
+    found = [path for path in candidates(request.folder) if path.is_dir()]
+    if len(found) != 1:
+        raise UsageError(
+            f"which inventory to change is not clear: {len(found)} under {request.folder}", remedy="Say --name NAME."
+        )
+    return found[0]
+
+
+@contextmanager
+def staging(path: Path, *, copy: bool = False) -> Iterator[Path]:
+    """Give a folder beside `path` (a copy of it, if asked) that is gone at the end unless it was renamed."""
+    made = not path.parent.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=f".{path.name}.new-", dir=path.parent))
+    except OSError as error:
+        raise ProvisionError(f"cannot write in {path.parent}: {error.strerror}") from error
+    try:
+        if copy:
+            shutil.copytree(path, stage, dirs_exist_ok=True, symlinks=True)
+        else:
+            stage.chmod(0o777 & ~_umask())
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        if made and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.match(name):
+        raise UsageError(f"--name '{name}': use letters, digits, '-', '_' and '.'")
+    if name == "example":
+        raise UsageError("--name example: that is the documented example's", remedy="Choose another name.")
+    return name
+
+
+def _connection(request: InitRequest, word: HostWord) -> Connection:
+    return Connection(
+        host=word.address or word.name,
+        port=word.port or request.port,
+        user=request.user,
+        key_file=key_file(request.key),
+        jump=request.jump,
+    )
+
+
+def key_file(key: Path | None) -> Path | None:
+    """Return the private key's absolute path; UsageError when it is none."""
+    if key is None:
+        return None
+    path = key.expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(f"--key {key}: there is no such file")
+    if path.suffix == ".pub":
+        raise UsageError(f"--key {key} is a public key", remedy=f"Give the private one: --key {key.with_suffix('')}")
+    return path
+
+
+def _group_variables(
+    request: InitRequest, name: str, networks: Sequence[str], targets: Sequence[Target]
+) -> dict[str, Any]:
+    variables: dict[str, Any] = {"cluster_name": name}
+    if networks:
+        variables["cluster_data_networks"] = list(networks)
+    if request.user:
+        variables["ansible_user"] = request.user
+    if any(target.user != "root" for target in targets):
+        variables["ansible_become"] = True
+    if request.port is not None:
+        variables["ansible_port"] = request.port
+    if request.key is not None:
+        variables["ansible_ssh_private_key_file"] = str(key_file(request.key))
+    variables["ansible_ssh_common_args"] = common_args(request.jump)
+    return variables

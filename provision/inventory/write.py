@@ -1,0 +1,191 @@
+"""The text of an inventory: written anew, or changed in place with everything else left as it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from provision.errors import InventoryError
+from provision.inventory.sources import shown
+
+__all__ = [
+    "KNOWN_HOSTS",
+    "HostEntry",
+    "common_args",
+    "group_vars_text",
+    "hosts_text",
+    "with_hosts",
+    "without_hosts",
+    "without_keys",
+]
+
+KNOWN_HOSTS = "known_hosts.txt"
+"""Beside hosts.yml; Ansible takes every file of an inventory folder for an inventory, but not those named .txt."""
+
+_HEADER = """---
+# An ordinary Ansible inventory. Edit it freely; `provision init --add` and `--remove` keep what you write.
+# All variables: inventories/example/.
+gpu_nodes:
+  hosts:
+"""
+
+
+@dataclass(frozen=True)
+class HostEntry:
+    """One host with the variables that are its own."""
+
+    name: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+def hosts_text(entries: Iterable[HostEntry]) -> str:
+    """Return hosts.yml with `entries` in the group gpu_nodes."""
+    return _HEADER + "".join(_entry_lines(entry, 4, 2) for entry in entries)
+
+
+def group_vars_text(variables: Mapping[str, Any]) -> str:
+    """Return group_vars/all.yml with `variables`, and a hint at what a user sets next."""
+    lines = ["---", "# Variables of all nodes. Every variable that exists: inventories/example/group_vars/all.yml."]
+    lines += [f"{key}: {_scalar(value)}" for key, value in variables.items()]
+    lines += [
+        "",
+        "# The image that jobs run in, from a registry or a tar file:",
+        '# training_image_reference: "registry.example.com/training:1"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def common_args(jump: str | None) -> str:
+    """Return ansible_ssh_common_args: only the keys in the inventory's own known_hosts file are trusted."""
+    quoted = f"""-o 'UserKnownHostsFile="{{{{ inventory_dir }}}}/{KNOWN_HOSTS}"' -o StrictHostKeyChecking=yes"""
+    return quoted + (f" -o ProxyJump={jump}" if jump else "")
+
+
+def with_hosts(text: str, entries: Sequence[HostEntry], file: Path) -> str:
+    """Return the hosts.yml `text` with `entries` after the last host of gpu_nodes, else of the first group."""
+    root = _compose(text, file)
+    hosts = _group_hosts(root)
+    if hosts is None or hosts.flow_style or not hosts.value:
+        raise InventoryError(
+            f"{shown(file)}: there is no group 'gpu_nodes' with hosts, one below the other, to add to",
+            remedy="Add these lines yourself:\n" + "".join(_entry_lines(entry, 4, 2) for entry in entries),
+        )
+    first_key = hosts.value[0][0]
+    indent = first_key.start_mark.column
+    step = max(2, indent - _column_above(root, hosts))
+    lines = text.splitlines(keepends=True)
+    end = _end_line(lines, hosts.value[-1])
+    if lines[end - 1][-1:] != "\n":
+        lines[end - 1] += "\n"
+    return "".join([*lines[:end], *(_entry_lines(entry, indent, step) for entry in entries), *lines[end:]])
+
+
+def without_hosts(text: str, names: Sequence[str], file: Path) -> str:
+    """Return the hosts.yml `text` without the hosts `names`, in whichever groups they stand."""
+    root = _compose(text, file)
+    lines = text.splitlines(keepends=True)
+    gone: set[int] = set()
+    for hosts in _all_hosts(root):
+        mine = [pair for pair in hosts.value if str(pair[0].value) in names]
+        if mine and hosts.flow_style:
+            raise InventoryError(
+                f"{shown(file)}:{hosts.start_mark.line + 1}: hosts written between braces cannot be taken out here",
+                remedy=f"Remove {', '.join(names)} there yourself.",
+            )
+        for pair in mine:
+            gone.update(range(pair[0].start_mark.line, _end_line(lines, pair)))
+    return "".join(line for number, line in enumerate(lines) if number not in gone)
+
+
+def without_keys(text: str, names: Iterable[str], unused: Iterable[str]) -> str:
+    """Return the known_hosts `text` without the lines of the hosts `names` (their comments) and addresses `unused`."""
+    named, addresses = set(names), set(unused)
+    kept = []
+    for line in text.splitlines(keepends=True):
+        words = line.split()
+        comment = words[3] if len(words) > 3 else ""  # noqa: PLR2004 - names, type, key, comment
+        mine = comment in named or (words and not line.startswith("#") and set(words[0].split(",")) <= addresses)
+        if not mine:
+            kept.append(line)
+    return "".join(kept)
+
+
+def _entry_lines(entry: HostEntry, indent: int, step: int) -> str:
+    pad = " " * indent
+    own = "".join(f"{pad}{' ' * step}{key}: {_scalar(value)}\n" for key, value in entry.variables.items())
+    return f"{pad}{_key(entry.name)}:\n{own}"
+
+
+def _scalar(value: Any) -> str:
+    """A YAML scalar or flow list on one line; JSON is YAML, and plain words need no quotes."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z/][A-Za-z0-9_./-]*|[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+", value):
+        return value if isinstance(yaml.safe_load(value), str) else json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if isinstance(yaml.safe_load(name), str) else json.dumps(name)
+
+
+def _compose(text: str, file: Path) -> Any:
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise InventoryError(f"{shown(file)} is not YAML: {error}", remedy="Mend it first.") from error
+
+
+def _pairs(node: Any) -> list[tuple[Any, Any]]:
+    return list(node.value) if isinstance(node, yaml.MappingNode) else []
+
+
+def _groups(node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every group with its mapping, parents first."""
+    for key, value in _pairs(node):
+        yield str(key.value), value
+        for part, below in _pairs(value):
+            if part.value == "children":
+                yield from _groups(below)
+
+
+def _hosts_of(group: Any) -> Any:
+    return next((value for key, value in _pairs(group) if key.value == "hosts" and _pairs(value)), None)
+
+
+def _all_hosts(root: Any) -> list[Any]:
+    return [hosts for _, group in _groups(root) if (hosts := _hosts_of(group)) is not None]
+
+
+def _group_hosts(root: Any) -> Any:
+    groups = list(_groups(root))
+    named = [group for name, group in groups if name == "gpu_nodes"]
+    if named:
+        return _hosts_of(named[0])
+    return next((hosts for _, group in groups if (hosts := _hosts_of(group)) is not None), None)
+
+
+def _column_above(root: Any, hosts: Any) -> int:
+    for _, group in _groups(root):
+        for key, value in _pairs(group):
+            if value is hosts:
+                return int(key.start_mark.column)
+    return 0
+
+
+def _end_line(lines: Sequence[str], pair: tuple[Any, Any]) -> int:
+    """The line after the last one that belongs to a key and its value; comments and blank lines below stay."""
+    key, value = pair
+    end = min(len(lines), int(max(key.end_mark.line, value.end_mark.line)) + 1)
+    column = int(key.start_mark.column)
+    while end - 1 > key.start_mark.line:
+        text = lines[end - 1]
+        blank = not text.strip() or text.lstrip().startswith("#")
+        if not blank and len(text) - len(text.lstrip()) > column:
+            break
+        end -= 1
+    return end
