@@ -8,16 +8,33 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from provision.errors import NodeError, ProvisionError
-from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeStatus, Secret
+from provision.model import (
+    ApplyReport,
+    Cluster,
+    Failure,
+    Node,
+    NodeChecks,
+    NodeReport,
+    NodeStatus,
+    Secret,
+    Verification,
+)
 
 if TYPE_CHECKING:
+    from provision.checks import PairOutcome
     from provision.connectors.base import Connector
     from provision.engine import Event
+    from provision.facts import NodeFacts
+    from provision.hostfiles import HostEntry
+
+_PROBE_MARGIN_SECONDS = 30
+"""What a slow node may need beyond its slowest fact to start the script and to send the outputs."""
 
 
 def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
@@ -106,3 +123,142 @@ def log_folder() -> Path:
     """Return where the logs of applies are kept, newest 20; ``support-bundle`` takes them along."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
     return Path(state, "provision", "logs")
+
+
+def role_defaults() -> dict[str, Any]:
+    """Return the variables of every role's defaults/main.yml; what the inventory does not say is wanted so."""
+    import yaml
+
+    from provision.inventory.specs import roles_folder
+
+    merged: dict[str, Any] = {}
+    for file in sorted(roles_folder().glob("*/defaults/main.yml")):
+        merged.update(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
+    return merged
+
+
+def supported_systems() -> tuple[str, ...]:
+    """Return the systems that the role platform knows, as ``debian 12``."""
+    from provision.inventory.specs import roles_folder
+
+    files = sorted((roles_folder() / "platform" / "vars").glob("*_*.yml"))
+    return tuple(file.stem.replace("_", " ", 1) for file in files)
+
+
+def with_defaults(cluster: Cluster) -> Cluster:
+    """Return the cluster with the roles' defaults filled in under each node's own variables."""
+    defaults = role_defaults()
+    nodes = tuple(replace(node, variables={**defaults, **node.variables}) for node in cluster.nodes)
+    return replace(cluster, nodes=nodes)
+
+
+def probe(nodes: Sequence[Node], *, names: Sequence[str] | None = None) -> dict[str, NodeFacts | ProvisionError]:
+    """Learn all facts of `nodes`, in one SSH session each; a node that fails has its error as value.
+
+    `names` are those that should resolve on every node; the nodes' own unless given.
+    """
+    from provision.connectors import each
+
+    known = {node.name: node for node in nodes}
+    resolved = tuple(names if names is not None else known)
+    return each(nodes, lambda connector: _probe(connector, known[connector.name], resolved))
+
+
+def _probe(connector: Connector, node: Node, names: tuple[str, ...]) -> NodeFacts:
+    from provision import facts
+
+    limit = max(fact.limit_seconds for fact in facts.ALL_FACTS) + _PROBE_MARGIN_SECONDS
+    result = connector.run(facts.script(facts.ALL_FACTS, facts.parameters(node.variables, names)), timeout=limit)
+    if not result.ok:
+        raise NodeError(
+            f"the probe ended with code {result.exit_code}",
+            node=node.name,
+            output=result.last_lines(),
+            remedy="Check that the login user may become root without a terminal, and that /run can be written.",
+        )
+    return facts.parse(result.stdout)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a verification saw and judged."""
+
+    cluster: Cluster
+    """With the roles' defaults."""
+    facts: Mapping[str, NodeFacts | ProvisionError]
+    verification: Verification
+
+
+def verify(cluster: Cluster, limit: str | None = None, *, pairs: bool = True) -> Survey:
+    """Probe the nodes and judge them by all checks; `pairs` tries all logins between containers too."""
+    from provision import checks
+
+    full = with_defaults(cluster)
+    nodes = chosen(full, limit)
+    facts = probe(nodes, names=[node.name for node in full.nodes])
+    reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}
+    supported = supported_systems()
+    judged = tuple(
+        NodeChecks(
+            node.name,
+            checks.unreachable(found)
+            if isinstance(found := facts[node.name], ProvisionError)
+            else checks.judge(node, found, full, all_facts=reached, supported=supported),
+        )
+        for node in nodes
+    )
+    outcomes = try_pairs([node for node in nodes if node.name in reached], reached) if pairs else None
+    return Survey(full, facts, Verification(judged, checks.judge_cluster(full, nodes, reached, outcomes)))
+
+
+def try_pairs(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> list[PairOutcome] | None:
+    """Log in from every running training container to every other and itself; None when no container runs."""
+    from provision.checks import PAIR_SECONDS, pairs_script, parse_pairs
+    from provision.connectors import each
+    from provision.facts import running_container
+
+    ready = [node for node in nodes if running_container(facts[node.name])]
+    names = [node.name for node in ready]
+    containers = {node.name: str(node.variables.get("training_container_name")) for node in ready}
+
+    def login(connector: Connector) -> list[PairOutcome]:
+        script = pairs_script(containers[connector.name], names)
+        result = connector.run(script, timeout=PAIR_SECONDS * (2 + len(names) // 8))
+        return parse_pairs(connector.name, names, result.stdout, result.stderr)
+
+    outcomes: list[PairOutcome] = []
+    for source, value in each(ready, login).items():
+        lost = parse_pairs(source, names, "", value.message) if isinstance(value, ProvisionError) else value
+        outcomes.extend(lost)
+    return outcomes or None
+
+
+def host_entries(
+    cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]
+) -> tuple[list[HostEntry], list[tuple[str, str]]]:
+    """Return the nodes that can take ranks, and those left out with the reason, in the inventory's order.
+
+    Only nodes that `facts` knows are considered: the others were not asked for.
+    """
+    from provision.checks import host_entry
+
+    entries: list[HostEntry] = []
+    left_out: list[tuple[str, str]] = []
+    for node in with_defaults(cluster).nodes:
+        if node.name not in facts:
+            continue
+        entry = host_entry(node, facts[node.name])
+        if isinstance(entry, str):
+            left_out.append((node.name, entry))
+        else:
+            entries.append(entry)
+    return entries, left_out
+
+
+def hostfile(cluster: Cluster, launcher: str, limit: str | None = None) -> tuple[str, list[tuple[str, str]]]:
+    """Probe the nodes and return the text of the launcher's host file, and who is left out and why."""
+    from provision.hostfiles import LAUNCHERS
+
+    full = with_defaults(cluster)
+    entries, left_out = host_entries(full, probe(chosen(full, limit)))
+    return LAUNCHERS[launcher](entries), left_out

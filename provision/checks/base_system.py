@@ -11,7 +11,7 @@ from provision.facts import data_address
 __all__ = ["amount", "limit_problems"]
 
 _WANTED_LIMITS: Mapping[str, int | None] = {"Max locked memory": None, "Max open files": 1048576}
-_VARIABLES = {"Max locked memory": "base_system_memlock", "Max open files": "base_system_nofile"}
+_VARIABLES = {"Max locked memory": "base_system_memlock_limit", "Max open files": "base_system_nofile_limit"}
 _SHOWN = 5
 
 
@@ -70,6 +70,8 @@ def amount(limit: int | None) -> str:
 
 @check("base_system.hosts", role="base_system")
 def _hosts(scene: Scene) -> Verdict:
+    if not scene.want("base_system_hosts_enabled", default=True):
+        return skip("switched off by base_system_hosts_enabled")
     names = known(scene.facts.names)
     wrong: list[str] = []
     judged = 0

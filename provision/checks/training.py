@@ -92,6 +92,8 @@ def _devices(scene: Scene) -> Verdict:
 def _limits(scene: Scene) -> Verdict:
     container = _container(scene)
     ulimits: dict[str, object] = scene.want("training_container_ulimits", default={"memlock": -1})
+    if scene.want("training_container_profile", default="default") == "privileged":
+        ulimits = {"memlock": -1}  # that profile sets no more than the reference does
     wanted = {_KERNEL_NAMES[key]: _limit(value) for key, value in ulimits.items() if key in _KERNEL_NAMES}
     own = known(scene.facts.limits).init if scene.container else None
     problems, cut = limit_problems(wanted, container.limits, own)

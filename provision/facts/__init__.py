@@ -1,7 +1,16 @@
 """What is: every fact is a shell command and a pure parser, and one script on a node brings all of them."""
 
 from provision.facts.base import Fact, RawOutput, Unknown
-from provision.facts.derived import data_address, data_interface, gpu_count, is_container, plain, simulated
+from provision.facts.derived import (
+    data_address,
+    data_interface,
+    gpu_count,
+    is_container,
+    parameters,
+    plain,
+    running_container,
+    simulated,
+)
 from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse
 from provision.facts.script import Parameters, script
 
@@ -17,8 +26,10 @@ __all__ = [
     "data_interface",
     "gpu_count",
     "is_container",
+    "parameters",
     "parse",
     "plain",
+    "running_container",
     "script",
     "simulated",
 ]

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.facts.base import Unknown
+from provision.facts.container import Container
 from provision.facts.network import Address
 from provision.facts.node import NodeFacts
+from provision.facts.script import Parameters
 from provision.facts.system import NodeKind
 
-__all__ = ["data_address", "data_interface", "gpu_count", "is_container", "plain", "simulated"]
+__all__ = [
+    "data_address",
+    "data_interface",
+    "gpu_count",
+    "is_container",
+    "parameters",
+    "plain",
+    "running_container",
+    "simulated",
+]
 
 
 def gpu_count(facts: NodeFacts) -> int | None:
@@ -25,6 +36,35 @@ def gpu_count(facts: NodeFacts) -> int | None:
 def is_container(facts: NodeFacts) -> bool:
     """Return whether the node is a container, where modules and sysctls are not ours to set."""
     return not isinstance(facts.kind, Unknown) and facts.kind.kind is NodeKind.CONTAINER
+
+
+def running_container(facts: NodeFacts) -> bool:
+    """Return whether the training container runs."""
+    return isinstance(facts.container, Container) and facts.container.running
+
+
+def parameters(variables: Mapping[str, Any], names: Sequence[str]) -> Parameters:
+    """Return what the probe of a node must know, from the node's variables with the roles' defaults."""
+    reference = _text(variables, "training_image_reference")
+    digest = _text(variables, "training_image_digest")
+    repository = reference.partition("@")[0]
+    if ":" in repository.rpartition("/")[2]:
+        repository = repository.rpartition(":")[0]
+    pinned = f"{repository}@{digest}" if reference and digest else ""
+    sysctls = variables.get("base_system_sysctls")
+    paths = ["/", "/tmp", _text(variables, "docker_engine_data_root") or "/var/lib/docker"]  # noqa: S108 - looked at
+    return Parameters(
+        names=tuple(names),
+        container=_text(variables, "training_container_name") or "provision-training",
+        images=tuple(image for image in (pinned, reference) if image),
+        sysctls=tuple(sysctls) if isinstance(sysctls, Mapping) else (),
+        paths=tuple(paths),
+    )
+
+
+def _text(variables: Mapping[str, Any], name: str) -> str:
+    value = variables.get(name)
+    return value if isinstance(value, str) and plain(value) else ""
 
 
 def simulated(facts: NodeFacts, *things: str) -> bool:
