@@ -37,8 +37,11 @@ import resource
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.platform_busy import running_jobs
 
 HOSTS = "/etc/hosts"
+LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
+RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -81,8 +84,16 @@ def limit(name, wanted):
     try:
         resource.setrlimit(number, (soft, wanted))
     except (OSError, ValueError):
-        return hard
+        return limit_of_init(LIMITS[name], hard)
     return wanted
+
+
+def limit_of_init(title, otherwise):
+    """Return the hard limit of process 1, which our own limits.d does not touch."""
+    match = re.search(rf"^{title}\s+\S+\s+(\S+)", text("/proc/1/limits"), re.MULTILINE)
+    if not match:
+        return otherwise
+    return -1 if match.group(1) == "unlimited" else int(match.group(1))
 
 
 def gpus():
@@ -92,6 +103,20 @@ def gpus():
         vendor, device_class = text(folder + "/vendor").strip(), text(folder + "/class").strip()
         count += vendor == "0x10de" and device_class.startswith("0x03")
     return count
+
+
+def rdma(kernel):
+    """Return the RDMA devices, the interface below each software one, and the modules that are there and loaded."""
+    devices = {
+        os.path.basename(folder): text(folder + "/parent").strip() for folder in sorted(glob.glob("/sys/class/infiniband/*"))
+    }
+    listed = text(f"/lib/modules/{kernel}/modules.dep") + text(f"/lib/modules/{kernel}/modules.builtin")
+    return {
+        "rdma_devices": list(devices),
+        "rdma_interfaces": [interface for interface in devices.values() if interface],
+        "rdma_modules_available": [name for name in RDMA_MODULES if f"/{name}.ko" in listed],
+        "rdma_modules_loaded": [name for name in RDMA_MODULES if os.path.isdir(f"/sys/module/{name}")],
+    }
 
 
 def on_path(name):
@@ -198,12 +223,13 @@ def main():
         "modules_loadable": node_kind != "container" and os.path.isdir(f"/lib/modules/{kernel}"),
         "gpus": gpus(),
         "gpus_present": gpus() > 0 or on_path("nvidia-smi"),
-        "rdma_devices": sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else [],
         "time_synchronized": time_synchronized(module),
         "hosts": hosts_block(),
+        "jobs": running_jobs(),
         "packages": packages(module),
     }
     node.update(os_release())
+    node.update(rdma(kernel))
     node.update(found)
     node.update(data_path(module, found))
     module.exit_json(changed=False, node=node)

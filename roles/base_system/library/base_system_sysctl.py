@@ -1,0 +1,97 @@
+#!/usr/bin/python
+"""Ansible module: kernel settings, in their file and in the running kernel, in one remote task."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: base_system_sysctl
+short_description: Keep sysctls, on disk and live
+description:
+  - Writes one file for sysctl.d and brings the running kernel to the same values.
+  - A key that this kernel does not have is left out of both and returned.
+options:
+  path: {description: File in sysctl.d., type: path, required: true}
+  values: {description: Values by key., type: dict, required: true}
+author: [provision]
+"""
+
+EXAMPLES = r"""
+- name: Set the kernel settings
+  base_system_sysctl:
+    path: /etc/sysctl.d/90-x.conf
+    values: {vm.max_map_count: 262144}
+"""
+
+RETURN = r"""
+missing:
+  description: Keys that this kernel does not have.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+
+HEADER = "# Managed by provision (role base_system).\n"
+
+
+def live_path(key):
+    """Return where the kernel shows a key; dots separate, and a slash stands for a dot in a name."""
+    return "/proc/sys/" + key.translate(str.maketrans("./", "/."))
+
+
+def read(path):
+    """Return the words of a file joined by single spaces, empty when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={"path": {"type": "path", "required": True}, "values": {"type": "dict", "required": True}},
+        supports_check_mode=True,
+    )
+    path = module.params["path"]
+    wanted = {key: " ".join(str(value).split()) for key, value in sorted(module.params["values"].items())}
+    present = {key: value for key, value in wanted.items() if os.path.exists(live_path(key))}
+    text, before = HEADER + "".join(f"{key} = {value}\n" for key, value in present.items()), read(path)
+    live = {key: " ".join(read(live_path(key)).split()) for key in present}
+    different = {key: value for key, value in present.items() if live[key] != value}
+    try:
+        if before != text and not module.check_mode:
+            with open(path + ".provision-new", "w", encoding="utf-8") as stream:
+                stream.write(text)
+            os.chmod(path + ".provision-new", 0o644)
+            os.rename(path + ".provision-new", path)
+    except OSError as error:
+        module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
+    for key, value in different.items():
+        try:
+            if not module.check_mode:
+                with open(live_path(key), "w", encoding="utf-8") as stream:
+                    stream.write(value)
+        except OSError as error:
+            module.fail_json(
+                msg=f"the kernel refused {key} = {value}: {error.strerror}. Correct or remove it in base_system_sysctls."
+            )
+    diff = [
+        {"before_header": path, "after_header": path, "before": before, "after": text},
+        {
+            "before_header": "running kernel",
+            "after_header": "running kernel",
+            "before": "".join(f"{key} = {live[key]}\n" for key in different),
+            "after": "".join(f"{key} = {value}\n" for key, value in different.items()),
+        },
+    ]
+    changed = before != text or bool(different)
+    module.exit_json(changed=changed, missing=sorted(set(wanted) - set(present)), diff=diff if changed else [])
+
+
+if __name__ == "__main__":
+    main()

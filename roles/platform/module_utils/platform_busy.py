@@ -1,0 +1,63 @@
+"""Is a job running on this node? Answered from /proc alone: a GPU tool may hang, and docker may be down."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+CONTAINER = re.compile(r"docker[-/]([0-9a-f]{64})")
+ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
+DEVICES = re.compile(r"^/dev/(nvidia\d+|infiniband/uverbs\d+)$")
+SERVICES = ("docker-init", "tini", "sshd", "nvidia-persiste", "nv-fabricmanage", "nvidia-smi")
+
+
+def _read(path):
+    """Return a file of /proc as text, empty when the process is gone."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _devices(pid):
+    """Return the GPU and RDMA devices that a process holds open."""
+    held = set()
+    for link in glob.glob(f"/proc/{pid}/fd/*"):
+        try:
+            held.update(DEVICES.findall(os.readlink(link)))
+        except OSError:
+            continue
+    return sorted(held)
+
+
+def _processes():
+    """Return pid -> (name, command line, parent's pid, container id or empty)."""
+    table = {}
+    for folder in glob.glob("/proc/[0-9]*"):
+        pid = folder.rsplit("/", 1)[-1]
+        parent = re.search(r"^PPid:\s+(\d+)", _read(folder + "/status"), re.MULTILINE)
+        container = CONTAINER.search(_read(folder + "/cgroup"))
+        table[pid] = (
+            _read(folder + "/comm"),
+            _read(folder + "/cmdline"),
+            parent.group(1) if parent else "0",
+            container.group(1) if container else "",
+        )
+    return table
+
+
+def running_jobs():
+    """Return a sentence for each process that is part of a job, at most five; empty when the node is idle."""
+    table, jobs = _processes(), []
+    training = {container for _, command, _, container in table.values() if container and ENTRYPOINT in command}
+    for pid, (name, command, parent, container) in sorted(table.items(), key=lambda item: int(item[0])):
+        if name in SERVICES or ENTRYPOINT in command:
+            continue
+        devices = _devices(pid)
+        if devices:
+            jobs.append("process {} ({}) holds /dev/{}".format(pid, command[:80] or name, devices[0]))
+        elif container in training and container and ENTRYPOINT not in table.get(parent, ("", "", "", ""))[1]:
+            jobs.append("process {} ({}) runs in the training container".format(pid, command[:80] or name))
+    return jobs[:5]
