@@ -1,0 +1,166 @@
+"""Root filesystems for container nodes: a bare Debian with systemd, sshd and Python, made by mmdebstrap.
+
+An image is known by the hash of its recipe. The tar file is kept in the cache, so that another docker engine
+can import it without the mirror; older recipes of the same distribution are dropped when a new one is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from provision.connectors.container import Engine
+from provision.errors import LabError
+from provision.lab.access import file_lock
+from provision.lab.base import Progress
+from provision.lab.mirror import MirrorSources, debian_sources
+
+__all__ = ["REPOSITORY", "SUITES", "ensure_image", "image_tag", "suite_of"]
+
+REPOSITORY = "provision-node"
+SUITES = {"debian12": "bookworm", "debian13": "trixie"}
+
+PACKAGES = (
+    "ca-certificates",
+    "dbus",
+    "iproute2",
+    "kmod",
+    "netbase",
+    "openssh-server",
+    "procps",
+    "python3",
+    "sudo",
+    "systemd",
+    "systemd-sysv",
+)
+
+_INIT_PATH = "/usr/local/sbin/lab-node-init"
+_INIT = """\
+#!/bin/sh
+# First program of a lab node: makes the container look like a machine, then becomes systemd.
+# Its own cgroups are writable, so that systemd and the node's own docker engine can use them.
+for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
+    if [ ! -L "$hierarchy" ] && mountpoint -q "$hierarchy"; then
+        mount -o remount,bind,rw "$hierarchy"
+    fi
+done
+# These become ordinary files of the node: docker mounts its own over them, which could not be replaced by rename.
+for name in hosts hostname resolv.conf; do
+    cp "/etc/$name" "/run/lab-$name"
+    umount "/etc/$name"
+    [ -s "/etc/$name" ] || cat "/run/lab-$name" > "/etc/$name"
+    chmod 0644 "/etc/$name"
+    rm -f "/run/lab-$name"
+done
+exec /lib/systemd/systemd
+"""
+_PREPARE = """\
+rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/0000* "$1"/etc/resolv.conf
+rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/etc/hostname
+: > "$1/etc/machine-id"
+chmod 0755 "$1/usr/local/sbin/lab-node-init"
+for unit in systemd-modules-load systemd-udevd systemd-firstboot console-getty; do
+    ln -sf /dev/null "$1/etc/systemd/system/$unit.service"
+done
+"""
+
+
+def suite_of(distro: str) -> str:
+    """Return Debian's name for the release that `distro` (``debian12``) stands for."""
+    try:
+        return SUITES[distro]
+    except KeyError:
+        raise LabError(
+            f"the lab has no distribution called {distro}", remedy=f"It has: {', '.join(sorted(SUITES))}."
+        ) from None
+
+
+def image_tag(distro: str, sources: MirrorSources) -> str:
+    """Return the image's tag, which changes with whatever goes into the image."""
+    recipe = json.dumps([PACKAGES, _INIT, _PREPARE, sources.suite, sources.deb822, sources.apt_conf])
+    return f"{REPOSITORY}:{distro}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
+
+
+def ensure_image(engine: Engine, distro: str, cache: Path, progress: Progress) -> str:
+    """Make sure that `engine` holds the node image of `distro`, building it when no cache has it; return its tag."""
+    sources = debian_sources(suite_of(distro))
+    tag = image_tag(distro, sources)
+    if engine.has_image(tag):
+        return tag
+    folder = cache / "images"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    archive = folder / f"{tag.replace(':', '-')}.tar"
+    with file_lock(folder / f".{distro}.lock"):
+        if not archive.exists():
+            progress.step(f"building the {distro} node image (about a minute)")
+            for old in folder.glob(f"{REPOSITORY}-{distro}-*.tar"):
+                old.unlink()
+            _build(sources, archive)
+        progress.step(f"importing the {distro} node image into docker")
+        engine.import_image(archive, tag, command=[_INIT_PATH])
+        for old_tag in engine.images(REPOSITORY):
+            if old_tag.startswith(f"{REPOSITORY}:{distro}-") and old_tag != tag:
+                engine.remove_image(old_tag)
+    return tag
+
+
+def _build(sources: MirrorSources, archive: Path) -> None:
+    """Build into a scratch folder beside `archive` and move the finished file into place."""
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=archive.parent) as name:
+        scratch = Path(name)
+        log = archive.parent / f"{archive.stem}.log"
+        with log.open("w") as output:
+            code = _mmdebstrap(_arguments(sources, scratch), output.fileno())
+        if code:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            raise LabError(
+                f"building the {sources.suite} node image failed (mmdebstrap exit {code}; log: {log})",
+                remedy="Check that apt-get update works on this machine; the image comes from the same mirror.",
+                output=tail,
+            )
+        (scratch / "root.tar").replace(archive)
+        log.unlink()
+
+
+def _arguments(sources: MirrorSources, scratch: Path) -> list[str]:
+    """Write the files that go into the image and return mmdebstrap's arguments."""
+    files = {
+        "/etc/apt/sources.list.d/debian.sources": sources.deb822,
+        "/etc/apt/apt.conf.d/90lab-mirror": sources.apt_conf,
+        _INIT_PATH: _INIT,
+    }
+    hooks = []
+    for number, (path, text) in enumerate(files.items()):
+        if text:
+            local = scratch / f"file{number}"
+            local.write_text(text, encoding="utf-8")
+            hooks.append(f"--customize-hook=upload {local} {path}")
+    prepare = scratch / "prepare"
+    prepare.write_text("#!/bin/sh\nset -eu\n" + _PREPARE, encoding="utf-8")
+    prepare.chmod(0o700)
+    return [
+        "--variant=minbase",
+        f"--include={','.join(PACKAGES)}",
+        *(f"--aptopt={option}" for option in sources.aptopts),
+        *hooks,
+        f"--customize-hook={prepare}",
+        sources.suite,
+        str(scratch / "root.tar"),
+        *sources.lines,
+    ]
+
+
+def _mmdebstrap(arguments: Sequence[str], output: int) -> int:
+    program = shutil.which("mmdebstrap")
+    if program is None:
+        raise LabError(
+            "mmdebstrap is not installed, so no node image can be built", remedy="apt-get install mmdebstrap"
+        )
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    return subprocess.run([program, *arguments], stdout=output, stderr=output, env=environment, check=False).returncode

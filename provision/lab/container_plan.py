@@ -1,0 +1,137 @@
+"""Names, labels and addresses of a container lab; pure apart from reading and writing its own file."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import LabError
+from provision.lab.access import write_private
+from provision.lab.base import LabSpec
+
+__all__ = ["Network", "Plan", "choose_block", "load_plan", "node_names", "route_networks", "save_plan"]
+
+_FIRST_HOST = 10
+_BLOCKS = 254
+
+
+@dataclass(frozen=True)
+class Network:
+    """One of the lab's two networks."""
+
+    name: str
+    prefix: str
+    """The first three numbers of its addresses."""
+    internal: bool
+    """True when it has no way out of this machine."""
+
+    @property
+    def subnet(self) -> str:
+        """The network as a CIDR."""
+        return f"{self.prefix}.0/24"
+
+    @property
+    def gateway(self) -> str:
+        """This machine's address on it."""
+        return f"{self.prefix}.1"
+
+    def address(self, index: int) -> str:
+        """The address of the node with this index, counted from 0."""
+        return f"{self.prefix}.{_FIRST_HOST + index}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a lab's nodes live: block N means 10.78.N.0/24 for management and 10.79.N.0/24 for data."""
+
+    lab: str
+    block: int
+
+    @property
+    def management(self) -> Network:
+        """The network with SSH and the way out."""
+        return Network(f"provision-{self.lab}", f"10.78.{self.block}", internal=False)
+
+    @property
+    def data(self) -> Network:
+        """The private network between the nodes."""
+        return Network(f"provision-{self.lab}-data", f"10.79.{self.block}", internal=True)
+
+    @property
+    def networks(self) -> tuple[Network, Network]:
+        """Both, in the order in which nodes are plugged in."""
+        return (self.management, self.data)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that everything of this lab carries."""
+        return {"provision.lab": self.lab}
+
+    @property
+    def gateway(self) -> str:
+        """This machine's address as the nodes see it."""
+        return self.management.gateway
+
+    def container(self, node: str) -> str:
+        """Name of a node's container."""
+        return f"provision-{self.lab}-{node}"
+
+    def volume(self, node: str) -> str:
+        """Name of the volume that holds a node's ``/var/lib/docker``."""
+        return f"{self.container(node)}-docker"
+
+
+def node_names(spec: LabSpec) -> list[str]:
+    """The names of all nodes of a lab: NAME-1, NAME-2, ..."""
+    return [f"{spec.name}-{number}" for number in range(1, spec.nodes + 1)]
+
+
+def choose_block(lab: str, taken: Iterable[str]) -> int:
+    """Pick the lab's block so that neither of its subnets overlaps one of `taken` (CIDRs).
+
+    The same name gets the same block wherever that is free.
+    """
+    networks = [ipaddress.ip_network(cidr) for cidr in taken if ":" not in cidr]
+    start = zlib.crc32(lab.encode())
+    for step in range(_BLOCKS):
+        block = (start + step) % _BLOCKS + 1
+        wanted = [ipaddress.ip_network(f"10.{second}.{block}.0/24") for second in (78, 79)]
+        if not any(one.overlaps(other) for one in wanted for other in networks):
+            return block
+    raise LabError(
+        "no free subnet for the lab: 10.78.0.0/16 and 10.79.0.0/16 are in use on this machine",
+        remedy="Remove a lab (provision lab list), or the route that covers these networks.",
+    )
+
+
+def route_networks(table: str) -> list[str]:
+    """Parse ``/proc/net/route`` into CIDRs; the default route is left out."""
+    found = []
+    for line in table.splitlines()[1:]:
+        words = line.split()
+        destination, mask = (int.from_bytes(bytes.fromhex(words[i])[::-1], "big") for i in (1, 7))
+        if mask:
+            found.append(str(ipaddress.ip_network((destination, mask.bit_count()))))
+    return found
+
+
+def save_plan(folder: Path, plan: Plan) -> None:
+    """Write the plan into the lab's folder."""
+    write_private(folder / "containers.json", json.dumps({"lab": plan.lab, "block": plan.block}) + "\n")
+
+
+def load_plan(folder: Path) -> Plan | None:
+    """Read the plan back; None when the lab has none yet."""
+    try:
+        found = json.loads((folder / "containers.json").read_text(encoding="utf-8"))
+        return Plan(str(found["lab"]), int(found["block"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise LabError(
+            f"{folder / 'containers.json'} is damaged: {error}", remedy="Take the lab down with: provision lab down"
+        ) from error

@@ -1,0 +1,255 @@
+"""Lab nodes as systemd containers with a docker engine of their own: seconds to start, no kernel modules.
+
+In the lab's folder: ``containers.json`` (the subnets), ``engine.json`` (which docker engine), ``hostkeys/NODE/``.
+Everything that the engine holds for a lab carries the label ``provision.lab=NAME``, and goes by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.connectors.container import ContainerSpec, ContainerStatus, Engine, NodeFile
+from provision.errors import ConnectionFailed, LabError
+from provision.lab.access import make_host_key, make_operator_key, remember_host_key, run_script, wait_for_ssh
+from provision.lab.base import LabNode, LabSpec, NodeState, Progress
+from provision.lab.container_image import ensure_image
+from provision.lab.container_plan import Plan, choose_block, load_plan, node_names, route_networks, save_plan
+from provision.lab.engine_process import engine_of, release_engine, require_engine
+from provision.lab.paths import cache_folder
+
+__all__ = ["ContainerDriver"]
+
+_SSH_PORT = 22
+_BOOT_SECONDS = 90
+_NEVER_RAN = {"created", "dead", "removing"}
+_ALIVE = {"running", "restarting"}
+_TMPFS = {"/run": "rw,nosuid,nodev,mode=0755,size=512m", "/tmp": "rw,exec,nosuid,nodev,mode=1777"}  # noqa: S108
+
+
+class ContainerDriver:
+    """The lab driver ``container``."""
+
+    def up(self, spec: LabSpec, folder: Path, progress: Progress) -> list[LabNode]:
+        """Make all nodes of `spec` exist, run and answer on SSH; start what is stopped, keep what runs."""
+        engine = require_engine(folder, progress)
+        image = ensure_image(engine, spec.distro, cache_folder(), progress)
+        site = _Site(engine, _planned(spec, folder, engine), folder)
+        site.make_networks()
+        make_operator_key(folder)
+        names = node_names(spec)
+        for index, name in enumerate(names):
+            site.make_node(index, name, image, progress)
+        progress.step(f"waiting for SSH on {', '.join(names)}")
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            for waiting in [pool.submit(site.wait, index, name) for index, name in enumerate(names)]:
+                waiting.result()
+        return self.nodes(spec, folder)
+
+    def nodes(self, spec: LabSpec, folder: Path) -> list[LabNode]:
+        """Look at the nodes as they are now; changes nothing."""
+        plan = load_plan(folder)
+        engine = engine_of(folder)
+        if plan is None:
+            return [LabNode(name, "", _SSH_PORT, "", NodeState.MISSING) for name in node_names(spec)]
+        if engine is None:  # the private engine is down, and the nodes with it
+            return [_node(plan, index, name, NodeState.STOPPED) for index, name in enumerate(node_names(spec))]
+        site = _Site(engine, plan, folder)
+        return [_node(plan, index, name, site.state(name)) for index, name in enumerate(node_names(spec))]
+
+    def down(self, spec: LabSpec, folder: Path, progress: Progress) -> None:
+        """Remove every container, network and volume of the lab, and the private engine with its last lab."""
+        engine = engine_of(folder, start=True)
+        if engine is not None:
+            _remove_all(engine, spec.name, progress)
+            engine.close()
+        release_engine(folder, progress)
+        shutil.rmtree(folder / "hostkeys", ignore_errors=True)
+        (folder / "containers.json").unlink(missing_ok=True)
+
+    def reboot(self, spec: LabSpec, folder: Path, node: str) -> None:
+        """Restart one node the orderly way and return when its sshd answers again."""
+        site, index = _existing(spec, folder, node)
+        before = site.status(node)
+        if before is None or before.state != "running":
+            raise LabError("the node is not running", node=node, remedy=f"provision lab up {spec.name}")
+        with contextlib.suppress(ConnectionFailed):  # the node may go before it answers; its start time is what counts
+            run_script(folder, _node(site.plan, index, node, NodeState.RUNNING), "systemctl reboot", timeout=30)
+
+        def started_again() -> bool:
+            now = site.status(node)
+            return now is not None and now.state == "running" and now.started_at != before.started_at
+
+        _until(started_again, node, "did not start again after its reboot")
+        site.wait(index, node)
+
+    def power(self, spec: LabSpec, folder: Path, node: str, *, on: bool) -> None:
+        """Pull the power of a node at once, or give it back and return when its sshd answers."""
+        site, index = _existing(spec, folder, node)
+        container = site.plan.container(node)
+        if on:
+            site.engine.start(container)
+            site.wait(index, node)
+        else:
+            site.engine.kill(container)
+            _until(lambda: site.state(node) is NodeState.STOPPED, node, "did not stop")
+
+    def link(self, spec: LabSpec, folder: Path, node: str, *, up: bool) -> None:
+        """Cut a node off all its networks, or connect it again with the addresses it had."""
+        site, index = _existing(spec, folder, node)
+        if up:
+            site.plug_in(index, node)
+        else:
+            for network in site.plan.networks:
+                site.engine.disconnect(network.name, site.plan.container(node))
+
+    def host_address(self, spec: LabSpec, folder: Path) -> str:
+        """The management bridge's address on this machine."""
+        plan = load_plan(folder)
+        if plan is None:
+            raise LabError(f"lab {spec.name} has no network yet", remedy=f"provision lab up {spec.name}")
+        return plan.gateway
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One lab on one engine."""
+
+    engine: Engine
+    plan: Plan
+    folder: Path
+
+    def make_networks(self) -> None:
+        there = self.engine.networks(**self.plan.labels)
+        for network in self.plan.networks:
+            if network.name not in there:
+                self.engine.create_network(
+                    network.name,
+                    subnet=network.subnet,
+                    gateway=network.gateway,
+                    labels=self.plan.labels,
+                    internal=network.internal,
+                )
+
+    def make_node(self, index: int, node: str, image: str, progress: Progress) -> None:
+        """Make one node exist, run and be plugged in; what a crash left half-made is made anew."""
+        container = self.plan.container(node)
+        status = self.status(node)
+        if status is not None and status.state in _NEVER_RAN:
+            self.engine.remove_container(container)
+            status = None
+        if status is None:
+            progress.step(f"making {node}")
+            self._create(index, node, image)
+        elif status.state == "paused":
+            self.engine.unpause(container)
+        remember_host_key(
+            self.folder, self.plan.management.address(index), _SSH_PORT, make_host_key(self.folder, node)[1]
+        )
+        self.plug_in(index, node)
+        if status is None or status.state == "exited":
+            progress.step(f"starting {node}")
+            self.engine.start(container)
+
+    def plug_in(self, index: int, node: str) -> None:
+        """Connect a node to those of its networks that it is not connected to."""
+        status = self.status(node)
+        plugged = () if status is None else status.networks
+        for network in self.plan.networks:
+            if network.name not in plugged:
+                self.engine.connect(network.name, self.plan.container(node), network.address(index))
+
+    def wait(self, index: int, node: str) -> None:
+        """Return when the node's sshd lets the lab's operator in."""
+        target = _node(self.plan, index, node, NodeState.RUNNING)
+        wait_for_ssh(self.folder, target, limit_seconds=_BOOT_SECONDS, alive=lambda: self._why_dead(node))
+
+    def status(self, node: str) -> ContainerStatus | None:
+        return self.engine.inspect(self.plan.container(node))
+
+    def state(self, node: str) -> NodeState:
+        status = self.status(node)
+        if status is None or status.state in _NEVER_RAN:
+            return NodeState.MISSING
+        return NodeState.RUNNING if status.state in _ALIVE else NodeState.STOPPED
+
+    def _why_dead(self, node: str) -> str | None:
+        status = self.status(node)
+        if status is None:
+            return "its container is gone"
+        if status.state in _ALIVE:
+            return None
+        log = self.engine.logs(self.plan.container(node))
+        return f"its container is {status.state}; its console ends with:\n{log}"
+
+    def _create(self, index: int, node: str, image: str) -> None:
+        private, public = make_host_key(self.folder, node)
+        plan = self.plan
+        self.engine.create_volume(plan.volume(node), plan.labels)
+        spec = ContainerSpec(
+            name=plan.container(node),
+            image=image,
+            hostname=node,
+            network=plan.management.name,
+            address=plan.management.address(index),
+            labels={**plan.labels, "provision.node": node},
+            volumes={plan.volume(node): "/var/lib/docker"},
+            tmpfs=_TMPFS,
+            shm_size="1g",
+        )
+        files = [
+            NodeFile("/etc/ssh/ssh_host_ed25519_key", private.read_bytes(), 0o600),
+            NodeFile("/etc/ssh/ssh_host_ed25519_key.pub", f"{public} root@{node}\n".encode()),
+            NodeFile("/root/.ssh", None, 0o700),
+            NodeFile("/root/.ssh/authorized_keys", f"{make_operator_key(self.folder)}\n".encode(), 0o600),
+        ]
+        self.engine.create(spec, files)
+
+
+def _planned(spec: LabSpec, folder: Path, engine: Engine) -> Plan:
+    plan = load_plan(folder)
+    if plan is None:
+        routes = route_networks(Path("/proc/net/route").read_text(encoding="ascii"))
+        plan = Plan(spec.name, choose_block(spec.name, [*routes, *engine.subnets()]))
+        save_plan(folder, plan)
+    return plan
+
+
+def _existing(spec: LabSpec, folder: Path, node: str) -> tuple[_Site, int]:
+    """Return the lab and the node's index; LabError when there is no such node."""
+    names = node_names(spec)
+    if node not in names:
+        raise LabError(f"lab {spec.name} has no node called {node}", remedy=f"Its nodes: {', '.join(names)}.")
+    plan, engine = load_plan(folder), engine_of(folder)
+    if plan is None or engine is None or engine.inspect(plan.container(node)) is None:
+        raise LabError("the node does not exist", node=node, remedy=f"provision lab up {spec.name}")
+    return _Site(engine, plan, folder), names.index(node)
+
+
+def _remove_all(engine: Engine, lab: str, progress: Progress) -> None:
+    labels = {"provision.lab": lab}
+    for container in engine.containers(**labels):
+        progress.step(f"removing {container}")
+        engine.remove_container(container)
+    for network in engine.networks(**labels):
+        engine.remove_network(network)
+    for volume in engine.volumes(**labels):
+        engine.remove_volume(volume)
+
+
+def _node(plan: Plan, index: int, name: str, state: NodeState) -> LabNode:
+    return LabNode(name, plan.management.address(index), _SSH_PORT, plan.data.address(index), state)
+
+
+def _until(done: Callable[[], bool], node: str, complaint: str) -> None:
+    """Return when `done` is true; LabError with `complaint` when that takes too long."""
+    end = time.monotonic() + _BOOT_SECONDS
+    while not done():
+        if time.monotonic() > end:
+            raise LabError(f"the node {complaint} within {_BOOT_SECONDS} s", node=node)
+        time.sleep(0.2)
