@@ -1,0 +1,47 @@
+"""Filters of the role docker_engine."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+DOCKERS_OWN = re.compile(r"^(docker\d|br-[0-9a-f]{12}|veth)")
+
+
+def docker_engine_overlaps(pools, nodes, networks):
+    """Return a sentence for each network of a node, or of the cluster, that overlaps one of docker's address pools.
+
+    `nodes` maps a name to {"addresses": [{interface, address, prefix}], "routes": ["CIDR INTERFACE"]}.
+    """
+    used = [(network, "cluster_data_networks") for network in networks]
+    for name, node in sorted(nodes.items()):
+        used += [
+            (f"{entry['address']}/{entry['prefix']}", f"{name}: address on {entry['interface']}")
+            for entry in node.get("addresses", [])
+            if not DOCKERS_OWN.match(entry["interface"])
+        ]
+        for route in node.get("routes", []):
+            destination, _, interface = route.partition(" ")
+            if not DOCKERS_OWN.match(interface):
+                used.append((destination, f"{name}: route by {interface or 'no interface'}"))
+    return sorted(
+        {
+            f"{pool['base']} overlaps {network} ({where})"
+            for pool in pools
+            for network, where in used
+            if _network(pool["base"]).overlaps(_network(network))
+        }
+    )
+
+
+def _network(text):
+    """Return an IPv4 or IPv6 network of an address with or without prefix."""
+    return ipaddress.ip_network(text, strict=False)
+
+
+class FilterModule:
+    """What Ansible loads."""
+
+    def filters(self):
+        """Return the filters by name."""
+        return {"docker_engine_overlaps": docker_engine_overlaps}
