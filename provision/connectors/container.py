@@ -207,8 +207,8 @@ class Engine:
             text = bytes(self._client.api.logs(name, tail=lines)).decode("utf-8", "replace")
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", text)
 
-    def containers(self, **labels: str) -> list[str]:
-        """Names of all containers, running or not, that carry the labels."""
+    def containers(self, labels: Mapping[str, str | None]) -> list[str]:
+        """Names of all containers, running or not, that carry the labels (None: with any value)."""
         with _worded("list containers"):
             found = self._client.api.containers(all=True, filters={"label": _filters(labels)})
         return sorted(item["Names"][0].lstrip("/") for item in found if item["Names"])
@@ -218,8 +218,8 @@ class Engine:
         with _worded(f"remove container {name}"), _gone_is_fine():
             self._client.api.remove_container(name, v=True, force=True)
 
-    def networks(self, **labels: str) -> list[str]:
-        """Names of all networks that carry the labels."""
+    def networks(self, labels: Mapping[str, str | None]) -> list[str]:
+        """Names of all networks that carry the labels (None: with any value)."""
         with _worded("list networks"):
             return sorted(item["Name"] for item in self._client.api.networks(filters={"label": _filters(labels)}))
 
@@ -273,8 +273,8 @@ class Engine:
         with _worded(f"create volume {name}"):
             self._client.api.create_volume(name, labels=dict(labels))
 
-    def volumes(self, **labels: str) -> list[str]:
-        """Names of all volumes that carry the labels."""
+    def volumes(self, labels: Mapping[str, str | None]) -> list[str]:
+        """Names of all volumes that carry the labels (None: with any value)."""
         with _worded("list volumes"):
             found = self._client.api.volumes(filters={"label": _filters(labels)})
         return sorted(item["Name"] for item in found["Volumes"] or [])
@@ -285,9 +285,8 @@ class Engine:
             self._client.api.remove_volume(name, force=True)
 
 
-def _filters(labels: Mapping[str, str]) -> list[str]:
-    """Docker label filters; underscores in a keyword stand for dots, an empty value for any."""
-    return [f"{key.replace('_', '.')}={value}" if value else key.replace("_", ".") for key, value in labels.items()]
+def _filters(labels: Mapping[str, str | None]) -> list[str]:
+    return [key if value is None else f"{key}={value}" for key, value in labels.items()]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from provision.errors import LabError
 from provision.lab.access import write_private
 from provision.lab.base import LabSpec
 
-__all__ = ["Network", "Plan", "choose_block", "load_plan", "node_names", "route_networks", "save_plan"]
+__all__ = ["Network", "Plan", "choose_block", "labels_of", "load_plan", "node_names", "route_networks", "save_plan"]
 
 _FIRST_HOST = 10
 _BLOCKS = 254
@@ -67,11 +67,6 @@ class Plan:
         return (self.management, self.data)
 
     @property
-    def labels(self) -> dict[str, str]:
-        """The labels that everything of this lab carries."""
-        return {"provision.lab": self.lab}
-
-    @property
     def gateway(self) -> str:
         """This machine's address as the nodes see it."""
         return self.management.gateway
@@ -83,6 +78,11 @@ class Plan:
     def volume(self, node: str) -> str:
         """Name of the volume that holds a node's ``/var/lib/docker``."""
         return f"{self.container(node)}-docker"
+
+
+def labels_of(lab: str, folder: Path) -> dict[str, str]:
+    """The labels that everything of a lab carries; the folder tells labs of two users or state folders apart."""
+    return {"provision.lab": lab, "provision.folder": str(folder)}
 
 
 def node_names(spec: LabSpec) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from provision.errors import ConnectionFailed, LabError
 from provision.lab.access import make_host_key, make_operator_key, remember_host_key, run_script, wait_for_ssh
 from provision.lab.base import LabNode, LabSpec, NodeState, Progress
 from provision.lab.container_image import ensure_image
-from provision.lab.container_plan import Plan, choose_block, load_plan, node_names, route_networks, save_plan
+from provision.lab.container_plan import Plan, choose_block, labels_of, load_plan, node_names, route_networks, save_plan
 from provision.lab.engine_process import engine_of, release_engine, require_engine
 from provision.lab.paths import cache_folder
 
@@ -66,7 +66,7 @@ class ContainerDriver:
         """Remove every container, network and volume of the lab, and the private engine with its last lab."""
         engine = engine_of(folder, start=True)
         if engine is not None:
-            _remove_all(engine, spec.name, progress)
+            _remove_all(engine, labels_of(spec.name, folder), progress)
             engine.close()
         release_engine(folder, progress)
         shutil.rmtree(folder / "hostkeys", ignore_errors=True)
@@ -124,15 +124,19 @@ class _Site:
     plan: Plan
     folder: Path
 
+    @property
+    def labels(self) -> dict[str, str]:
+        return labels_of(self.plan.lab, self.folder)
+
     def make_networks(self) -> None:
-        there = self.engine.networks(**self.plan.labels)
+        there = self.engine.networks(self.labels)
         for network in self.plan.networks:
             if network.name not in there:
                 self.engine.create_network(
                     network.name,
                     subnet=network.subnet,
                     gateway=network.gateway,
-                    labels=self.plan.labels,
+                    labels=self.labels,
                     internal=network.internal,
                 )
 
@@ -140,6 +144,12 @@ class _Site:
         """Make one node exist, run and be plugged in; what a crash left half-made is made anew."""
         container = self.plan.container(node)
         status = self.status(node)
+        if status is not None and not self.labels.items() <= status.labels.items():
+            raise LabError(
+                f"the container {container} exists already and is not of this lab",
+                node=node,
+                remedy=f"Another lab is called {self.plan.lab} too: choose another name, or remove that container.",
+            )
         if status is not None and status.state in _NEVER_RAN:
             self.engine.remove_container(container)
             status = None
@@ -190,14 +200,14 @@ class _Site:
     def _create(self, index: int, node: str, image: str) -> None:
         private, public = make_host_key(self.folder, node)
         plan = self.plan
-        self.engine.create_volume(plan.volume(node), plan.labels)
+        self.engine.create_volume(plan.volume(node), self.labels)
         spec = ContainerSpec(
             name=plan.container(node),
             image=image,
             hostname=node,
             network=plan.management.name,
             address=plan.management.address(index),
-            labels={**plan.labels, "provision.node": node},
+            labels={**self.labels, "provision.node": node},
             volumes={plan.volume(node): "/var/lib/docker"},
             tmpfs=_TMPFS,
             shm_size="1g",
@@ -231,14 +241,13 @@ def _existing(spec: LabSpec, folder: Path, node: str) -> tuple[_Site, int]:
     return _Site(engine, plan, folder), names.index(node)
 
 
-def _remove_all(engine: Engine, lab: str, progress: Progress) -> None:
-    labels = {"provision.lab": lab}
-    for container in engine.containers(**labels):
+def _remove_all(engine: Engine, labels: Mapping[str, str], progress: Progress) -> None:
+    for container in engine.containers(labels):
         progress.step(f"removing {container}")
         engine.remove_container(container)
-    for network in engine.networks(**labels):
+    for network in engine.networks(labels):
         engine.remove_network(network)
-    for volume in engine.volumes(**labels):
+    for volume in engine.volumes(labels):
         engine.remove_volume(volume)
 
 

@@ -31,6 +31,7 @@ __all__ = ["PrivateEngine", "engine_of", "private_engine", "release_engine", "re
 _START_SECONDS = 60
 _STOP_SECONDS = 60
 _CGROUP = "provision-lab"
+_ANY_LAB = {"provision.lab": None}
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -151,7 +152,7 @@ def _lock(engine: PrivateEngine) -> Path:
 def _used(engine: PrivateEngine) -> bool:
     client = Engine(engine.host)
     try:
-        return bool(client.containers(provision_lab="") or client.networks(provision_lab=""))
+        return bool(client.containers(_ANY_LAB) or client.networks(_ANY_LAB))
     finally:
         client.close()
 

@@ -1,0 +1,263 @@
+"""``provision lab``: virtual bare-metal nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import JsonOption, print_json, say, table
+from provision.lab.base import DriverName
+
+if TYPE_CHECKING:
+    from provision.lab.manager import LabReport
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Make bare nodes on this machine, break them, and remove them.
+
+\b
+Examples:
+  provision lab up demo                          two virtual machines
+  provision lab up quick --driver container      two containers: seconds
+  provision apply --lab demo
+  provision lab down demo
+
+Hardware that the nodes pretend to have is labelled SIMULATED everywhere.
+""",
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The lab.")]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node, e.g. demo-1.")]
+SwitchArgument = Annotated[str, typer.Argument(metavar="on|off", help="on or off.")]
+
+
+class _Telling:
+    """Progress on stderr, with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+
+    def step(self, message: str) -> None:
+        """Say what begins now."""
+        say(f"[{time.monotonic() - self._begin:4.0f} s] {message}")
+
+
+@app.command("up")
+def up(
+    name: NameArgument,
+    driver: Annotated[
+        DriverName | None, typer.Option("--driver", help="vm: real kernels; container: seconds to start. [vm]")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", metavar="N", help="How many nodes. [2]")] = None,
+    distro: Annotated[
+        str | None, typer.Option("--distro", metavar="D", help="debian12 or debian13. [debian12]")
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", metavar="M", help="GPU machine that the nodes pretend to be (SIMULATED).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a lab, or repair it: start what is stopped, make what is missing.
+
+    A lab that exists keeps what it was made with; options may be left out then.
+
+    \b
+    Examples:
+      provision lab up demo --driver vm --nodes 2
+      provision lab up gpus --machine dgx1v
+      provision lab up quick --driver container --nodes 4 --distro debian13
+    """
+    from provision.lab import manager
+
+    wishes = manager.Wishes(driver=driver, nodes=nodes, distro=distro, machine=machine)
+    report = manager.up(name, wishes, _Telling())
+    _show(report, as_json=as_json)
+    if not as_json:
+        say(f"Go on with: provision apply --lab {name}")
+
+
+@app.command("status")
+def status(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Show a lab's nodes and services.
+
+    \b
+    Examples:
+      provision lab status demo
+      provision lab status demo --json
+    """
+    from provision.lab import manager
+
+    _show(manager.status(name), as_json=as_json)
+
+
+@app.command("list")
+def list_labs(as_json: JsonOption = False) -> None:
+    """List the labs of this user on this machine.
+
+    \b
+    Example:
+      provision lab list
+    """
+    from provision.errors import ProvisionError
+    from provision.lab import manager
+
+    reports = manager.list_labs()
+    if as_json:
+        print_json(
+            {
+                "labs": [
+                    {"name": report.node, "error": report.message}
+                    if isinstance(report, ProvisionError)
+                    else report.document()
+                    for report in reports
+                ]
+            }
+        )
+        return
+    if not reports:
+        say("No labs. Make one with: provision lab up demo")
+        return
+    typer.echo(
+        table(
+            ["LAB", "DRIVER", "DISTRO", "NODES", "STATE"],
+            [
+                [str(report.node), "", "", "", f"error: {report.message}"]
+                if isinstance(report, ProvisionError)
+                else _row(report)
+                for report in reports
+            ],
+        )
+    )
+
+
+@app.command("down")
+def down(name: NameArgument) -> None:
+    """Remove a lab: nodes, services, networks, firewall rules, files.
+
+    \b
+    Example:
+      provision lab down demo
+    """
+    from provision.lab import manager
+
+    existed = manager.down(name, _Telling())
+    say(f"Lab {name} is gone." if existed else f"There is no lab called {name}; nothing to do.")
+
+
+@app.command("ssh", context_settings={"allow_interspersed_args": False})
+def ssh(
+    name: NameArgument,
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="The node; the first when left out.")] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this there.")] = None,
+) -> None:
+    """Log in to a node as root, or run a command there; its exit code is ours.
+
+    \b
+    Examples:
+      provision lab ssh demo
+      provision lab ssh demo demo-2
+      provision lab ssh demo demo-2 -- uname -r
+    """
+    from provision.lab import manager
+
+    words = [word for i, word in enumerate(command or []) if i or word != "--"]
+    if node == "--":
+        node = None
+    argv = manager.ssh_command(name, node, words)
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)  # noqa: S606 - the terminal belongs to ssh from here on
+
+
+@app.command("reboot")
+def reboot(name: NameArgument, node: NodeArgument) -> None:
+    """Restart a node the orderly way, and wait until it is back.
+
+    \b
+    Example:
+      provision lab reboot demo demo-1
+    """
+    from provision.lab import manager
+
+    manager.reboot(name, node)
+    say(f"{node} is back.")
+
+
+@app.command("inventory")
+def inventory(name: NameArgument) -> None:
+    """Print the path of the lab's Ansible inventory.
+
+    \b
+    Example:
+      ansible-playbook -i "$(provision lab inventory demo)" playbooks/site.yml
+    """
+    from provision.lab import manager
+
+    typer.echo(manager.inventory_path(name))
+
+
+@app.command("power")
+def power(name: NameArgument, node: NodeArgument, switch: SwitchArgument) -> None:
+    """Pull a node's power at once, or give it back.
+
+    \b
+    Examples:
+      provision lab power demo demo-2 off
+      provision lab power demo demo-2 on
+    """
+    from provision.lab import manager
+
+    on = _is_on(switch)
+    manager.power(name, node, on=on)
+    say(f"{node} runs again." if on else f"{node} is off.")
+
+
+@app.command("link")
+def link(name: NameArgument, node: NodeArgument, switch: SwitchArgument) -> None:
+    """Cut a node off all its networks, or connect it again.
+
+    \b
+    Examples:
+      provision lab link demo demo-2 off
+      provision lab link demo demo-2 on
+    """
+    from provision.lab import manager
+
+    on = _is_on(switch)
+    manager.link(name, node, up=on)
+    say(f"{node} is connected." if on else f"{node} is cut off.")
+
+
+def _is_on(switch: str) -> bool:
+    from provision.errors import UsageError
+
+    if switch not in {"on", "off"}:
+        raise UsageError(f"{switch!r} is neither on nor off", remedy="Say on or off.")
+    return switch == "on"
+
+
+def _row(report: LabReport) -> list[str]:
+    spec = report.spec
+    running = sum(node.state.value == "running" for node in report.nodes)
+    machine = f", SIMULATED {spec.machine}" if spec.machine else ""
+    state = "up" if report.healthy else f"needs repair (provision lab up {spec.name})"
+    return [spec.name, spec.driver.value, spec.distro, f"{running}/{spec.nodes}", state + machine]
+
+
+def _show(report: LabReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.document())
+        return
+    rows = [[node.name, f"{node.address}:{node.port}", node.state.value] for node in report.nodes]
+    typer.echo(table(["NODE", "SSH", "STATE"], rows))
+    for name, running in report.services:
+        typer.echo(f"service {name}: {'running' if running else 'stopped'}")
+    for item in report.simulated:
+        typer.echo(item if "SIMULATED" in item else f"SIMULATED: {item}")
+    typer.echo(f"inventory: {report.inventory}")

@@ -1,0 +1,254 @@
+"""Labs as a whole: nodes by a driver, services beside them, an inventory, and one folder that remembers it all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+from provision.errors import LabError, ProvisionError
+from provision.lab import state
+from provision.lab.access import ssh_argv
+from provision.lab.base import DriverName, LabDriver, LabNode, LabSpec, NodeState, Progress
+from provision.lab.hardware import install_hardware
+from provision.lab.inventory_file import inventory_of, write_inventory
+
+if TYPE_CHECKING:
+    from provision.lab.services import Services
+
+__all__ = [
+    "LabReport",
+    "Wishes",
+    "down",
+    "inventory_path",
+    "link",
+    "list_labs",
+    "power",
+    "reboot",
+    "ssh_command",
+    "status",
+    "up",
+]
+
+DISTROS = ("debian12", "debian13")
+_MOST_NODES = 64
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What ``lab up`` asks for; None is what the lab has already, or the default of a new one."""
+
+    driver: DriverName | None = None
+    nodes: int | None = None
+    distro: str | None = None
+    machine: str | None = None
+
+
+@dataclass(frozen=True)
+class LabReport:
+    """A lab as it is now."""
+
+    spec: LabSpec
+    nodes: tuple[LabNode, ...]
+    inventory: Path
+    simulated: tuple[str, ...]
+    services: tuple[tuple[str, bool], ...] = ()
+    """Name of each service and whether it runs."""
+
+    @property
+    def healthy(self) -> bool:
+        """True when all nodes and services run and there is an inventory."""
+        nodes = all(node.state is NodeState.RUNNING for node in self.nodes)
+        return nodes and all(running for _, running in self.services) and self.inventory.exists()
+
+    def document(self) -> dict[str, Any]:
+        """The report as ``--json`` prints it."""
+        return {
+            "name": self.spec.name,
+            "driver": self.spec.driver.value,
+            "distro": self.spec.distro,
+            "machine": self.spec.machine,
+            "simulated": list(self.simulated),
+            "nodes": [
+                {"name": node.name, "address": node.address, "port": node.port, "state": node.state.value}
+                for node in self.nodes
+            ],
+            "services": [{"name": name, "running": running} for name, running in self.services],
+            "inventory": str(self.inventory),
+        }
+
+
+def up(name: str, wishes: Wishes, progress: Progress) -> LabReport:
+    """Make a lab, or repair the one that is there: start what is stopped, make what is missing.
+
+    Raises:
+        LabError: the lab exists and was made otherwise than `wishes` asks, or a step failed.
+    """
+    folder = state.lab_folder(name)
+    with state.locked(name, f"lab up {name}"):
+        spec = _spec(name, wishes, state.load_spec(folder))
+        _check(spec)
+        state.save_spec(folder, spec)
+        driver = _driver(spec.driver)
+        nodes = driver.up(spec, folder, progress)
+        services = _services()
+        info = services.up(spec, folder, _listen(spec, folder, driver), driver.host_address(spec, folder), progress)
+        install_hardware(folder, nodes, services.hardware_packages(spec), progress)
+        write_inventory(spec, folder, nodes, info)
+    return status(name)
+
+
+def status(name: str) -> LabReport:
+    """Look at a lab; changes nothing."""
+    spec, folder = _existing(name)
+    services = _services()
+    info = services.info(folder)
+    return LabReport(
+        spec=spec,
+        nodes=tuple(_driver(spec.driver).nodes(spec, folder)),
+        inventory=inventory_of(folder),
+        simulated=tuple(info.simulated) if info else (),
+        services=tuple((service.name, service.running) for service in services.status(folder)),
+    )
+
+
+def list_labs() -> list[LabReport | ProvisionError]:
+    """Look at all labs; one that cannot be looked at is its error, with the lab's name as the node."""
+    reports: list[LabReport | ProvisionError] = []
+    for name in state.known_labs():
+        try:
+            reports.append(status(name))
+        except ProvisionError as error:
+            reports.append(LabError(error.message, node=name, remedy=error.remedy))
+    return reports
+
+
+def down(name: str, progress: Progress) -> bool:
+    """Remove a lab and all that belongs to it; return whether there was one. A half-made lab is removed too."""
+    folder = state.lab_folder(name)
+    with state.locked(name, f"lab down {name}"):
+        existed = folder.exists()
+        for spec in _specs_to_remove(name, folder):
+            _driver(spec.driver).down(spec, folder, progress)
+        _services().down(folder)
+        if existed:
+            shutil.rmtree(folder)
+    return existed
+
+
+def inventory_path(name: str) -> Path:
+    """Return the inventory of a lab that is up."""
+    _, folder = _existing(name)
+    path = inventory_of(folder)
+    if not path.exists():
+        raise LabError(f"lab {name} is half-made and has no inventory yet", remedy=f"provision lab up {name}")
+    return path
+
+
+def reboot(name: str, node: str) -> None:
+    """Restart a node the orderly way and wait until it is back."""
+    spec, folder = _existing(name)
+    _driver(spec.driver).reboot(spec, folder, _named(spec, folder, node).name)
+
+
+def power(name: str, node: str, *, on: bool) -> None:
+    """Pull a node's power, or give it back."""
+    spec, folder = _existing(name)
+    _driver(spec.driver).power(spec, folder, _named(spec, folder, node).name, on=on)
+
+
+def link(name: str, node: str, *, up: bool) -> None:
+    """Cut a node off its networks, or connect it again."""
+    spec, folder = _existing(name)
+    _driver(spec.driver).link(spec, folder, _named(spec, folder, node).name, up=up)
+
+
+def ssh_command(name: str, node: str | None, words: Sequence[str]) -> list[str]:
+    """The ssh command that logs in to a node (default: the first), with the key and the host key of the lab."""
+    spec, folder = _existing(name)
+    target = _named(spec, folder, node)
+    if target.state is not NodeState.RUNNING:
+        raise LabError(f"the node is {target.state.value}", node=target.name, remedy=f"provision lab up {name}")
+    return ssh_argv(folder, target, *words)
+
+
+def _spec(name: str, wishes: Wishes, recorded: LabSpec | None) -> LabSpec:
+    """What to make: the recorded lab when the wishes fit it, else a new one of wishes and defaults."""
+    base = recorded or LabSpec(name=name, driver=DriverName.VM, nodes=2)
+    wanted = replace(base, **{key: value for key, value in vars(wishes).items() if value is not None})
+    if recorded is not None and wanted != recorded:
+        raise LabError(
+            f"lab {name} exists with {_words(recorded)}; asked for: {_words(wanted)}",
+            remedy=f"Remove it first (provision lab down {name}), choose another name, or repeat its own options.",
+        )
+    return wanted
+
+
+def _words(spec: LabSpec) -> str:
+    machine = f" --machine {spec.machine}" if spec.machine else ""
+    return f"--driver {spec.driver} --nodes {spec.nodes} --distro {spec.distro}{machine}"
+
+
+def _check(spec: LabSpec) -> None:
+    """Refuse what cannot work before anything is made."""
+    if not 1 <= spec.nodes <= _MOST_NODES:
+        raise LabError(f"a lab has 1 to {_MOST_NODES} nodes, not {spec.nodes}")
+    if spec.distro not in DISTROS:
+        raise LabError(f"the lab has no distribution called {spec.distro}", remedy=f"It has: {', '.join(DISTROS)}.")
+    if spec.machine is not None:
+        from provision.lab.machines import load
+
+        load(spec.machine)
+
+
+def _existing(name: str) -> tuple[LabSpec, Path]:
+    folder = state.lab_folder(name)
+    spec = state.load_spec(folder)
+    if spec is None:
+        labs = ", ".join(state.known_labs()) or "none"
+        raise LabError(f"there is no lab called {name} (labs: {labs})", remedy=f"provision lab up {name}")
+    return spec, folder
+
+
+def _named(spec: LabSpec, folder: Path, node: str | None) -> LabNode:
+    nodes = _driver(spec.driver).nodes(spec, folder)
+    for each in nodes:
+        if node is None or each.name == node:
+            return each
+    names = ", ".join(each.name for each in nodes)
+    raise LabError(f"lab {spec.name} has no node called {node}", remedy=f"Its nodes: {names}.")
+
+
+def _specs_to_remove(name: str, folder: Path) -> list[LabSpec]:
+    """The recorded lab; when the record is lost or damaged, whatever either driver may have made under that name."""
+    try:
+        spec = state.load_spec(folder)
+    except LabError:
+        spec = None
+    return [spec] if spec is not None else [LabSpec(name=name, driver=driver, nodes=0) for driver in DriverName]
+
+
+def _listen(spec: LabSpec, folder: Path, driver: LabDriver) -> list[str]:
+    """Where the services listen: loopback, which vm nodes see as 10.0.2.2, and the bridge of container nodes."""
+    bridge = [driver.host_address(spec, folder)] if spec.driver is DriverName.CONTAINER else []
+    return ["127.0.0.1", *bridge]
+
+
+def _driver(name: DriverName) -> LabDriver:
+    if name is DriverName.VM:
+        from provision.lab.vm import VmDriver
+
+        return VmDriver()
+    if name is DriverName.CONTAINER:
+        from provision.lab.containers import ContainerDriver
+
+        return ContainerDriver()
+    assert_never(name)
+
+
+def _services() -> Services:
+    from provision.lab.services import Services
+
+    return Services()
