@@ -1,0 +1,84 @@
+"""From mpirun's tagged output to whole lines, each with the rank that wrote it."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["RankLines"]
+
+_TAG = re.compile(rb"\[(?:[^\[\],\s]*,)?(\d{1,7})\]<(stdout|stderr|stddiag)>: ?")
+_TAG_LIMIT = 160
+"""No tag is longer; a cut-off piece of this length at the end of a chunk may still become one."""
+_LINE_LIMIT = 1 << 20
+"""A longer line is given out in pieces, so that output without newlines cannot fill the memory."""
+
+Line = tuple[str, bytes]
+
+
+class RankLines:
+    """Takes mpirun's stdout or stderr in pieces and gives back lines ``[rank] text``.
+
+    Open MPI puts a tag before each piece that a rank wrote, and pieces of several ranks may share a line.
+    Here every rank's pieces are put together again, and only whole lines come out.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._rest = b""
+        self._owner: tuple[int, str] | None = None
+        self._lines: dict[tuple[int, str] | None, bytes] = {}
+
+    def feed(self, data: bytes) -> list[Line]:
+        """Take the next piece; return the lines that are whole now, as ``("stdout"|"stderr", line)``."""
+        data = self._rest + data
+        keep = self._possible_tag(data)
+        self._rest, data = (data[keep:], data[:keep])
+        return self._take(data)
+
+    def end(self) -> list[Line]:
+        """Return what is left: the last lines that did not end with a newline."""
+        lines = self._take(self._rest)
+        self._rest = b""
+        lines += [self._line(owner, text) for owner, text in self._lines.items() if text]
+        self._lines.clear()
+        return lines
+
+    @staticmethod
+    def _possible_tag(data: bytes) -> int:
+        """Where the part begins that may be the first half of a tag; the end of `data` when there is none."""
+        tail = max(0, len(data) - _TAG_LIMIT)
+        start = data.rfind(b"[", tail)
+        if start < 0 or b"\n" in data[start:]:
+            return len(data)
+        whole = _TAG.match(data, start)
+        if whole:
+            return start if whole.end() == len(data) else len(data)
+        return start if re.fullmatch(rb"\[[^\[\]\s]*(\](<[a-z]*(>:?)?)?)?", data[start:]) else len(data)
+
+    def _take(self, data: bytes) -> list[Line]:
+        lines: list[Line] = []
+        position = 0
+        for tag in _TAG.finditer(data):
+            lines += self._add(data[position : tag.start()])
+            self._owner = (int(tag[1]), "stdout" if tag[2] == b"stdout" else "stderr")
+            position = tag.end()
+        return lines + self._add(data[position:])
+
+    def _add(self, text: bytes) -> list[Line]:
+        """Text up to a newline belongs to the last tag; after a newline without a tag, mpirun itself speaks."""
+        lines: list[Line] = []
+        while text:
+            head, newline, text = text.partition(b"\n")
+            line = self._lines.pop(self._owner, b"") + head
+            if newline or len(line) > _LINE_LIMIT:
+                lines.append(self._line(self._owner, line))
+                self._owner = None if newline else self._owner
+            elif line:
+                self._lines[self._owner] = line
+        return lines
+
+    def _line(self, owner: tuple[int, str] | None, text: bytes) -> Line:
+        if owner is None:
+            return self._stream, text + b"\n"
+        rank, stream = owner
+        return stream, b"[%d] %b\n" % (rank, text)

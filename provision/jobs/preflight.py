@@ -1,0 +1,197 @@
+"""What is looked at on the nodes before a job starts, so that a missing program is said and not guessed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.commands.docker import exec_argv
+from provision.commands.mpirun import SUPPORTED, parse_version
+from provision.commands.shell import join, script_argument
+from provision.commands.ssh import explain_ssh
+from provision.connectors import Connector, each
+from provision.errors import LaunchError, ProvisionError
+from provision.jobs.request import JobRequest
+from provision.model import CommandResult
+
+__all__ = ["Container", "check_logins", "check_nodes", "logins_script", "node_script", "parse_node", "read_logins"]
+
+SSH_CONFIG = "/etc/provision/ssh/ssh_config"
+_SECONDS = 120
+_SEPARATOR = "provision-login"
+
+
+@dataclass(frozen=True)
+class Container:
+    """One node's training container as a job finds it."""
+
+    version: int
+    """Open MPI's major version."""
+    mpirun: str
+    """Where mpirun is."""
+    root: bool
+    library_path: bool
+    """LD_LIBRARY_PATH is set in the container."""
+
+
+def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Container]:
+    """Look into the containers of all `names` at once; LaunchError names every node that cannot take the job."""
+    results = each(
+        [request.nodes[name] for name in names],
+        lambda connector: _look(connector, request),
+    )
+    problems = {name: value for name, value in results.items() if isinstance(value, ProvisionError)}
+    if problems:
+        raise _together(problems)
+    found = {name: value for name, value in results.items() if isinstance(value, Container)}
+    _same_version(found)
+    return found
+
+
+def _look(connector: Connector, request: JobRequest) -> Container:
+    container = request.container(connector.name)
+    result = connector.run(node_script(container, request.command, request.directory), timeout=_SECONDS)
+    return parse_node(connector.name, container, result, request)
+
+
+def node_script(container: str, command: Sequence[str], directory: str | None) -> str:
+    """A script for the node that asks its container for everything a job needs, in one `docker exec`."""
+    script = script_argument(command) or ""
+    inner = "\n".join(
+        [
+            'echo "uid=$(id -u)"',
+            'echo "mpirun=$(command -v mpirun)"',
+            'echo "version=$(mpirun --version 2>&1 | head -n 1)"',
+            'echo "library_path=${LD_LIBRARY_PATH:+1}"',
+            f"cd {shlex.quote(directory)} 2>/dev/null || {{ echo workdir=missing; exit 0; }}" if directory else "",
+            f'echo "program=$(command -v -- {shlex.quote(command[0])})"',
+            f"[ -z {shlex.quote(script)} ] || [ -e {shlex.quote(script)} ] || echo script=missing",
+        ]
+    )
+    return join(exec_argv(container, ["sh", "-c", inner]))
+
+
+def parse_node(node: str, container: str, result: CommandResult, request: JobRequest) -> Container:
+    """Judge what `node_script` printed; LaunchError when the job cannot run there."""
+    if not result.ok:
+        raise _no_container(node, container, result)
+    said = dict(line.partition("=")[::2] for line in result.stdout.splitlines() if "=" in line)
+    version = parse_version(said.get("version", ""))
+    if not said.get("mpirun") or version is None:
+        raise LaunchError(
+            f"there is no Open MPI in the container {container}: mpirun "
+            + (f"says {said['version']!r}" if said.get("mpirun") else "was not found"),
+            node=node,
+            remedy="use a training image with Open MPI 4 or 5 (training_image_reference)",
+        )
+    if version not in SUPPORTED:
+        raise LaunchError(
+            f"Open MPI {version} in the container {container} is not supported", node=node, remedy="use version 4 or 5"
+        )
+    _check_command(node, container, said, request)
+    return Container(version, said["mpirun"], said.get("uid") == "0", bool(said.get("library_path")))
+
+
+def _check_command(node: str, container: str, said: Mapping[str, str], request: JobRequest) -> None:
+    bring = "copy it to every container with --sync DIR, mount it (training_container_mounts), or put it in the image"
+    if said.get("workdir") == "missing":
+        raise LaunchError(
+            f"the directory {request.directory} does not exist in the container {container}", node=node, remedy=bring
+        )
+    if not said.get("program"):
+        raise LaunchError(
+            f"the program {request.command[0]} was not found in the container {container}", node=node, remedy=bring
+        )
+    if said.get("script") == "missing":
+        raise LaunchError(
+            f"the file {request.command[1]} was not found in the container {container}", node=node, remedy=bring
+        )
+
+
+def _no_container(node: str, container: str, result: CommandResult) -> LaunchError:
+    text = result.stderr + result.stdout
+    if "No such container" in text or "is not running" in text:
+        state = "is not running" if "is not running" in text else "does not exist"
+        return LaunchError(f"the container {container} {state}", node=node, remedy="`provision apply` starts it")
+    if "docker: not found" in text or "docker: command not found" in text:
+        return LaunchError("docker is not installed", node=node, remedy="`provision apply` installs it")
+    return LaunchError(
+        f"the container {container} cannot be used",
+        node=node,
+        remedy="`provision verify` says what is wrong with it",
+        output=result.last_lines(),
+    )
+
+
+def _together(problems: Mapping[str, ProvisionError]) -> LaunchError:
+    """One error for all nodes that cannot take the job; each is named with its own reason."""
+    first = next(iter(problems.values()))
+    if len(problems) == 1:
+        return LaunchError(first.message, node=first.node, remedy=first.remedy, output=first.output)
+    lines = "\n".join(str(error) for error in problems.values())
+    names = ", ".join(problems)
+    return LaunchError(f"the job cannot start on {len(problems)} nodes: {names}", remedy=first.remedy, output=lines)
+
+
+def _same_version(found: Mapping[str, Container]) -> None:
+    versions = {container.version for container in found.values()}
+    if len(versions) > 1:
+        said = ", ".join(f"{name} has {container.version}" for name, container in found.items())
+        raise LaunchError(
+            f"the containers have different major versions of Open MPI: {said}",
+            remedy="give all nodes the same image: `provision apply`",
+        )
+
+
+def check_logins(connector: Connector, request: JobRequest, others: Sequence[str]) -> None:
+    """Log in from the head's container to each other node's, as mpirun will; LaunchError names who is not reached."""
+    if not others:
+        return
+    result = connector.run(logins_script(request.container(request.head), others), timeout=_SECONDS)
+    failed = read_logins(result.stdout, others)
+    problems: dict[str, ProvisionError] = {name: _login_problem(request.head, name, failed[name]) for name in failed}
+    if problems:
+        raise _together(problems)
+
+
+def logins_script(container: str, others: Sequence[str]) -> str:
+    """A script for the head node: all logins at once, inside its container."""
+    inner = (
+        f"for n in {join(others)}; do ("
+        f' said=$(ssh -F {SSH_CONFIG} -o ConnectTimeout=10 "$n" true </dev/null 2>&1); code=$?;'
+        f' printf \'{_SEPARATOR} %s %s\\n%s\\n\' "$n" "$code" "$(printf %s "$said" | tail -c 2000)"'
+        " ) & done; wait"
+    )
+    return join(exec_argv(container, ["sh", "-c", inner]))
+
+
+def read_logins(text: str, others: Sequence[str]) -> dict[str, str]:
+    """Return the nodes that could not be reached and what ssh said about each."""
+    said: dict[str, str] = {}
+    reached: set[str] = set()
+    name = ""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] == _SEPARATOR:  # noqa: PLR2004 - the mark, the node, the exit status
+            name = words[1]
+            said[name] = ""
+            reached |= {name} if words[2] == "0" else set()
+        elif name:
+            said[name] += line + "\n"
+    return {other: said.get(other, "") for other in others if other not in reached}
+
+
+def _login_problem(head: str, name: str, said: str) -> LaunchError:
+    problem = explain_ssh(said)
+    again = "`provision apply --only container_ssh` exchanges the keys again"
+    sentences = {
+        "unknown-key": f"the known_hosts of the container on {head} has no host key of {name}'s container",
+        "changed-key": f"{name}'s container shows another host key than the one that the container on {head} knows",
+        "login": f"{name}'s container refuses the key of the container on {head}",
+        "resolve": f"the container on {head} cannot resolve the name {name}",
+        "refused": f"sshd in {name}'s container does not answer the container on {head}: connection refused",
+        "timeout": f"sshd in {name}'s container does not answer the container on {head} over the data network",
+    }
+    text = sentences.get(problem.kind, f"the container on {head} cannot log in to {name}'s container")
+    return LaunchError(text, node=name, remedy=again, output=said.strip())

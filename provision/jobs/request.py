@@ -1,0 +1,105 @@
+"""What a job is asked to be, and whether it fits."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provision.errors import LaunchError
+from provision.hostfiles import HostEntry
+from provision.model import Node, Secret
+
+__all__ = ["JobRequest", "new_job_id", "rank_count", "slot_table", "used_entries"]
+
+MPI_CONTAINER = "provision-training"
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """One job: what runs, on which nodes, with how many ranks."""
+
+    command: tuple[str, ...]
+    entries: tuple[HostEntry, ...]
+    """The usable nodes in the order of the host file."""
+    nodes: Mapping[str, Node]
+    """Inventory name -> node, for every entry and the head."""
+    head: str
+    """The node whose container starts mpirun."""
+    containers: Mapping[str, str] = field(default_factory=dict)
+    """Inventory name -> name of its training container."""
+    networks: tuple[str, ...] = ()
+    ranks: int | None = None
+    workdir: str | None = None
+    sync: Path | None = None
+    environment: Mapping[str, Secret] = field(default_factory=dict)
+    job: str = ""
+
+    def container(self, node: str) -> str:
+        """Name of the training container on `node`."""
+        return self.containers.get(node, MPI_CONTAINER)
+
+    @property
+    def directory(self) -> str | None:
+        """Where every rank starts: what was asked for, else the synced directory, else the container's own."""
+        return self.workdir or (str(self.sync) if self.sync else None)
+
+
+def new_job_id() -> str:
+    """A fresh id; it marks every process of the job."""
+    return secrets.token_hex(6)
+
+
+def rank_count(entries: Sequence[HostEntry], wanted: int | None) -> int:
+    """Return the number of ranks to start; LaunchError with the table of slots when they do not fit."""
+    total = sum(entry.slots for entry in entries)
+    if not entries or total == 0:
+        raise LaunchError(
+            "no node can take ranks", remedy="`provision verify` says what each node lacks; `provision apply` mends it"
+        )
+    if wanted is None:
+        return total
+    if wanted < 1:
+        raise LaunchError(f"{wanted} ranks were asked for", remedy="ask for at least one")
+    if wanted > total:
+        raise LaunchError(
+            f"{wanted} ranks were asked for, but the nodes have {total} slot{'s' * (total != 1)}",
+            remedy=f"ask for at most {total} (-n {total}), add nodes, or raise cluster_slots of nodes without GPUs",
+            output=slot_table(entries),
+        )
+    return wanted
+
+
+def slot_table(entries: Sequence[HostEntry]) -> str:
+    """The slots of each node, and what a slot is there."""
+    width = max(len("node"), *(len(entry.name) for entry in entries))
+    rows = [f"{'node':<{width}}  slots  of"]
+    rows += [f"{entry.name:<{width}}  {entry.slots:>5}  {entry.kind}" for entry in entries]
+    return "\n".join([*rows, f"{'total':<{width}}  {sum(entry.slots for entry in entries):>5}"])
+
+
+def used_entries(entries: Sequence[HostEntry], ranks: int) -> list[HostEntry]:
+    """The entries that get ranks when slots are filled in order."""
+    used = []
+    for entry in entries:
+        if ranks <= 0:
+            break
+        if entry.slots > 0:
+            used.append(entry)
+            ranks -= entry.slots
+    return used
+
+
+def networks_of(entries: Sequence[HostEntry], networks: Sequence[str]) -> tuple[str, ...]:
+    """The data networks that hold at least one node's data address; all of them when none does."""
+    fitting = tuple(network for network in networks if any(_inside(entry.address, network) for entry in entries))
+    return fitting or tuple(networks)
+
+
+def _inside(address: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False

@@ -1,0 +1,195 @@
+"""Run one MPI job over the containers of many nodes, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.commands.docker import exec_argv
+from provision.commands.mpirun import Launch, interfaces, mpirun_argv
+from provision.commands.shell import join
+from provision.connectors import connect, each
+from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
+from provision.hostfiles import openmpi
+from provision.jobs.output import RankLines
+from provision.jobs.preflight import Container, check_logins, check_nodes
+from provision.jobs.request import JobRequest, networks_of, rank_count, used_entries
+from provision.jobs.session import FILES, Ending, Session
+
+__all__ = ["Plan", "dry_run", "prepare", "run"]
+
+_SIGNALLED = 128
+_USR_BIN = ("/usr/bin/mpirun", "/usr/local/bin/mpirun", "/bin/mpirun")
+
+_LAUNCHER = """cat >"$1" && file=$1 && shift || exit 125
+"$@" </dev/null
+code=$?
+rm -f "$file"
+exit $code"""
+
+Write = Callable[[str, bytes], None]
+"""Takes ``("stdout"|"stderr", line)``."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job that is ready to start."""
+
+    request: JobRequest
+    argv: tuple[str, ...]
+    hostfile: str
+    used: tuple[str, ...]
+    """Names of the nodes that get ranks."""
+
+
+def prepare(request: JobRequest) -> Plan:
+    """Check that the job fits and that every node can take it; LaunchError when not, and nothing has been started."""
+    ranks = rank_count(request.entries, request.ranks)
+    used = tuple(entry.name for entry in used_entries(request.entries, ranks))
+    containers = check_nodes(request, tuple(dict.fromkeys((request.head, *used))))
+    return Plan(request, tuple(_argv(request, containers[request.head], ranks)), openmpi.render(request.entries), used)
+
+
+def dry_run(plan: Plan) -> str:
+    """The command as one shell line, then the host file."""
+    return f"{join(plan.argv)}\n# hostfile\n{plan.hostfile}"
+
+
+def run(plan: Plan, write: Write) -> int:
+    """Start the job, pass its output on line by line, and return its exit code.
+
+    Ctrl-C ends the job in good order; if this process dies or the network is cut, the supervisor on the head node
+    ends it instead.
+    """
+    request = plan.request
+    head = connect(request.nodes[request.head])
+    try:
+        check_logins(head, request, _others(plan))
+        session = Session(head, _spec(plan))
+        try:
+            ending = _follow(session, write)
+        except ProvisionError:
+            _end_everywhere(plan)
+            raise
+        finally:
+            session.close()
+    except ConnectionFailed as error:
+        if "lost" in error.message:
+            raise
+        raise LaunchError(error.message, node=error.node, remedy=error.remedy, output=error.output) from error
+    finally:
+        head.close()
+    return _exit_code(ending)
+
+
+def _follow(session: Session, write: Write) -> Ending:
+    """Pass the output on until the job has ended."""
+    lines = {name: RankLines(name) for name in ("stdout", "stderr")}
+    with _signals(session) as caught:
+        for stream, data in session.frames():
+            for name, line in lines[stream].feed(data):
+                write(name, line)
+        for reader in lines.values():
+            for name, line in reader.end():
+                write(name, line)
+    if caught:
+        raise Interrupted("interrupted; the job was ended on all its nodes")
+    if session.ending is None:
+        raise LaunchError("the job ended without saying how")
+    return session.ending
+
+
+@contextlib.contextmanager
+def _signals(session: Session) -> Iterator[list[int]]:
+    """Make the first Ctrl-C, SIGTERM or SIGHUP a request to end the job; the second leaves at once."""
+    caught: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        caught.append(number)
+        if len(caught) > 1:
+            raise KeyboardInterrupt
+        session.stop()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit_code(ending: Ending) -> int:
+    if ending.left:
+        said = "\n".join(f"{name}: {text}" for name, text in ending.left.items())
+        raise ProvisionError(
+            f"the job is over, but something of it is left on {', '.join(ending.left)}",
+            remedy="look at these processes on the node",
+            output=said,
+        )
+    if ending.reason is not None or ending.code is None:
+        raise ConnectionFailed(f"the connection to the job was lost ({ending.reason}); the job was ended")
+    return ending.code if ending.code >= 0 else _SIGNALLED - ending.code
+
+
+def _argv(request: JobRequest, container: Container, ranks: int) -> list[str]:
+    addresses = [entry.address for entry in request.entries]
+    names = ["PATH", *(["LD_LIBRARY_PATH"] if container.library_path else []), *request.environment]
+    launch = Launch(
+        version=container.version,
+        ranks=ranks,
+        hostfile=f"/tmp/provision-{request.job}.hostfile",  # noqa: S108 - in the container; the name is random
+        command=request.command,
+        job=request.job,
+        networks=interfaces(networks_of(request.entries, request.networks), addresses),
+        root=container.root,
+        environment=tuple(dict.fromkeys(names)),
+        workdir=request.directory,
+        program="mpirun" if container.mpirun in _USR_BIN else container.mpirun,
+    )
+    return mpirun_argv(launch)
+
+
+def _others(plan: Plan) -> list[str]:
+    return [name for name in plan.used if name != plan.request.head]
+
+
+def _spec(plan: Plan) -> dict[str, Any]:
+    request = plan.request
+    container = request.container(request.head)
+    hostfile = f"/tmp/provision-{request.job}.hostfile"  # noqa: S108
+    visible = {"PROVISION_JOB": request.job, "PROVISION_NODE": request.head}
+    launcher = ["sh", "-c", _LAUNCHER, "sh", hostfile, *plan.argv]
+    reach = ["ssh", "-F", "/etc/provision/ssh/ssh_config", "-o", "ConnectTimeout=5", "@NODE@", "sh"]
+    return {
+        "id": request.job,
+        "head": request.head,
+        "others": _others(plan),
+        "argv": exec_argv(
+            container, launcher, stdin=True, environment=visible, environment_names=tuple(request.environment)
+        ),
+        "environment": {name: value.reveal() for name, value in request.environment.items()},
+        "hostfile": plan.hostfile,
+        "reap": reap_script(),
+        "reach": exec_argv(container, reach, stdin=True),
+        "tidy": exec_argv(container, ["rm", "-f", hostfile]),
+        "grace_seconds": 3,
+    }
+
+
+def reap_script() -> str:
+    """The script that ends what is left of a job on the machine it runs on."""
+    return (FILES / "reap.sh").read_text(encoding="utf-8")
+
+
+def _end_everywhere(plan: Plan) -> Mapping[str, object]:
+    """When the supervisor is lost: end what can be reached of the job through our own connections."""
+    script = f"job={plan.request.job}; grace=3; term=1\n{reap_script()}"
+    nodes = [plan.request.nodes[name] for name in dict.fromkeys((plan.request.head, *plan.used))]
+    return each(nodes, lambda connector: connector.run(script, timeout=30))

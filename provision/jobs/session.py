@@ -1,0 +1,145 @@
+"""Our end of the supervisor: its start, the beats that keep the job alive, and what comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.connectors import Connector, RemoteProcess
+from provision.errors import ConnectionFailed, LaunchError, ProvisionError
+
+__all__ = ["Ending", "Session"]
+
+BEAT_SECONDS = 5.0
+SILENCE_SECONDS = 30
+"""The supervisor ends the job after this long without a beat."""
+_ANSWER_SECONDS = 45.0
+
+FILES = Path(__file__).parent / "files"
+
+_LOADER = """
+command -v python3 >/dev/null 2>&1 || {{ echo "there is no python3 on this node" >&2; exit 127; }}
+exec python3 -c '
+import os
+code = b""
+while len(code) < {length}:
+    piece = os.read(0, {length} - len(code))
+    if not piece:
+        raise SystemExit(1)
+    code += piece
+exec(compile(code, "supervisor.py", "exec"))'
+"""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the job ended."""
+
+    code: int | None
+    """The launcher's exit status, negative for a signal; None when it never ended by itself."""
+    reason: str | None
+    """None when the job ended by itself; else ``client``, ``silence``, ``stop`` or ``signal``."""
+    left: dict[str, str] = field(default_factory=dict)
+    """Node -> processes of the job that could not be ended there."""
+
+
+class Session:
+    """One supervised job; iterate over `frames`, and send `stop` to end it early."""
+
+    def __init__(self, connector: Connector, spec: dict[str, Any]) -> None:
+        self._node = connector.name
+        self._process: RemoteProcess = connector.start(_LOADER.format(length=len(_supervisor())))
+        self._process.write(_supervisor() + json.dumps(spec | {"silence_seconds": SILENCE_SECONDS}).encode() + b"\n")
+        self._heard = time.monotonic()
+        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._errors = b""
+        self.started = False
+        self.ending: Ending | None = None
+        threading.Thread(target=self._beat, daemon=True, name="beat").start()
+
+    def frames(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the job's output as ``("stdout"|"stderr", piece)`` until it ends; then `ending` says how.
+
+        ConnectionFailed when the supervisor is lost before it said how the job ended.
+        """
+        pending = b""
+        for stream, chunk in self._process.output():
+            if stream == "stderr":
+                self._errors = (self._errors + chunk)[-4000:]
+                continue
+            self._heard = time.monotonic()
+            pending += chunk
+            while (frame := _next_frame(pending)) is not None:
+                kind, data, pending = frame
+                yield from self._take(kind, data)
+                self._heard = time.monotonic()
+        self._orders.put("over")
+        if self.ending is None:
+            raise self._lost()
+
+    def stop(self) -> None:
+        """Ask for the end of the job; `frames` goes on until it has ended. May be called by a signal handler."""
+        self._orders.put("stop")
+
+    def close(self) -> None:
+        """Drop the connection; a job that still runs is ended by the supervisor."""
+        self._orders.put("over")
+        self._process.close()
+
+    def _take(self, kind: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+        if kind in ("o", "e"):
+            yield ("stdout" if kind == "o" else "stderr"), data
+        elif kind == "s":
+            self.started = True
+        elif kind == "x":
+            self.ending = Ending(**json.loads(data))
+
+    def _beat(self) -> None:
+        """Beat until the job is over; a supervisor that stays silent is given up, its node being cut off."""
+        order = "beat"
+        while order != "over":
+            with contextlib.suppress(ProvisionError):
+                self._process.write(order.encode() + b"\n")
+            if time.monotonic() - self._heard > _ANSWER_SECONDS:
+                self._process.close()
+                return
+            try:
+                order = self._orders.get(timeout=BEAT_SECONDS)
+            except queue.Empty:
+                order = "beat"
+
+    def _lost(self) -> ProvisionError:
+        said = self._errors.decode(errors="replace").strip()
+        if not self.started:
+            return LaunchError(
+                "the supervisor of the job could not start",
+                node=self._node,
+                remedy="the head node needs python3 and docker; `provision verify` checks both",
+                output=said,
+            )
+        return ConnectionFailed(
+            "the connection to the job was lost; what can be reached of it is being ended",
+            node=self._node,
+            remedy="check the node and start the job again",
+            output=said,
+        )
+
+
+def _supervisor() -> bytes:
+    return (FILES / "supervisor.py").read_bytes()
+
+
+def _next_frame(data: bytes) -> tuple[str, bytes, bytes] | None:
+    head, newline, rest = data.partition(b"\n")
+    if not newline:
+        return None
+    kind, _, length = head.decode().partition(" ")
+    size = int(length)
+    return (kind, rest[:size], rest[size:]) if len(rest) >= size else None

@@ -1,0 +1,107 @@
+"""Test doubles that are part of the package: a node that answers from a table, and a cluster made of names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from provision.errors import ConnectionFailed
+from provision.model import Cluster, CommandResult, Connection, Node
+
+__all__ = ["FakeConnector", "FakeProcess", "make_cluster", "make_node"]
+
+Answer = CommandResult | str | Callable[[str, bytes], CommandResult] | Exception
+
+
+class FakeProcess:
+    """A command that has its whole output ready and remembers what it was given."""
+
+    def __init__(self, result: CommandResult) -> None:
+        self.result = result
+        self.stdin = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        """Remember `data`."""
+        self.stdin += data
+
+    def close_stdin(self) -> None:
+        """Nothing waits for it."""
+
+    def output(self) -> Iterator[tuple[str, bytes]]:
+        """Yield all of stdout, then all of stderr."""
+        for name, text in (("stdout", self.result.stdout), ("stderr", self.result.stderr)):
+            if text:
+                yield name, text.encode()
+
+    def wait(self) -> int:
+        """Return the exit status."""
+        return self.result.exit_code
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+
+class FakeConnector:
+    """Answers scripts from a table: the first key that the script contains gives the answer.
+
+    An answer is a result, a text (stdout with exit 0), a function of script and input, or an error to raise.
+    A script that no key fits raises ConnectionFailed, so that a test cannot pass by accident.
+    """
+
+    reason = "a test double"
+
+    def __init__(self, answers: Mapping[str, Answer] | None = None, name: str = "node1") -> None:
+        self.name = name
+        self.answers = dict(answers or {})
+        self.scripts: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.closed = False
+
+    def run(
+        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+    ) -> CommandResult:
+        """Look the answer up."""
+        del timeout, become
+        self.scripts.append(script)
+        for key, answer in self.answers.items():
+            if key in script:
+                return self._result(answer, script, stdin)
+        raise ConnectionFailed(f"the test gives no answer to: {script[:200]}", node=self.name)
+
+    def start(self, script: str, *, become: bool = True) -> FakeProcess:
+        """Look the answer up; the process has it all at once."""
+        return FakeProcess(self.run(script, become=become))
+
+    def put(self, local: Path, remote: str) -> None:
+        """Keep the file's content in `files`."""
+        self.files[remote] = local.read_bytes()
+
+    def get(self, remote: str, local: Path) -> None:
+        """Give back what `files` has."""
+        local.write_bytes(self.files[remote])
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+    @staticmethod
+    def _result(answer: Answer, script: str, stdin: bytes) -> CommandResult:
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, str):
+            return CommandResult(answer, "", 0)
+        return answer(script, stdin) if callable(answer) else answer
+
+
+def make_node(name: str = "node1", *, local: bool = False, **variables: Any) -> Node:
+    """A node of the given variables, reached at its own name."""
+    return Node(name, Connection(host=name, user="root", local=local), variables)
+
+
+def make_cluster(*names: str, **variables: Any) -> Cluster:
+    """A cluster of nodes that all have the same variables; two nodes unless named."""
+    nodes = tuple(make_node(name, **variables) for name in (names or ("node1", "node2")))
+    return Cluster(name="test", inventory=Path("inventories/test"), nodes=nodes)
