@@ -1,0 +1,45 @@
+#!/usr/bin/python3
+"""SIMULATED nvidia-container-runtime: runc, with the stand-in hook added where a container asks for GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+HOOK = "/usr/bin/nvidia-container-runtime-hook"
+
+
+def main(arguments: list[str]) -> None:
+    """Add the hook at ``create`` and become runc, which says itself what is wrong with a call."""
+    if "create" in arguments:
+        add_hook(Path(bundle_of(arguments)) / "config.json")
+    try:
+        os.execvp("runc", ["runc", *arguments])
+    except OSError as error:
+        sys.exit(f"SIMULATED nvidia-container-runtime: runc cannot be started: {error.strerror}")
+
+
+def bundle_of(arguments: list[str]) -> str:
+    """Return the container's bundle: ``--bundle DIR``, ``--bundle=DIR``, or here."""
+    for position, word in enumerate(arguments):
+        if word in ("--bundle", "-b") and position + 1 < len(arguments):
+            return arguments[position + 1]
+        if word.startswith("--bundle="):
+            return word.partition("=")[2]
+    return "."
+
+
+def add_hook(path: Path) -> None:
+    """Put the hook into the container's configuration, once, when its environment names devices."""
+    config = json.loads(path.read_text())
+    hooks = config.setdefault("hooks", {}).setdefault("prestart", [])
+    asks = any(pair.startswith("NVIDIA_VISIBLE_DEVICES=") for pair in config["process"].get("env", []))
+    if asks and not any("nvidia-container-runtime-hook" in hook["path"] for hook in hooks):
+        hooks.append({"path": HOOK, "args": [HOOK, "prestart"]})
+        path.write_text(json.dumps(config))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,121 @@
+#!/usr/bin/python3
+"""SIMULATED nvidia-ctk: ``--version``, ``cdi generate``, ``cdi list`` and ``runtime configure``, for lab nodes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+VERSION = "@VERSION@"
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+DAEMON = "/etc/docker/daemon.json"
+RUNTIME = {"path": "nvidia-container-runtime", "args": []}
+SEEN = ("/usr/bin/nvidia-smi", "/etc/provision-lab/machine.json")
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one call."""
+    if {"--version", "-v"} & set(arguments[:1]):
+        sys.stdout.write(f"NVIDIA Container Toolkit CLI version {VERSION} (SIMULATED by a provision lab)\n")
+        return 0
+    options = parser().parse_args(arguments)
+    sys.stderr.write("SIMULATED: this nvidia-ctk belongs to a provision lab\n")
+    return options.action(options)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Know the real tool's words for the calls that are here."""
+    top = argparse.ArgumentParser(prog="nvidia-ctk", description=__doc__)
+    groups = top.add_subparsers(required=True)
+    cdi = groups.add_parser("cdi").add_subparsers(required=True)
+    make = cdi.add_parser("generate")
+    make.add_argument("--output", default="")
+    make.set_defaults(action=generate)
+    cdi.add_parser("list").set_defaults(action=list_devices)
+    configure = groups.add_parser("runtime").add_subparsers(required=True).add_parser("configure")
+    configure.add_argument("--runtime", choices=["docker"], default="docker")
+    configure.add_argument("--config", default=DAEMON)
+    configure.add_argument("--nvidia-set-as-default", "--set-as-default", action="store_true", dest="default")
+    configure.add_argument("--dry-run", action="store_true")
+    configure.set_defaults(action=configure_runtime)
+    return top
+
+
+def gpus() -> list[list[str]]:
+    """Return index and UUID of each GPU, as nvidia-smi tells them."""
+    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        sys.exit("nvidia-ctk: there is no (SIMULATED) driver: nvidia-smi does not answer")
+    return [line.split(", ") for line in done.stdout.decode().splitlines()]
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Write a CDI specification whose devices carry the stand-in nvidia-smi; JSON is YAML."""
+    rows = gpus()
+    names = [name for row in rows for name in row] + ["all"]
+    mounts = [
+        {"hostPath": path, "containerPath": path, "options": ["ro", "nosuid", "nodev", "bind"]}
+        for path in SEEN
+        if os.path.exists(path)
+    ]
+    document = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "annotations": {"simulated": "by a provision lab"},
+        "devices": [{"name": name, "containerEdits": {"env": [f"PROVISION_SIMULATED_GPU={name}"]}} for name in names],
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "mounts": mounts},
+    }
+    text = json.dumps(document, indent=2) + "\n"
+    if not options.output:
+        sys.stdout.write(text)
+        return 0
+    target = Path(options.output)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+    return 0
+
+
+def list_devices(_: argparse.Namespace) -> int:
+    """Print the names of the devices in all specifications that this program wrote."""
+    found = []
+    for folder in CDI_FOLDERS:
+        for path in sorted(Path(folder).glob("*nvidia*.*")):
+            try:
+                document = json.loads(path.read_text())
+            except (OSError, ValueError):
+                continue
+            found += [f"{document['kind']}={device['name']}" for device in document["devices"]]
+    sys.stderr.write(f"Found {len(found)} CDI devices\n")
+    sys.stdout.write("".join(f"{name}\n" for name in found))
+    return 0
+
+
+def configure_runtime(options: argparse.Namespace) -> int:
+    """Add the runtime to docker's configuration, keeping what is there; ``--dry-run`` prints it."""
+    path = Path(options.config)
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        document = {}
+    except ValueError as error:
+        sys.exit(f"nvidia-ctk: {path} is not valid JSON: {error}")
+    document.setdefault("runtimes", {})["nvidia"] = RUNTIME
+    if options.default:
+        document["default-runtime"] = "nvidia"
+    text = json.dumps(document, indent=4) + "\n"
+    if options.dry_run:
+        sys.stdout.write(text)
+        return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,417 @@
+#!/usr/bin/python3
+"""SIMULATED nvidia-smi: prints the machine described in /etc/provision-lab/machine.json as the real tool would.
+
+It stands on lab nodes, which have no GPU. Standard library only, one file. It never touches hardware and changes
+nothing; what it cannot answer it refuses. Formats follow the real tool's, which programs read; every output says
+SIMULATED: in the table's head for people, on stderr where a program reads stdout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+MACHINE = os.environ.get("PROVISION_LAB_MACHINE_FILE", "/etc/provision-lab/machine.json")
+NOTICE = "SIMULATED: this nvidia-smi belongs to a provision lab; it describes {}, and there is no GPU here"
+OK, BAD_USE, NO_DEVICE, NO_DRIVER = 0, 2, 6, 9
+ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id", "gpu_serial": "serial"}
+UNITS = {
+    "MiB": ("memory.total", "memory.used", "memory.free", "memory.reserved"),
+    "%": ("utilization.gpu", "utilization.memory", "fan.speed"),
+    "W": ("power.draw", "power.limit", "power.default_limit", "power.max_limit"),
+    "MHz": ("clocks.current.sm", "clocks.current.memory", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem"),
+}
+UNIT_OF = {name: unit for unit, names in UNITS.items() for name in names}
+# Column styles of `topo -m` by major driver version.
+NUMA_COLUMN_SINCE, NIC_LEGEND_SINCE, GPU_NUMA_SINCE = 450, 515, 530
+CLASSES = {
+    "X": "the device itself",
+    "SYS": "through PCIe and the link between processors",
+    "NODE": "through PCIe and between host bridges of one NUMA node",
+    "PHB": "through PCIe and one host bridge",
+    "PXB": "through several PCIe bridges, no host bridge",
+    "PIX": "through one PCIe bridge at most",
+    "NV#": "through # bonded NVLinks",
+}
+REMAPPED = ("gpu_bus_id", "gpu_uuid", "remapped_rows.correctable", "remapped_rows.uncorrectable")
+REMAPPED_FLAGS = ("remapped_rows.pending", "remapped_rows.failure")
+
+
+class Refused(Exception):
+    """What was asked cannot be answered; carries the exit status."""
+
+    def __init__(self, text: str, status: int = BAD_USE) -> None:
+        """Keep `text` for stdout, where the real tool prints its errors."""
+        super().__init__(text)
+        self.status = status
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one command line; return the exit status."""
+    try:
+        machine = load_machine()
+        people, text = answer(machine, arguments)
+    except Refused as refused:
+        say(f"{refused}\n")
+        return refused.status
+    say(text)
+    if not people:
+        sys.stderr.write(NOTICE.format(machine["name"]) + "\n")
+    return OK
+
+
+def say(text: str) -> None:
+    """Print; a reader that closes the pipe early, such as head, is no error."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def load_machine() -> dict[str, Any]:
+    """Read the description and number the GPUs that are visible here: all on a node, some in a container."""
+    try:
+        machine = json.loads(Path(MACHINE).read_text())
+    except OSError as error:
+        text = f"NVIDIA-SMI has failed: SIMULATED driver without a machine ({MACHINE}: {error.strerror})"
+        raise Refused(text, NO_DRIVER) from None
+    visible = machine.get("visible", list(range(len(machine["gpus"]))))
+    seed = machine.get("seed") or node_seed()
+    for index, gpu in enumerate(machine["gpus"]):
+        digest = hashlib.sha256(f"{seed} {machine['name']} {index}".encode()).hexdigest()
+        gpu["uuid"], gpu["serial"] = f"GPU-{uuid.UUID(digest[:32])}", str(int(digest[32:44], 16))[:13].zfill(13)
+        gpu["minor"] = index
+    machine["rows"] = [*visible, *range(len(machine["gpus"]), len(machine["matrix"]))]
+    machine["gpus"] = [machine["gpus"][index] for index in visible]
+    for index, gpu in enumerate(machine["gpus"]):
+        gpu["index"] = index
+        gpu["values"] = {**values(machine, gpu), **gpu["override"]}
+    return machine
+
+
+def node_seed() -> str:
+    """What makes this node's UUIDs its own: the same at every call, other ones on the next node."""
+    try:
+        return Path("/etc/machine-id").read_text().strip() or os.uname().nodename
+    except OSError:
+        return os.uname().nodename
+
+
+def answer(machine: dict[str, Any], arguments: list[str]) -> tuple[bool, str]:
+    """Return whether the text is for people (who see SIMULATED in it), and the text."""
+    words, options = read_options(arguments)
+    gpus = chosen(machine, options.get("id"))
+    if words[:1] == ["topo"]:
+        return False, topology(machine, words, options)
+    if words[:1] == ["nvlink"]:
+        return False, nvlinks(machine, gpus)
+    if words:
+        raise Refused(f"Invalid combination of input arguments: the SIMULATED nvidia-smi has no {words[0]}.")
+    if "query-gpu" in options:
+        return False, query(gpus, options)
+    if "query-remapped-rows" in options:
+        return False, query(gpus, {**options, "query-gpu": options["query-remapped-rows"]})
+    if "query-compute-apps" in options:
+        return False, processes(options)
+    if "list-gpus" in options:
+        return False, "".join(f"{title(gpu)}\n" for gpu in gpus)
+    if "query" in options:
+        return ("xml" not in options), (xml if "xml" in options else log)(machine, gpus)
+    return True, table(machine, gpus)
+
+
+def read_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Split a command line into words and options, ``-i 0``, ``--id 0`` and ``--id=0`` alike."""
+    short = {"-L": "list-gpus", "-q": "query", "-x": "xml", "-i": "id", "-m": "matrix", "-s": "status", "-h": "help"}
+    flags = {"list-gpus", "query", "xml", "matrix", "status", "help"}
+    valued = {"id", "query-gpu", "query-remapped-rows", "query-compute-apps", "format"}
+    words, options, rest = [], {}, list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            words.append(word)
+            continue
+        name, given, value = word.removeprefix("--").partition("=")
+        name = short.get(name, "xml" if name == "xml-format" else name)
+        if name in valued and not given:
+            value = rest.pop(0) if rest else ""
+        if name == "help":
+            raise Refused(__doc__.rstrip(), OK)
+        if name not in flags | valued:
+            raise Refused(f"Invalid combination of input arguments: the SIMULATED nvidia-smi has no {word}.")
+        options[name] = value
+    return words, options
+
+
+def chosen(machine: dict[str, Any], wanted: str | None) -> list[dict[str, Any]]:
+    """Return the GPUs that ``-i`` names by index, UUID or bus address; all without it."""
+    if not machine["gpus"]:
+        raise Refused("No devices were found", NO_DEVICE)
+    if wanted is None:
+        return machine["gpus"]
+    found = []
+    for name in wanted.split(","):
+        keys = [gpu for gpu in machine["gpus"] if name.lower() in names_of(gpu)]
+        if not keys:
+            raise Refused("No devices were found", NO_DEVICE)
+        found += keys
+    return found
+
+
+def names_of(gpu: dict[str, Any]) -> set[str]:
+    """Return all that a GPU may be called."""
+    bus = gpu["bus_id"].lower()
+    return {str(gpu["index"]), gpu["uuid"].lower(), bus, bus.removeprefix("0000"), bus.removeprefix("00000000:")}
+
+
+def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
+    """Return every query field of one idle, healthy GPU; numbers without unit."""
+    product = machine["product"]
+    bus = gpu["bus_id"]
+    total, reserved = product["memory_mib"], product["memory_mib"] // 100
+    clocks = {"sm": product["sm_clock_mhz"], "mem": product["memory_clock_mhz"]}
+    errors = "0" if product["ecc"] else "[N/A]"
+    return {
+        "index": gpu["index"],
+        "count": len(machine["gpus"]),
+        "name": product["model"],
+        "uuid": gpu["uuid"],
+        "serial": gpu["serial"],
+        "driver_version": machine["driver_version"],
+        "vbios_version": product["vbios"],
+        "compute_cap": product["compute_capability"],
+        "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.000"),
+        "pci.bus_id": bus,
+        "pci.domain": f"0x{bus[4:8]}",
+        "pci.bus": f"0x{bus[9:11]}",
+        "pci.device": f"0x{bus[12:14]}",
+        "pci.device_id": product["pci_device_id"],
+        "pcie.link.gen.current": product["pcie_generation"],
+        "pcie.link.gen.max": product["pcie_generation"],
+        "pcie.link.width.current": product["pcie_width"],
+        "pcie.link.width.max": product["pcie_width"],
+        "memory.total": total,
+        "memory.reserved": reserved,
+        "memory.used": 1,
+        "memory.free": total - reserved - 1,
+        "utilization.gpu": 0,
+        "utilization.memory": 0,
+        "temperature.gpu": product["idle_celsius"] + gpu["index"] % 3,
+        "power.draw": f"{product['idle_watts'] + gpu['index'] % 4}.00",
+        **dict.fromkeys(
+            ("power.limit", "power.default_limit", "power.max_limit"), f"{product['power_limit_watts']}.00"
+        ),
+        "fan.speed": 30 if product["fan"] else "[N/A]",
+        "pstate": "P0",
+        "persistence_mode": "Enabled",
+        "compute_mode": "Default",
+        "display_active": "Disabled",
+        "display_mode": "Disabled",
+        "mig.mode.current": "Disabled" if product["mig"] else "[N/A]",
+        "mig.mode.pending": "Disabled" if product["mig"] else "[N/A]",
+        "ecc.mode.current": "Enabled" if product["ecc"] else "[N/A]",
+        "ecc.mode.pending": "Enabled" if product["ecc"] else "[N/A]",
+        **{
+            f"ecc.errors.{k}.{since}.total": errors
+            for k in ("corrected", "uncorrected")
+            for since in ("volatile", "aggregate")
+        },
+        "clocks_event_reasons.active": "0x0000000000000001",
+        "clocks_throttle_reasons.active": "0x0000000000000001",
+        **{f"clocks.{name}": 210 for name in ("sm", "mem")},
+        **{f"clocks.max.{name}": clock for name, clock in clocks.items()},
+        "clocks.current.sm": 210,
+        "clocks.current.memory": 210,
+        "fabric.state": "Completed" if product["fabric"] else "[N/A]",
+        "fabric.status": "Success" if product["fabric"] else "[N/A]",
+        **dict.fromkeys(REMAPPED[2:], 0),
+        **dict.fromkeys(REMAPPED_FLAGS, "No"),
+    }
+
+
+def query(gpus: list[dict[str, Any]], options: dict[str, str]) -> str:
+    """Answer ``--query-gpu=... --format=csv[,noheader][,nounits]``."""
+    style = style_of(options)
+    fields = [field.strip() for field in options["query-gpu"].split(",")]
+    for field in fields:
+        if ALIASES.get(field, field) not in gpus[0]["values"]:
+            raise Refused(f'Field "{field}" is not a valid field to query.\n')
+    lines = [] if "noheader" in style else [", ".join(heading(field) for field in fields)]
+    for gpu in gpus:
+        lines.append(", ".join(cell(gpu, ALIASES.get(field, field), "nounits" in style) for field in fields))
+    return "\n".join(lines) + "\n"
+
+
+def style_of(options: dict[str, str]) -> list[str]:
+    """Return the words of ``--format``, which a query needs."""
+    style = options.get("format", "").split(",")
+    if "csv" not in style or not set(style) <= {"csv", "noheader", "nounits"}:
+        raise Refused('A query needs "--format=csv", with "noheader" and "nounits" added as wanted.')
+    return style
+
+
+def heading(field: str) -> str:
+    """Return a column's title, which keeps its unit in brackets."""
+    return f"{field} [{UNIT_OF[field]}]" if field in UNIT_OF else field
+
+
+def cell(gpu: dict[str, Any], field: str, bare: bool) -> str:
+    """Return a value with its unit."""
+    value = str(gpu["values"][field])
+    return value if bare or field not in UNIT_OF or value.startswith("[") else f"{value} {UNIT_OF[field]}"
+
+
+def processes(options: dict[str, str]) -> str:
+    """Answer ``--query-compute-apps``: nothing can run on a GPU that is not there."""
+    titles = [field.strip() for field in options["query-compute-apps"].split(",")]
+    known = {"used_memory": "used_gpu_memory [MiB]", "used_gpu_memory": "used_gpu_memory [MiB]"}
+    return "" if "noheader" in style_of(options) else ", ".join(known.get(name, name) for name in titles) + "\n"
+
+
+def title(gpu: dict[str, Any]) -> str:
+    """Return the line that names a GPU."""
+    return f"GPU {gpu['index']}: {gpu['values']['name']} (UUID: {gpu['uuid']})"
+
+
+def nvlinks(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
+    """Answer ``nvlink --status``."""
+    speed = machine["product"]["nvlink_gbps"]
+    lines = []
+    for gpu in gpus:
+        lines.append(title(gpu))
+        lines += [f"\t Link {link}: {speed} GB/s" for link in range(gpu["nvlinks"])]
+    return "\n".join(lines) + "\n"
+
+
+def topology(machine: dict[str, Any], words: list[str], options: dict[str, str]) -> str:
+    """Answer ``topo -m``: the matrix of link classes, in the columns that the machine's driver prints."""
+    if "matrix" not in options and words[1:] != ["-m"]:
+        raise Refused("Invalid combination of input arguments: the SIMULATED nvidia-smi knows topo -m alone.")
+    major = int(machine["driver_version"].split(".")[0])
+    nics = [nic["name"] for nic in machine["nics"]]
+    titles = [f"NIC{number}" for number in range(len(nics))] if major >= NIC_LEGEND_SINCE else nics
+    labels = [f"GPU{gpu['index']}" for gpu in machine["gpus"]] + titles
+    numa, own = major >= NUMA_COLUMN_SINCE, major >= GPU_NUMA_SINCE
+    lines = ["\t".join(["", *labels, "CPU Affinity", *["NUMA Affinity"] * numa, *["GPU NUMA ID"] * own])]
+    for row, label in zip(machine["rows"], labels, strict=True):
+        cells = [f" {kind} " if (kind := machine["matrix"][row][column]) == "X" else kind for column in machine["rows"]]
+        if label.startswith("GPU"):
+            gpu = machine["gpus"][len(lines) - 1]
+            cells += [gpu["cpus"], *[str(gpu["numa"])] * numa, *["", "N/A"] * own]
+        else:
+            cells += [""] * (1 + numa + 2 * own)
+        lines.append("\t".join([label, *cells]))
+    lines += ["", "Legend:", "", *(f"  {name:<4} = {text}" for name, text in CLASSES.items())]
+    if nics and major >= NIC_LEGEND_SINCE:
+        lines += ["", "NIC Legend:", "", *(f"  {label}: {name}" for label, name in zip(titles, nics, strict=True))]
+    return "\n".join([*lines, ""])
+
+
+def table(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
+    """Answer the call without arguments: the overview for people."""
+    rule = f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+"
+    head = f" NVIDIA-SMI {machine['driver_version']:<22} Driver Version: {machine['driver_version']:<14} "
+    lines = [
+        time.strftime("%a %b %e %H:%M:%S %Y"),
+        f"+{'-' * 89}+",
+        f"|{head + 'CUDA Version: ' + machine['cuda_version']:<89}|",
+        f"|{' SIMULATED by a provision lab: ' + machine['name'] + ', no GPU is here':<89}|",
+        f"|{'-' * 41}+{'-' * 24}+{'-' * 22}|",
+        "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |",
+        "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |",
+        f"|{'':41}|{'':24}|{'MIG M. ':>22}|",
+        f"|{'=' * 41}+{'=' * 24}+{'=' * 22}|",
+    ]
+    for gpu in gpus:
+        now = {name: str(value).strip("[]") for name, value in gpu["values"].items()}
+        power = f"{float(now['power.draw']):.0f}W / {float(now['power.limit']):4.0f}W"
+        memory = f"{now['memory.used']:>8}MiB / {now['memory.total']:>6}MiB "
+        on = "On" if now["persistence_mode"] == "Enabled" else "Off"
+        lines += [
+            f"| {gpu['index']:>3}  {now['name']:<30}{on:>3}  |   {now['pci.bus_id']} Off |"
+            f"{now['ecc.errors.uncorrected.volatile.total']:>21} |",
+            f"| {now['fan.speed']:<3} {now['temperature.gpu']:>4}C    {now['pstate']:<4}{power:>22} |{memory}|"
+            f"{now['utilization.gpu']:>7}%{now['compute_mode']:>13} |",
+            f"|{'':41}|{'':24}|{now['mig.mode.current']:>21} |",
+            rule,
+        ]
+    lines += [
+        "",
+        f"+{'-' * 89}+",
+        f"|{' Processes:':<89}|",
+        f"|{'  GPU   GI   CI        PID   Type   Process name':<78}{'GPU Memory':<11}|",
+        f"|{'        ID   ID':<78}{'Usage':<11}|",
+        f"|{'=' * 89}|",
+        f"|{'  No running processes found':<89}|",
+        f"+{'-' * 89}+",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def log(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
+    """Answer ``-q`` with the fields that are known here, in the real tool's layout."""
+    lines = ["", "==============NVSMI LOG==============", "", f"{'SIMULATED':<42}: {machine['simulated']}"]
+    lines += [f"{key:<42}: {value}" for key, value in summary(machine)]
+    for gpu in gpus:
+        lines.append(f"GPU {gpu['bus_id']}")
+        lines += [f"    {name:<38}: {text}" for name, _, text in details(gpu)]
+    return "\n".join([*lines, ""])
+
+
+def xml(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
+    """Answer ``-q -x`` with the fields that are known here."""
+    keys = {"Driver Version": "driver_version", "CUDA Version": "cuda_version", "Attached GPUs": "attached_gpus"}
+    lines = ['<?xml version="1.0" ?>', "<nvidia_smi_log>", f"\t<!-- SIMULATED: {escape(machine['simulated'])} -->"]
+    lines += [f"\t<{keys[key]}>{value}</{keys[key]}>" for key, value in summary(machine) if key in keys]
+    for gpu in gpus:
+        lines.append(f'\t<gpu id="{gpu["bus_id"]}">')
+        for _, path, text in details(gpu):
+            tags = path.split("/")
+            opening, closing = "".join(f"<{tag}>" for tag in tags), "".join(f"</{tag}>" for tag in reversed(tags))
+            lines.append(f"\t\t{opening}{escape(text)}{closing}")
+        lines.append("\t</gpu>")
+    return "\n".join([*lines, "</nvidia_smi_log>", ""])
+
+
+def summary(machine: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the head of ``-q``."""
+    return [
+        ("Timestamp", time.strftime("%a %b %e %H:%M:%S %Y")),
+        ("Driver Version", machine["driver_version"]),
+        ("CUDA Version", machine["cuda_version"]),
+        ("Attached GPUs", str(len(machine["gpus"]))),
+    ]
+
+
+def details(gpu: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return title, XML path and value of what ``-q`` tells of one GPU."""
+    now = {name: re.sub(r"[\[\]]", "", str(value)) for name, value in gpu["values"].items()}
+    return [
+        ("Product Name", "product_name", now["name"]),
+        ("Persistence Mode", "persistence_mode", now["persistence_mode"]),
+        ("MIG Mode", "mig_mode/current_mig", now["mig.mode.current"]),
+        ("Serial Number", "serial", now["serial"]),
+        ("GPU UUID", "uuid", now["uuid"]),
+        ("Minor Number", "minor_number", str(gpu["minor"])),
+        ("VBIOS Version", "vbios_version", now["vbios_version"]),
+        ("Bus Id", "pci/pci_bus_id", now["pci.bus_id"]),
+        ("Performance State", "performance_state", now["pstate"]),
+        ("Compute Mode", "compute_mode", now["compute_mode"]),
+        ("Total", "fb_memory_usage/total", f"{now['memory.total']} MiB"),
+        ("GPU Current Temp", "temperature/gpu_temp", f"{now['temperature.gpu']} C"),
+        ("Fabric State", "fabric/state", now["fabric.state"]),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

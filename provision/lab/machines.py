@@ -1,0 +1,240 @@
+"""Described GPU machines: what a lab node without GPUs pretends to be. One YAML file each, in ``machines/``.
+
+A file says::
+
+    name: pair                     # as in `lab up --machine pair`; also the file's name
+    description: one sentence
+    driver_version: 535.183.06
+    cuda_version: "12.2"
+    gpu:                           # what every GPU of the machine is; see class Product
+      model: NVIDIA A10
+      ...
+    numa: {0: 0-15, 1: 16-31}      # NUMA node -> its CPUs
+    gpus:                          # in the order of nvidia-smi
+      - {bus: "3b:00.0", at: 0/0/a}
+    nics:                          # RDMA devices, in the order of nvidia-smi's columns
+      - {name: mlx5_0, bus: "5e:00.0", at: 0/1, rate_gbps: 100, link: InfiniBand, use: compute}
+    nvlink: {switched: 18}         # or {direct: [[0, 1, 2], ...]}: GPU, GPU, links between them; or left out
+
+``at`` is the place in the PCIe tree: NUMA node, host bridge, then switches from the root down. The classes that
+``nvidia-smi topo -m`` prints follow from it: same last switch PIX, a common switch higher up PXB, the same host
+bridge PHB, the same NUMA node NODE, else SYS.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from provision.errors import LabError
+
+__all__ = ["Gpu", "Machine", "Nic", "Product", "connection", "load", "names", "parse", "to_json"]
+
+_FOLDER = Path(__file__).parent / "machines"
+_BUS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_HOST_BRIDGE = 2  # parts of ``at`` down to the host bridge
+
+
+@dataclass(frozen=True)
+class Product:
+    """What all GPUs of a machine have in common."""
+
+    model: str
+    architecture: str
+    compute_capability: str
+    memory_mib: int
+    power_limit_watts: int
+    pcie_generation: int
+    pcie_width: int = 16
+    ecc: bool = True
+    mig: bool = False
+    """Whether the product can be partitioned; the lab's never are."""
+    fan: bool = False
+    idle_watts: int = 40
+    idle_celsius: int = 30
+    sm_clock_mhz: int = 1410
+    memory_clock_mhz: int = 1215
+    vbios: str = "00.00.00.00.00"
+    pci_device_id: str = "0x000010DE"
+    nvlink_gbps: str = ""
+    """Speed of one link as ``nvidia-smi nvlink --status`` prints it, in GB/s."""
+    fabric: bool = False
+    """Whether the product joins an NVLink fabric and reports its state."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: where it sits, and what it says instead of the usual (query field -> value)."""
+
+    bus: str
+    at: tuple[str, ...]
+    override: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Nic:
+    """One RDMA device."""
+
+    name: str
+    bus: str
+    at: tuple[str, ...]
+    rate_gbps: int
+    link: str
+    """``InfiniBand`` or ``Ethernet``."""
+    use: str = "compute"
+    """``compute`` or ``storage``."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine as its file describes it."""
+
+    name: str
+    description: str
+    driver_version: str
+    cuda_version: str
+    gpu: Product
+    numa: Mapping[int, str]
+    gpus: tuple[Gpu, ...]
+    nics: tuple[Nic, ...] = ()
+    switched_links: int = 0
+    """NVLinks from each GPU to the NVLink switches; 0 without switches."""
+    direct_links: Mapping[frozenset[int], int] = field(default_factory=dict)
+    """NVLinks between two GPUs, where they are wired directly."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all described machines."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yml")))
+
+
+def load(name: str) -> Machine:
+    """Return the machine called `name`.
+
+    Raises:
+        LabError: there is none; the known names are listed.
+    """
+    if name not in names():
+        raise LabError(f"the lab knows no machine called {name}", remedy=f"It knows: {', '.join(names())}.")
+    return parse((_FOLDER / f"{name}.yml").read_text(encoding="utf-8"), source=f"machines/{name}.yml")
+
+
+def parse(text: str, *, source: str) -> Machine:
+    """Turn a machine's file into a Machine.
+
+    Raises:
+        LabError: names `source` and what is wrong in it.
+    """
+    import yaml
+
+    try:
+        document = yaml.safe_load(text)
+        machine = _machine(document)
+        _validate(machine)
+    except (yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise LabError(
+            f"the machine description {source} cannot be used: {error}",
+            remedy="The top of provision/lab/machines.py explains the format.",
+        ) from error
+    return machine
+
+
+def connection(machine: Machine, first: int, second: int) -> str:
+    """Return the class between two devices, counted over the GPUs and then the NICs, as ``topo -m`` prints it."""
+    gpus = len(machine.gpus)
+    if first == second:
+        return "X"
+    if first < gpus and second < gpus:
+        links = machine.switched_links or machine.direct_links.get(frozenset({first, second}), 0)
+        if links:
+            return f"NV{links}"
+    places = [*(gpu.at for gpu in machine.gpus), *(nic.at for nic in machine.nics)]
+    return _pcie_class(places[first], places[second])
+
+
+def to_json(machine: Machine) -> str:
+    """Return the file from which the stand-in nvidia-smi on a node speaks: every GPU and NIC, and the matrix."""
+    count = len(machine.gpus) + len(machine.nics)
+    document = {
+        "simulated": f"{machine.name}: {machine.description}",
+        "name": machine.name,
+        "driver_version": machine.driver_version,
+        "cuda_version": machine.cuda_version,
+        "product": asdict(machine.gpu),
+        "gpus": [
+            {
+                "bus_id": f"00000000:{gpu.bus.upper()}",
+                "numa": int(gpu.at[0]),
+                "cpus": machine.numa[int(gpu.at[0])],
+                "nvlinks": _links_of(machine, index),
+                "override": dict(gpu.override),
+            }
+            for index, gpu in enumerate(machine.gpus)
+        ],
+        "nics": [{key: value for key, value in asdict(nic).items() if key != "at"} for nic in machine.nics],
+        "matrix": [[connection(machine, row, column) for column in range(count)] for row in range(count)],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _links_of(machine: Machine, index: int) -> int:
+    return machine.switched_links or sum(links for pair, links in machine.direct_links.items() if index in pair)
+
+
+def _pcie_class(first: tuple[str, ...], second: tuple[str, ...]) -> str:
+    if first[0] != second[0]:
+        return "SYS"
+    if first[:_HOST_BRIDGE] != second[:_HOST_BRIDGE]:
+        return "NODE"
+    if len(first) == _HOST_BRIDGE or len(second) == _HOST_BRIDGE or first[_HOST_BRIDGE] != second[_HOST_BRIDGE]:
+        return "PHB"
+    return "PIX" if first == second else "PXB"
+
+
+def _machine(document: dict[str, Any]) -> Machine:
+    nvlink = document.pop("nvlink", {})
+    unknown = set(nvlink) - {"switched", "direct"}
+    if unknown:
+        raise ValueError(f"nvlink has no key {', '.join(sorted(unknown))}")
+    return Machine(
+        gpu=Product(**document.pop("gpu")),
+        gpus=tuple(Gpu(**_placed(entry)) for entry in document.pop("gpus")),
+        nics=tuple(Nic(**_placed(entry)) for entry in document.pop("nics", [])),
+        switched_links=nvlink.get("switched", 0),
+        direct_links={frozenset((first, second)): links for first, second, links in nvlink.get("direct", [])},
+        **document,
+    )
+
+
+def _placed(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "at": tuple(str(entry["at"]).split("/"))}
+
+
+def _validate(machine: Machine) -> None:
+    devices: list[Gpu | Nic] = [*machine.gpus, *machine.nics]
+    for item in (machine, machine.gpu, *devices):
+        _check_types(item)
+    if not machine.gpus:
+        raise ValueError("gpus is empty")
+    for device in devices:
+        if not _BUS.fullmatch(device.bus):
+            raise ValueError(f"bus {device.bus!r} does not look like 3b:00.0")
+        if len(device.at) < _HOST_BRIDGE or not device.at[0].isdecimal() or int(device.at[0]) not in machine.numa:
+            raise ValueError(f"at {'/'.join(device.at)!r} must begin with a NUMA node of numa and a host bridge")
+    buses = [device.bus for device in devices]
+    if len(set(buses)) != len(buses):
+        raise ValueError("two devices have one bus address")
+    if any(not pair <= set(range(len(machine.gpus))) for pair in machine.direct_links):
+        raise ValueError("nvlink.direct names a GPU that does not exist")
+
+
+def _check_types(item: Machine | Product | Gpu | Nic) -> None:
+    for known in fields(item):
+        value = getattr(item, known.name)
+        wanted = {"str": str, "int": int, "bool": bool}.get(str(known.type))
+        if wanted is not None and type(value) is not wanted:
+            raise TypeError(f"{known.name} is {value!r}, not a {wanted.__name__}")

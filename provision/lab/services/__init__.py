@@ -1,0 +1,165 @@
+"""What the lab serves to its nodes: an image registry with the lab's own CA, and a signed package repository."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from provision.errors import LabError
+from provision.lab.access import file_lock, write_private
+from provision.lab.base import LabSpec, Progress
+from provision.lab.machines import load
+from provision.lab.paths import cache_folder
+from provision.lab.services import processes, registry, repository
+from provision.lab.services.ca import ensure_certificates
+from provision.lab.services.image import ensure_training_image
+from provision.lab.services.packages import build_packages, machine_package_name, simulated_things
+
+__all__ = ["ServiceInfo", "ServiceState", "Services"]
+
+_REPOSITORY, _TAG = "training", "1"
+_ALWAYS_NAMED = ("127.0.0.1", "localhost", "10.0.2.2")
+_PORTS = range(20000, 32000)  # below what Linux hands out for outgoing connections
+_PORT_TRIES = 50
+
+
+@dataclass(frozen=True)
+class ServiceInfo:
+    """Where the nodes find the lab's services, and how they check them."""
+
+    registry: str
+    """``ADDRESS:PORT`` as the nodes see it."""
+    ca_certificate: str
+    """PEM text for ``docker_engine_registry_ca``."""
+    image_reference: str
+    image_digest: str
+    repositories: list[dict[str, str]]
+    """Entries for ``platform_extra_repositories``: name, uris, suites, components, key."""
+    simulated: list[str]
+    """What of all this is SIMULATED, one sentence each."""
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """One process of the lab's services."""
+
+    name: str
+    running: bool
+
+
+class Services:
+    """Starts, stops and looks at the services of a lab; every method can be called again after a crash.
+
+    Args:
+        cache: where images and packages are kept for all labs (default: below the user's cache folder).
+    """
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self._cache = cache or cache_folder()
+
+    def up(
+        self, spec: LabSpec, folder: Path, addresses: Sequence[str], host_address: str, progress: Progress
+    ) -> ServiceInfo:
+        """Make all services run on `addresses` (loopback, the bridge) and say where; keep what runs, and its ports."""
+        own = folder / "services"
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with file_lock(own / ".lock"):
+            image = ensure_training_image(self._cache, progress)
+            certificates = ensure_certificates(own, spec.name, [*_ALWAYS_NAMED, *addresses, host_address])
+            ports = _ports(own, addresses)
+            progress.step("starting the registry and the package repository")
+            registry.ensure_running(own, addresses, ports["registry"], certificates)
+            registry.push(image, _REPOSITORY, _TAG, port=ports["registry"], authority=certificates.authority)
+            key = repository.ensure_repository(own, spec.name, build_packages(self._cache))
+            repository.ensure_running(own, addresses, ports["repository"])
+            served = f"{host_address}:{ports['registry']}"
+            info = ServiceInfo(
+                registry=served,
+                ca_certificate=certificates.authority.read_text(),
+                image_reference=f"{served}/{_REPOSITORY}:{_TAG}",
+                image_digest=image.digest,
+                repositories=[
+                    {
+                        "name": "provision-lab",
+                        "uris": f"http://{host_address}:{ports['repository']}",
+                        "suites": repository.SUITE,
+                        "components": repository.COMPONENT,
+                        "key": key,
+                    }
+                ],
+                simulated=simulated_things(spec.machine),
+            )
+            write_private(own / "info.json", json.dumps(asdict(info), indent=2))
+        return info
+
+    def info(self, folder: Path) -> ServiceInfo | None:
+        """Return what the last `up` said, or None when there was none."""
+        try:
+            return ServiceInfo(**json.loads((folder / "services/info.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def down(self, folder: Path) -> None:
+        """End the lab's services and remove their files; what is gone already is no error."""
+        own = folder / "services"
+        if not own.exists():
+            return
+        with file_lock(own / ".lock"):
+            for record in _records(own):
+                processes.stop(record)
+            shutil.rmtree(own)
+
+    def status(self, folder: Path) -> tuple[ServiceState, ...]:
+        """Look at the processes; changes nothing."""
+        return tuple(ServiceState(record.stem, processes.running(record)) for record in _records(folder / "services"))
+
+    def hardware_packages(self, spec: LabSpec) -> list[Path]:
+        """Return the .deb files that turn a node into `spec.machine`; none for nodes without GPUs."""
+        if spec.machine is None:
+            return []
+        wanted = ("nvidia-smi-simulated_", f"{machine_package_name(load(spec.machine).name)}_")
+        return [path for path in build_packages(self._cache) if path.name.startswith(wanted)]
+
+
+def _records(own: Path) -> list[Path]:
+    record = repository.record_of(own)
+    return [*registry.records(own), *([record] if record.exists() else [])]
+
+
+def _ports(own: Path, addresses: Sequence[str]) -> dict[str, int]:
+    """Return the lab's ports: chosen once, the same ever after, because nodes have them in their configuration."""
+    path = own / "ports.json"
+    try:
+        recorded: dict[str, Any] = json.loads(path.read_text())
+        return {name: int(recorded[name]) for name in ("registry", "repository")}
+    except (OSError, ValueError, KeyError):
+        first = _free_port(addresses, taken=0)
+        ports = {"registry": first, "repository": _free_port(addresses, taken=first)}
+        write_private(path, json.dumps(ports))
+        return ports
+
+
+def _free_port(addresses: Sequence[str], *, taken: int) -> int:
+    for port in random.sample(_PORTS, _PORT_TRIES):
+        if port != taken and all(_is_free(address, port) for address in addresses):
+            return port
+    raise LabError(
+        f"no free port found for the lab's services on {', '.join(addresses)}",
+        remedy="Do these addresses exist on this machine? `ip address` lists them.",
+    )
+
+
+def _is_free(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,220 @@
+"""Stand-in packages for what the lab's nodes cannot have: NVIDIA's driver tools and container toolkit.
+
+Each is SIMULATED and says so: in its description, in what its programs print, and by a file in
+``/usr/share/provision/simulated`` that holds one line, from which `verify` knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from provision.errors import LabError
+from provision.lab.access import file_lock
+from provision.lab.machines import Machine, load, names, to_json
+
+__all__ = ["MACHINE_FILE", "StandIn", "build_packages", "machine_files", "machine_package_name", "simulated_things"]
+
+MACHINE_FILE = "/etc/provision-lab/machine.json"
+"""From which the stand-in nvidia-smi on a node speaks."""
+
+TOOLKIT_VERSION = "1.18.2~simulated"
+_DOCKER2_VERSION = "2.14.0~simulated"
+_SMI_VERSION = "1.0~simulated"
+_FILES = Path(__file__).parent.parent / "files"
+_SIMULATED = "/usr/share/provision/simulated"
+_EPOCH = 1704067200  # no file is newer, so that the same recipe gives the same package
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """One package."""
+
+    name: str
+    version: str
+    summary: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path on the node -> content; what lies in a ``bin`` folder is made executable."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """More control fields, such as Depends."""
+
+    @property
+    def file_name(self) -> str:
+        """Return the package's file name."""
+        return f"{self.name}_{self.version}_all.deb"
+
+
+def build_packages(cache: Path) -> list[Path]:
+    """Return the .deb files of all stand-ins, built now unless the cache has them.
+
+    Raises:
+        LabError: dpkg-deb is missing or failed.
+    """
+    packages = stand_ins()
+    recipe = json.dumps([asdict(package) for package in packages], sort_keys=True, default=dict)
+    folder = cache / "packages" / hashlib.sha256(f"{_EPOCH}{recipe}".encode()).hexdigest()[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not folder.exists():
+        with file_lock(folder.parent / ".lock"):
+            if not folder.exists():
+                _build_all(packages, folder)
+    return [folder / package.file_name for package in packages]
+
+
+def stand_ins() -> list[StandIn]:
+    """Return every stand-in that the lab has: the tools, and one package for each described machine."""
+    same = f"(= {TOOLKIT_VERSION})"
+    return [
+        StandIn(
+            "nvidia-container-toolkit",
+            TOOLKIT_VERSION,
+            "hook that lets docker run --gpus work",
+            {
+                "/usr/bin/nvidia-container-runtime-hook": _source("nvidia_container_runtime_hook.py"),
+                **_mark("nvidia-container-toolkit", "NVIDIA Container Toolkit: no GPU device reaches a container"),
+            },
+            {"Depends": f"nvidia-container-toolkit-base {same}, libnvidia-container-tools {same}, python3"},
+        ),
+        StandIn(
+            "nvidia-container-toolkit-base",
+            TOOLKIT_VERSION,
+            "nvidia-ctk and the container runtime",
+            {
+                "/usr/bin/nvidia-ctk": _source("nvidia_ctk.py"),
+                "/usr/bin/nvidia-container-runtime": _source("nvidia_container_runtime.py"),
+                **_mark("nvidia-container-toolkit-base", "NVIDIA Container Toolkit: nvidia-ctk and the runtime"),
+            },
+            {"Depends": "python3"},
+        ),
+        StandIn(
+            "libnvidia-container-tools",
+            TOOLKIT_VERSION,
+            "nvidia-container-cli",
+            {
+                "/usr/bin/nvidia-container-cli": _source("nvidia_container_cli.py"),
+                **_mark("libnvidia-container-tools", "nvidia-container-cli"),
+            },
+            {"Depends": f"libnvidia-container1 {same}, python3"},
+        ),
+        StandIn(
+            "libnvidia-container1",
+            TOOLKIT_VERSION,
+            "nothing, but the real toolkit has it",
+            _mark("libnvidia-container1", "NVIDIA's container library: empty here"),
+        ),
+        StandIn(
+            "nvidia-docker2",
+            _DOCKER2_VERSION,
+            "nothing: it only asks for the toolkit",
+            _mark("nvidia-docker2", "the old name of the NVIDIA Container Toolkit: an empty package"),
+            {"Depends": "nvidia-container-toolkit"},
+        ),
+        StandIn(
+            "nvidia-smi-simulated",
+            _SMI_VERSION,
+            "nvidia-smi for a described machine",
+            {
+                "/usr/bin/nvidia-smi": _source("nvidia_smi.py"),
+                **_mark("nvidia-smi", "nvidia-smi and the driver: they describe a machine of the lab, there is no GPU"),
+            },
+            {"Depends": "python3", "Provides": "nvidia-smi", "Conflicts": "nvidia-smi"},
+        ),
+        *(_machine_package(load(name)) for name in names()),
+    ]
+
+
+def machine_files(machine: Machine) -> dict[str, str]:
+    """Return the files that make a node's stand-in nvidia-smi describe `machine`: path -> content."""
+    return {MACHINE_FILE: to_json(machine), **_mark("gpus", f"the GPUs: {machine.name}, {machine.description}")}
+
+
+def machine_package_name(machine: str) -> str:
+    """Return the name of the package that turns a node into `machine`."""
+    return f"provision-lab-machine-{machine}"
+
+
+def simulated_things(machine: str | None) -> list[str]:
+    """Return, as sentences for people, what a lab with this machine simulates."""
+    toolkit = "the NVIDIA Container Toolkit (stand-in packages: --gpus works, no GPU device reaches a container)"
+    if machine is None:
+        return [toolkit]
+    described = load(machine)
+    return [
+        f"the GPUs and their driver (stand-in nvidia-smi that describes {described.name}: {described.description})",
+        toolkit,
+    ]
+
+
+def _machine_package(machine: Machine) -> StandIn:
+    others = {
+        "Provides": "provision-lab-machine",
+        "Conflicts": "provision-lab-machine",
+        "Depends": "nvidia-smi-simulated",
+    }
+    name = machine_package_name(machine.name)
+    return StandIn(name, _SMI_VERSION, machine.description, machine_files(machine), others)
+
+
+def _source(name: str) -> str:
+    return (_FILES / name).read_text(encoding="utf-8").replace("@VERSION@", TOOLKIT_VERSION)
+
+
+def _mark(thing: str, stands_for: str) -> dict[str, str]:
+    return {f"{_SIMULATED}/{thing}": f"{stands_for}\n"}
+
+
+def _build_all(packages: list[StandIn], folder: Path) -> None:
+    if shutil.which("dpkg-deb") is None:
+        raise LabError("dpkg-deb is not installed, so the lab cannot make its packages", remedy="Use Debian.")
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent) as name:
+        made = Path(name) / "made"
+        made.mkdir()
+        for package in packages:
+            _build(package, Path(name) / package.name, made)
+        made.rename(folder)
+    for old in folder.parent.iterdir():
+        if old.is_dir() and old != folder:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _build(package: StandIn, tree: Path, target: Path) -> None:
+    for path, text in package.files.items():
+        file = tree / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o755 if "/bin/" in path else 0o644)
+    control = tree / "DEBIAN" / "control"
+    control.parent.mkdir()
+    control.write_text(_control(package), encoding="utf-8")
+    for folder in (tree, *(path for path in tree.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
+    done = subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Zgzip", "--build", str(tree), str(target / package.file_name)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(_EPOCH)},
+    )
+    if done.returncode:
+        raise LabError(f"dpkg-deb failed on the stand-in package {package.name}", output=done.stderr)
+
+
+def _control(package: StandIn) -> str:
+    values = {
+        "Package": package.name,
+        "Version": package.version,
+        "Architecture": "all",
+        "Maintainer": "provision lab <root@localhost>",
+        "Section": "misc",
+        "Priority": "optional",
+        **package.fields,
+        "Description": f"SIMULATED: {package.summary}\n A stand-in of a provision lab; nothing of NVIDIA's is in it.",
+    }
+    return "".join(f"{name}: {value}\n" for name, value in values.items())

@@ -1,0 +1,130 @@
+"""The lab's signed package repository: what Debian's mirror lacks, as stand-ins, served like a vendor's repository."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from provision.errors import LabError
+from provision.lab.access import write_private
+from provision.lab.services import processes
+
+__all__ = ["COMPONENT", "SUITE", "ensure_repository", "ensure_running", "record_of"]
+
+SUITE = "lab"
+COMPONENT = "main"
+
+_SERVER = Path(__file__).parent.parent / "files" / "serve_repository.py"
+_PROGRAMS = {"apt-ftparchive": "apt-utils", "gpg": "gnupg"}
+
+
+def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
+    """Put `packages` into the signed repository below `folder`; return the public key that nodes check it with.
+
+    The key is made at the first call and stays; without a change nothing is written.
+    """
+    for program, package in _PROGRAMS.items():
+        if shutil.which(program) is None:
+            raise LabError(
+                f"{program} is not installed, so the lab cannot make its package repository",
+                remedy=f"apt-get install --no-install-recommends {package}",
+            )
+    root, public, secret = folder / "repository", folder / "repository.pub", folder / "repository.key"
+    contents = json.dumps({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in packages})
+    with tempfile.TemporaryDirectory(prefix="provision-gpg-") as home:
+        gpg = _Gpg(Path(home))
+        try:
+            if not (secret.exists() and public.exists()):
+                shutil.rmtree(root, ignore_errors=True)
+                public_text, secret_text = gpg.make_key(f"provision lab {lab} (SIMULATED packages)")
+                write_private(secret, secret_text)
+                write_private(public, public_text)
+            made_of = root / "contents.json"
+            if not (made_of.exists() and made_of.read_text() == contents):
+                gpg.run(["--import", str(secret)])
+                _build(root, packages, contents, gpg)
+        finally:
+            gpg.close()
+    return public.read_text()
+
+
+def ensure_running(folder: Path, addresses: Sequence[str], port: int) -> None:
+    """Make the repository answer on `port` of each of `addresses`."""
+    record = record_of(folder)
+    if processes.running(record) and all(processes.answers(address, port) for address in addresses):
+        return
+    processes.stop(record)
+    argv = [sys.executable, "-I", str(_SERVER), str(folder / "repository"), str(port), *addresses]
+    processes.start(argv, record=record, log=folder / "repository.log", address=addresses[-1], port=port)
+
+
+def record_of(folder: Path) -> Path:
+    """Return the record of the repository's process."""
+    return folder / "repository.json"
+
+
+def _build(root: Path, packages: Sequence[Path], contents: str, gpg: _Gpg) -> None:
+    """Build beside `root` and exchange the folders: the server looks files up by name at each request."""
+    made = root.with_name("repository.new")
+    shutil.rmtree(made, ignore_errors=True)
+    pool, suite = made / "pool", made / "dists" / SUITE
+    index = suite / COMPONENT / "binary-amd64"
+    pool.mkdir(parents=True)
+    index.mkdir(parents=True)
+    for package in packages:
+        shutil.copyfile(package, pool / package.name)
+    (index / "Packages").write_text(_run(["apt-ftparchive", "packages", "pool"], cwd=made))
+    values = {
+        "Origin": "provision lab",
+        "Label": "provision lab, SIMULATED",
+        "Suite": SUITE,
+        "Codename": SUITE,
+        "Architectures": "amd64 all",
+        "Components": COMPONENT,
+        "Description": "SIMULATED stand-ins for vendor packages",
+    }
+    options = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in values.items()]
+    release = suite / "Release"
+    release.write_text(_run(["apt-ftparchive", *options, "release", str(suite.relative_to(made))], cwd=made))
+    gpg.run(["--clearsign", "--output", str(suite / "InRelease"), str(release)])
+    gpg.run(["--armor", "--detach-sign", "--output", str(suite / "Release.gpg"), str(release)])
+    (made / "contents.json").write_text(contents)
+    shutil.rmtree(root, ignore_errors=True)
+    made.replace(root)
+
+
+class _Gpg:
+    """gpg with a home of its own, short enough for its agent's socket, and no agent left behind."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def run(self, arguments: Sequence[str]) -> str:
+        """Run gpg without questions and return what it printed."""
+        return _run(["gpg", "--homedir", str(self._home), "--batch", "--yes", "--quiet", *arguments])
+
+    def make_key(self, user: str) -> tuple[str, str]:
+        """Make a signing key; return its public and its secret half, armored."""
+        self.run(["--passphrase", "", "--quick-generate-key", user, "ed25519", "sign", "never"])
+        return self.run(["--armor", "--export"]), self.run(["--armor", "--export-secret-keys"])
+
+    def close(self) -> None:
+        """End the agent that gpg started."""
+        subprocess.run(
+            ["gpgconf", "--homedir", str(self._home), "--kill", "all"],
+            capture_output=True,
+            check=False,
+        )
+
+
+def _run(argv: Sequence[str], cwd: Path | None = None) -> str:
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise LabError(f"{argv[0]} failed while making the lab's package repository", output=done.stderr)
+    return done.stdout
