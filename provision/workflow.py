@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import NodeError, ProvisionError
+from provision.errors import NodeError, ProvisionError, UsageError
 from provision.model import (
     ApplyReport,
     Cluster,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _PROBE_MARGIN_SECONDS = 30
 """What a slow node may need beyond its slowest fact to start the script and to send the outputs."""
+_LOGS = 5
+"""How many logs of applies a support bundle takes along."""
 
 
 def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
@@ -188,6 +190,14 @@ class Survey:
     facts: Mapping[str, NodeFacts | ProvisionError]
     verification: Verification
 
+    def simulated(self) -> list[tuple[str, list[str]]]:
+        """Return for each node that was reached the stand-ins that it carries, as ``thing: what it stands in for``."""
+        return [
+            (name, [f"{thing}: {text}" for thing, text in facts.simulated.items()])
+            for name, facts in self.facts.items()
+            if not isinstance(facts, ProvisionError) and isinstance(facts.simulated, Mapping)
+        ]
+
 
 def verify(cluster: Cluster, limit: str | None = None, *, pairs: bool = True) -> Survey:
     """Probe the nodes and judge them by all checks; `pairs` tries all logins between containers too."""
@@ -262,3 +272,53 @@ def hostfile(cluster: Cluster, launcher: str, limit: str | None = None) -> tuple
     full = with_defaults(cluster)
     entries, left_out = host_entries(full, probe(chosen(full, limit)))
     return LAUNCHERS[launcher](entries), left_out
+
+
+def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> list[str]:
+    """Write facts, checks, raw probe outputs, logs and versions, secrets removed, to a file that only we can read.
+
+    Returns the names of the files inside. The file must not exist: nothing is overwritten.
+    """
+    from provision.report.bundle import archive, bundle_files
+    from provision.report.redaction import Redactor
+
+    if target.exists():
+        raise UsageError(f"{target} exists already", remedy="Give another name with --output.")
+    survey = verify(cluster, limit)
+    logs = sorted(log_folder().glob("*.log"))[-_LOGS:]
+    files = bundle_files(
+        survey.facts,
+        survey.verification,
+        {log.name: log.read_text(encoding="utf-8", errors="replace") for log in logs},
+        Redactor(known_secrets(cluster)),
+        simulated=survey.simulated(),
+    )
+    _write_private(target, archive(files, target.name.partition(".tar")[0].removesuffix(".tgz")))
+    return list(files)
+
+
+def known_secrets(cluster: Cluster) -> set[str]:
+    """Return every value that the inventory or the operator gave as a secret."""
+    from provision.report.redaction import secrets_of
+
+    known: set[str] = set()
+    for node in cluster.nodes:
+        connection = node.connection
+        known |= secrets_of(node.variables)
+        known |= secrets_of((connection.become_password, connection.password, connection.ssh_args))
+    return known
+
+
+def _write_private(target: Path, data: bytes) -> None:
+    """Write beside the target first, so that an interruption leaves no half file under its name."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(data)
+        draft.replace(target)
+    except OSError as error:
+        raise ProvisionError(
+            f"{target} cannot be written: {error.strerror}", remedy="Give another place with --output."
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)

@@ -31,12 +31,12 @@ def _limits(scene: Scene) -> Verdict:
 
 
 def _wanted_limit(scene: Scene, name: str, default: int | None) -> int | None:
-    """The role's variables say ``unlimited``, -1 or a number (locked memory in KiB, as limits.conf does)."""
+    """The role's variables say ``unlimited``, -1 or a number (locked memory in bytes)."""
     value: Any = scene.node.variables.get(_VARIABLES[name])
     if value in ("unlimited", "infinity", -1, "-1"):
         return None
     if isinstance(value, int) and not isinstance(value, bool):
-        return value * 1024 if name == "Max locked memory" else value
+        return value
     return default
 
 
@@ -122,9 +122,13 @@ def _sysctls(scene: Scene) -> Verdict:
         return skip("a container cannot set sysctls: they are its host's")
     found = known(scene.facts.sysctls)
     pairs = {key: " ".join(str(value).split()) for key, value in wanted.items()}
-    wrong = [
-        f"{key} is {found.get(key, 'unknown')}, not {want}" for key, want in pairs.items() if found.get(key) != want
-    ]
+    wrong = [f"{key} is {found[key]}, not {want}" for key, want in pairs.items() if found.get(key, want) != want]
     if wrong:
         return fail(f"sysctls differ: {'; '.join(wrong)}", scene.apply)
+    lacking = [key for key in pairs if key not in found]
+    if lacking:
+        return warn(
+            f"this kernel has no sysctl called {', '.join(lacking)}",
+            "Nothing need be done unless you count on it: take it out of base_system_sysctls.",
+        )
     return passed(f"{len(pairs)} sysctls are as wanted")

@@ -1,0 +1,53 @@
+"""``provision support-bundle``: what somebody needs to help, without secrets."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    InventoryOption,
+    LabOption,
+    LimitOption,
+    ask_become_password,
+    cluster_from,
+    say,
+)
+
+__all__ = ["support_bundle"]
+
+
+def support_bundle(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE.tar.gz", help="Where to write it; it must not exist yet.")
+    ] = None,
+    ask_become_pass: AskBecomePassOption = False,
+) -> None:
+    """Collect facts, checks, logs and versions into one file that can be given to somebody else.
+
+    Passwords, private keys, tokens and credentials inside addresses are taken out. Host names,
+    addresses and versions stay: have a look before you publish it.
+
+    \b
+    Examples:
+      provision support-bundle
+      provision support-bundle --lab demo --output bundle.tar.gz
+    """
+    from provision import workflow
+
+    target = output or Path(f"provision-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    nodes = workflow.chosen(cluster, limit)
+    say(f"looking at {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    names = workflow.support_bundle(cluster, target, limit)
+    for name in names:
+        say(f"  {name}")
+    say("secrets are removed; names, addresses and versions are not")
+    typer.echo(str(target))

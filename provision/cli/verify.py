@@ -1,0 +1,62 @@
+"""``provision verify``: prove that the nodes are what the inventory wants."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    LimitOption,
+    ask_become_password,
+    cluster_from,
+    print_json,
+    say,
+)
+
+__all__ = ["Level", "verify"]
+
+
+class Level(StrEnum):
+    """How much is tried."""
+
+    QUICK = "quick"
+
+
+def verify(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    level: Annotated[Level, typer.Option("--level", help="How much is tried.")] = Level.QUICK,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, not only what is wrong.")] = False,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that the nodes are what the inventory wants: look at each, judge, and change nothing.
+
+    Every warning and failure comes with its reason and what to do. What rests on a stand-in of the
+    lab is marked SIMULATED. The exit code is 1 when any check fails.
+
+    \b
+    Examples:
+      provision verify
+      provision verify --lab demo --verbose
+      provision verify -i inventories/prod --limit 'gpu[1-4]' --json
+    """
+    from provision import workflow
+    from provision.report.verify_report import as_document, as_text
+
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    nodes = workflow.chosen(cluster, limit)
+    say(f"verify {cluster.inventory} ({level.value}) on {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    survey = workflow.verify(cluster, limit)
+    if as_json:
+        print_json(as_document(survey.verification))
+    else:
+        typer.echo(as_text(survey.verification, verbose=verbose, simulated=survey.simulated()))
+    raise typer.Exit(0 if survey.verification.ok else 1)

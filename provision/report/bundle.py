@@ -1,0 +1,75 @@
+"""The content of a support bundle, and the archive made of it; nothing here touches a disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from provision.errors import ProvisionError
+from provision.facts import NodeFacts, as_data
+from provision.model import Verification
+from provision.report.redaction import Redactor
+from provision.report.verify_report import as_document, as_text
+
+__all__ = ["archive", "bundle_files", "versions"]
+
+_PACKAGES = ("provision", "ansible", "ansible-core", "ansible-runner", "fabric", "paramiko", "docker", "typer")
+
+
+def bundle_files(
+    facts: Mapping[str, NodeFacts | ProvisionError],
+    verification: Verification,
+    logs: Mapping[str, str],
+    redactor: Redactor,
+    *,
+    simulated: Sequence[tuple[str, Sequence[str]]] = (),
+) -> dict[str, str]:
+    """Return the files of the bundle by name; everything that came from outside has gone through `redactor`."""
+    files = {
+        "README.txt": f"Support bundle of provision, {time.strftime('%Y-%m-%dT%H:%M:%S%z')}. Secrets are removed.\n",
+        "versions.json": _json(versions()),
+        "verify.json": _json(redactor.data(as_document(verification))),
+        "verify.txt": redactor.text(as_text(verification, verbose=True, simulated=simulated)) + "\n",
+    }
+    for name, value in facts.items():
+        if isinstance(value, ProvisionError):
+            files[f"nodes/{name}/error.txt"] = redactor.text(f"{value}\n{value.output}\n")
+        else:
+            files[f"nodes/{name}/facts.json"] = _json(redactor.data(as_data(value)))
+            files[f"nodes/{name}/probe.txt"] = redactor.text(value.raw)
+    files.update({f"logs/{name}": redactor.text(text) for name, text in logs.items()})
+    return files
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this program and of what it stands on, on this machine."""
+    system = os.uname()
+    found = {"python": sys.version.split()[0], "system": f"{system.sysname} {system.release} {system.machine}"}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def archive(files: Mapping[str, str], folder: str) -> bytes:
+    """Return a gzipped tar of `files` under one folder, readable by their owner only."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for name, text in files.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+            tar.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,126 @@
+"""A verification as JSON and as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from provision.model import CheckResult, CheckStatus, NodeChecks, Verification
+
+__all__ = ["as_document", "as_text"]
+
+_WIDTH = 80
+_SEEN_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
+
+
+def as_document(verification: Verification) -> dict[str, Any]:
+    """Return the document that ``verify --json`` prints; keys are an interface and only ever added."""
+    return {
+        "ok": verification.ok,
+        "nodes": [
+            {"name": node.name, "checks": [_check_document(check) for check in node.checks]}
+            for node in verification.nodes
+        ],
+        "cluster": [_check_document(check) for check in verification.cluster],
+    }
+
+
+def _check_document(check: CheckResult) -> dict[str, Any]:
+    return {
+        "id": check.id,
+        "status": check.status.value,
+        "simulated": check.simulated,
+        "reason": check.reason,
+        "remedy": check.remedy,
+    }
+
+
+def as_text(
+    verification: Verification, *, verbose: bool = False, simulated: Sequence[tuple[str, Sequence[str]]] = ()
+) -> str:
+    """Return the report for a person, at most 80 columns wide: counts, then each warning and failure.
+
+    `simulated` names for each node the stand-ins that it carries. With `verbose` every check is shown.
+    """
+    groups = [*verification.nodes]
+    if verification.cluster:
+        groups.append(NodeChecks("(cluster)", verification.cluster))
+    lines = _counts(groups)
+    shown = set(_SEEN_FIRST) if verbose else {CheckStatus.FAIL, CheckStatus.WARN}
+    for status in _SEEN_FIRST:
+        if status in shown:
+            lines += _details(groups, status)
+    lines += _stand_ins(simulated)
+    return "\n".join([*lines, "", _verdict(verification)])
+
+
+def _counts(groups: Sequence[NodeChecks]) -> list[str]:
+    width = min(max([len(group.name) for group in groups] + [4]), _WIDTH - 48)
+    lines = [f"{'node':<{width}}  {'result':<6}  {'pass':>4}  {'warn':>4}  {'fail':>4}  {'skip':>4}"]
+    for group in groups:
+        statuses = [check.status for check in group.checks]
+        counts = "  ".join(f"{statuses.count(status):>4}" for status in CheckStatus)
+        note = "  SIMULATED parts" if any(check.simulated for check in group.checks) else ""
+        lines.append(f"{_cut(group.name, width):<{width}}  {_worst(statuses):<6}  {counts}{note}")
+    return lines
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _worst(statuses: Iterable[CheckStatus]) -> str:
+    found = set(statuses)
+    return next((status.value for status in (CheckStatus.FAIL, CheckStatus.WARN) if status in found), "pass")
+
+
+def _details(groups: Sequence[NodeChecks], status: CheckStatus) -> list[str]:
+    """One block for each finding; nodes with the very same finding share it."""
+    owners: dict[CheckResult, list[str]] = {}
+    for group in groups:
+        for check in group.checks:
+            if check.status is status:
+                owners.setdefault(check, []).append(group.name)
+    lines: list[str] = []
+    for check, names in owners.items():
+        mark = "  SIMULATED" if check.simulated else ""
+        lines += ["", *_wrap(f"{status.value.upper():<4}  {check.id}{mark}  on {_names(names)}", "      ")]
+        lines += _wrap(f"      {check.reason}", "      ")
+        if check.remedy:
+            lines += _wrap(f"      remedy: {check.remedy}", "        ")
+    return lines
+
+
+def _names(names: Sequence[str]) -> str:
+    few = 6
+    return ", ".join(names[:few]) + (f" and {len(names) - few} more" if len(names) > few else "")
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    """Wrap at blanks; a word that is longer than a line (a digest, a path) is cut rather than let run out."""
+    lines = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True)
+    return lines or [""]
+
+
+def _stand_ins(simulated: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    owners: dict[tuple[str, ...], list[str]] = {}
+    for name, things in simulated:
+        if things:
+            owners.setdefault(tuple(things), []).append(name)
+    lines: list[str] = []
+    for group, names in owners.items():
+        lines += ["", *_wrap(f"SIMULATED on {_names(names)} (stand-ins of the lab, no proof of real hardware):", "  ")]
+        for thing in group:
+            lines += _wrap(f"  {thing}", "    ")
+    return lines
+
+
+def _verdict(verification: Verification) -> str:
+    checks = list(verification.all_checks())
+    failed = sum(check.status is CheckStatus.FAIL for check in checks)
+    warned = sum(check.status is CheckStatus.WARN for check in checks)
+    notes = f", {warned} warning{'s' * (warned != 1)}" if warned else ""
+    if failed:
+        return f"NOT OK: {failed} check{'s' * (failed != 1)} failed{notes}."
+    return f"ok: nothing failed in {len(checks)} checks{notes}."

@@ -1,0 +1,117 @@
+"""A healthy node, and the cluster around it; tests break one thing at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.checks import judge
+from provision.facts import NodeFacts
+from provision.facts.container import Container, ContainerSsh, Process
+from provision.facts.docker import DockerConfig, DockerInfo, DockerService, Image
+from provision.facts.gpu import Gpu
+from provision.facts.kernel import TimeSync
+from provision.facts.network import Address, Listening, Route
+from provision.facts.nvidia_container import NvidiaContainer
+from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
+from provision.facts.system import Boot, Disk, Hardware, Kind, Limits, NodeKind, System
+from provision.model import CheckResult, Cluster, Connection, Node
+
+VARIABLES = {
+    "base_system_sysctls": {"vm.max_map_count": 262144},
+    "docker_engine_data_root": "/var/lib/docker",
+    "docker_engine_registry_mirrors": [],
+    "docker_engine_registry_ca": [{"registry": "r:5000", "certificate": "-----BEGIN-----\nAA\n-----END-----"}],
+    "training_image_reference": "r:5000/t:1",
+    "training_image_digest": "sha256:22",
+    "training_container_name": "provision-training",
+    "training_container_ulimits": {"memlock": -1, "nofile": 1048576, "stack": 67108864},
+    "container_ssh_port": 2222,
+}
+UNLIMITED = {"Max locked memory": None, "Max open files": 1048576, "Max stack size": 67108864}
+CUT = {"Max locked memory": 8388608, "Max open files": 20000, "Max stack size": 67108864}
+
+
+def make_node(name: str, address: str, **variables: object) -> Node:
+    """A node of the inventory with the variables of a healthy one."""
+    return Node(name, Connection(address), {**VARIABLES, "cluster_data_address": address, **variables})
+
+
+def make_cluster(**variables: object) -> Cluster:
+    """Two nodes."""
+    nodes = (make_node("gpu1", "10.77.0.1", **variables), make_node("gpu2", "10.77.0.2", **variables))
+    return Cluster("test", __import__("pathlib").Path("hosts.yml"), nodes)
+
+
+def rdma_device(
+    name: str = "mlx5_0", *, driver: str = "mlx5_core", state: str = "ACTIVE", gid: bool = True
+) -> RdmaDevice:
+    """A RoCE card's device."""
+    gids = (Gid(3, "0000:0000:0000:0000:0000:ffff:0a4d:0001", "RoCE v2", "ens4"),) if gid else ()
+    port = RdmaPort(1, "Ethernet", state, "LinkUp", "100 Gb/sec", gids)
+    return RdmaDevice(name, driver, f"uverbs{name[-1]}", ("ens4",), (port,))
+
+
+def healthy(number: int = 1) -> NodeFacts:
+    """Facts of a node that has all that VARIABLES want: one GPU, one RoCE card."""
+    names = {"gpu1": ("10.77.0.1",), "gpu2": ("10.77.0.2",)}
+    processes = (Process(10, "docker-init"), Process(11, "container-entry"), Process(12, "sshd"))
+    return NodeFacts(
+        system=System("debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64"),
+        kind=Kind(NodeKind.METAL, "NVIDIA DGX", sysctls_writable=True),
+        boot=Boot(100, "b"),
+        hardware=Hardware(16, 64000),
+        limits=Limits(UNLIMITED, UNLIMITED),
+        disks=(Disk("/var/lib/docker", 50000, 100000),),
+        sysctls={"vm.max_map_count": "262144"},
+        modules=frozenset({"rdma_rxe"}),
+        packages={"rdma-core": "44", "nvidia-container-toolkit": "1.17.8-1", "libnvidia-container1": "1.17.8-1"},
+        time_sync=TimeSync(synchronized=True, services=("chrony",)),
+        addresses=(Address("ens4", f"10.77.0.{number}", 24, "global"),),
+        routes=(Route("default", "ens3", ""),),
+        names=names,
+        listening=(Listening(f"10.77.0.{number}", 2222),),
+        rdma=RdmaStack((rdma_device(),), 1, ("uverbs0", "rdma_cm"), ""),
+        gpus=(Gpu(0, "NVIDIA A100", "GPU-1", "550.90", 81920, "0000:06:00.0"),),
+        gpu_pci=("0000:06:00.0",),
+        docker_service=DockerService(loaded=True, active="active", enabled="enabled", client=True),
+        docker_info=DockerInfo(
+            "20.10.24", "overlay2", "/var/lib/docker", "systemd", "2", True, ("nvidia", "runc"), "runc", (), (), 1  # noqa: FBT003
+        ),
+        docker_config=DockerConfig(True, "x", {}, "", {"r:5000": "-----BEGIN-----\nAA\n-----END-----\n"}),  # noqa: FBT003
+        nvidia_container=NvidiaContainer("/usr/bin/nvidia-container-runtime-hook", "", "", ()),
+        image=Image("sha256:11", ("r:5000/t@sha256:22",), ("r:5000/t:1",)),
+        container=Container(
+            "running", 0, "sha256:11", "r:5000/t:1", {}, False, "host", (), 1, 0, UNLIMITED,  # noqa: FBT003
+            ("infiniband/uverbs0", "infiniband/rdma_cm", "nvidia0"), processes,
+        ),
+        container_ssh=ContainerSsh(
+            {"ssh_host_ed25519_key": "600", "id_ed25519": "600"},
+            f"ssh-ed25519 KEY{number}",
+            f"ssh-ed25519 CLIENT{number}",
+            {"[gpu1]:2222": ("ssh-ed25519 KEY1",), "[gpu2]:2222": ("ssh-ed25519 KEY2",)},
+            (),
+        ),
+        receipts={},
+        simulated={},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def judged():
+    """Judge gpu1 with some facts and variables replaced; returns the results by id."""
+
+    def run(variables: dict[str, object] | None = None, **facts: object) -> dict[str, CheckResult]:
+        cluster = make_cluster(**(variables or {}))
+        mine = dataclasses.replace(healthy(), **facts)
+        results = judge(
+            cluster.nodes[0],
+            mine,
+            cluster,
+            all_facts={"gpu1": mine, "gpu2": healthy(2)},
+            supported=("debian 12", "debian 13"),
+        )
+        return {result.id: result for result in results}
+
+    return run

@@ -1,0 +1,61 @@
+"""A host file that cannot lie: who takes ranks, how many, and why the others do not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.checks import host_entry
+from provision.errors import ConnectionFailed
+from provision.facts import Unknown
+from provision.hostfiles import LAUNCHERS, HostEntry
+from tests.unit.checks.conftest import healthy, make_node
+
+
+def entry(variables=None, **facts):
+    """The entry of one node with some facts replaced."""
+    return host_entry(make_node("gpu1", "10.77.0.1", **(variables or {})), dataclasses.replace(healthy(), **facts))
+
+
+def test_slots_are_gpus():
+    """A node with GPUs gets a slot for each, whatever cluster_slots says."""
+    assert entry({"cluster_slots": 4}) == HostEntry("gpu1", "10.77.0.1", 1, "gpu")
+
+
+def test_without_gpus_slots_are_those_of_the_inventory_else_cpus():
+    """Zero, the role's default, means that nothing was said."""
+    assert entry({"cluster_slots": 4}, gpus=(), gpu_pci=()) == HostEntry("gpu1", "10.77.0.1", 4, "cpu")
+    assert entry({"cluster_slots": 0}, gpus=(), gpu_pci=()) == HostEntry("gpu1", "10.77.0.1", 16, "cpu")
+    assert entry({"cluster_slots": "{{ x }}"}, gpus=(), gpu_pci=()).slots == 16
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"container": None}, "it has no training container"),
+        ({"container": Unknown("hung: docker inspect")}, "hung: docker inspect"),
+        ({"gpus": Unknown("hung: nvidia-smi")}, "hung: nvidia-smi"),
+        ({"gpu_pci": ("a", "b")}, "only 1 of its 2 GPUs can be used"),
+        ({"gpus": (), "gpu_pci": ("a",)}, "only 0 of its 1 GPUs can be used"),
+        ({"container": dataclasses.replace(healthy().container, status="exited")}, "its training container is exited"),
+    ],
+)
+def test_a_node_that_cannot_take_ranks_is_left_out_with_the_reason(facts, reason):
+    """No slot is promised that is not there."""
+    left_out = entry(**facts)
+
+    assert isinstance(left_out, str)
+    assert reason in left_out
+
+
+def test_an_unreachable_node_is_left_out():
+    """The connection's own reason is given."""
+    assert host_entry(make_node("g", "10.0.0.1"), ConnectionFailed("no route to host")) == (
+        "cannot be reached: no route to host"
+    )
+
+
+def test_every_launcher_writes_an_empty_file_for_no_nodes():
+    """Nothing is made up where there is nothing."""
+    assert {render([]) for render in LAUNCHERS.values()} == {""}

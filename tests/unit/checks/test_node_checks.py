@@ -1,0 +1,248 @@
+"""One thing broken at a time: the right check says so, with a reason and a remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.checks import unreachable
+from provision.errors import ConnectionFailed
+from provision.facts import Unknown
+from provision.facts.docker import DockerConfig, DockerService, Image
+from provision.facts.kernel import TimeSync
+from provision.facts.network import Listening
+from provision.facts.rdma import RdmaStack
+from provision.facts.records import Receipt
+from provision.facts.system import Disk, Kind, Limits, NodeKind, System
+from provision.model import CheckStatus
+from tests.unit.checks.conftest import CUT, UNLIMITED, healthy, rdma_device
+
+PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
+IN_CONTAINER = Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False)
+NO_GPU = {"gpus": (), "gpu_pci": ()}
+BASE = healthy()
+
+
+def changed(name, **values):
+    """One fact of the healthy node with some values replaced."""
+    return {name: dataclasses.replace(getattr(BASE, name), **values)}
+
+
+def test_a_healthy_node_passes(judged):
+    """Nothing fails or warns, and only what is not asked for is skipped."""
+    results = judged()
+
+    assert [r.id for r in results.values() if r.status in (WARN, FAIL)] == []
+    assert [r.id for r in results.values() if r.status is SKIP] == ["rdma_stack.soft_roce"]
+
+
+BROKEN = [
+    ("node.os", FAIL, "Ubuntu 22.04", {"system": System("ubuntu", "22.04", "Ubuntu 22.04", "5", "x")}),
+    ("node.os", FAIL, "hung", {"system": Unknown("hung: cat /etc/os-release")}),
+    ("base_system.limits", FAIL, "locked memory 8388608", {"limits": Limits(CUT, UNLIMITED)}),
+    ("base_system.hosts", FAIL, "gpu2 is 127.0.1.1", {"names": {"gpu1": ("10.77.0.1",), "gpu2": ("127.0.1.1",)}}),
+    ("base_system.hosts", FAIL, "gpu2 is unknown", {"names": {"gpu1": ("10.77.0.1",), "gpu2": ()}}),
+    ("base_system.hosts", FAIL, "loopback", {"names": {"gpu1": ("10.77.0.1", "127.0.1.1"), "gpu2": ("10.77.0.2",)}}),
+    ("base_system.time_sync", WARN, "nothing keeps", {"time_sync": TimeSync(synchronized=False, services=())}),
+    ("base_system.time_sync", WARN, "chrony runs", {"time_sync": TimeSync(synchronized=False, services=("chrony",))}),
+    ("base_system.sysctls", FAIL, "is 65530, not 262144", {"sysctls": {"vm.max_map_count": "65530"}}),
+    ("base_system.sysctls", WARN, "no sysctl called", {"sysctls": {}}),
+    ("rdma_stack.packages", FAIL, "not installed", {"packages": {"bash": "5"}}),
+    (
+        "rdma_stack.packages",
+        FAIL,
+        "perftest",
+        {"receipts": {"rdma_stack": Receipt("rdma_stack", {"packages": {"perftest": "4"}})}},
+    ),
+    ("rdma_stack.devices", FAIL, "no RDMA device", {"rdma": RdmaStack((), 2, (), "")}),
+    ("rdma_stack.devices", FAIL, "no port is active", {"rdma": RdmaStack((rdma_device(state="DOWN"),), 1, (), "")}),
+    (
+        "rdma_stack.devices",
+        WARN,
+        "mlx5_1",
+        {"rdma": RdmaStack((rdma_device(), rdma_device("mlx5_1", state="DOWN")), 2, ("uverbs0",), "")},
+    ),
+    ("rdma_stack.gids", FAIL, "mlx5_0", {"rdma": RdmaStack((rdma_device(gid=False),), 1, (), "")}),
+    ("docker_engine.service", FAIL, "failed", {"docker_service": DockerService(True, "failed", "enabled", True)}),  # noqa: FBT003
+    ("docker_engine.service", FAIL, "at boot", {"docker_service": DockerService(True, "active", "disabled", True)}),  # noqa: FBT003
+    ("docker_engine.service", FAIL, "hung: docker info", {"docker_info": Unknown("hung: docker info")}),
+    (
+        "docker_engine.daemon_json",
+        FAIL,
+        "not JSON",
+        {"docker_config": DockerConfig(True, "x", None, "it is not JSON")},  # noqa: FBT003
+    ),
+    ("docker_engine.registry_ca", FAIL, "r:5000 has none", changed("docker_config", certificates={})),
+    ("docker_engine.registry_ca", FAIL, "r:5000 has another", changed("docker_config", certificates={"r:5000": "BB"})),
+    ("docker_engine.storage", FAIL, "full", {"disks": (Disk("/var/lib/docker", 10, 100000),)}),
+    ("docker_engine.storage", WARN, "little room", {"disks": (Disk("/var/lib/docker", 1000, 100000),)}),
+    ("docker_engine.storage", WARN, "vfs", changed("docker_info", storage_driver="vfs")),
+    ("gpu.driver", FAIL, "hung: nvidia-smi", {"gpus": Unknown("hung: nvidia-smi")}),
+    ("gpu.driver", FAIL, "no driver", {"gpus": ()}),
+    ("gpu.count", FAIL, "shows 1 GPUs, the PCI bus has 2", {"gpu_pci": ("a", "b")}),
+    ("nvidia_container.toolkit", FAIL, "not installed", {"packages": {"rdma-core": "44"}}),
+    (
+        "nvidia_container.toolkit",
+        FAIL,
+        "different versions",
+        {"packages": {"rdma-core": "1", "nvidia-container-toolkit": "1.17.8-1", "libnvidia-container1": "1.16.0-1"}},
+    ),
+    ("nvidia_container.toolkit", FAIL, "PATH", changed("nvidia_container", hook="")),
+    ("nvidia_container.runtime", FAIL, "no runtime", changed("docker_info", runtimes=("runc",))),
+    ("training_image.present", FAIL, "r:5000/t:1", {"image": None}),
+    ("training_image.digest", FAIL, "sha256:33", {"image": Image("sha256:11", ("r:5000/t@sha256:33",), ())}),
+    ("training_container.running", FAIL, "there is no container", {"container": None}),
+    ("training_container.running", FAIL, "exited", changed("container", status="exited", exit_code=137)),
+    ("training_container.image", FAIL, "another image", changed("container", image_id="sha256:99")),
+    ("training_container.devices", FAIL, "uverbs0", changed("container", devices=("nvidia0",))),
+    ("training_container.devices", FAIL, "nvidia0", changed("container", devices=("infiniband/uverbs0",))),
+    ("training_container.limits", FAIL, "locked memory", changed("container", limits=CUT)),
+    ("container_ssh.sshd", FAIL, "no sshd", changed("container", processes=())),
+    ("container_ssh.sshd", FAIL, "nothing listens", {"listening": ()}),
+    ("container_ssh.sshd", FAIL, "data address", {"listening": (Listening("10.0.2.15", 2222),)}),
+    ("container_ssh.host_key", FAIL, "no host key", {"container_ssh": None}),
+    ("container_ssh.host_key", FAIL, "(644)", changed("container_ssh", files={"id_ed25519": "644"})),
+    (
+        "container_ssh.known_hosts",
+        FAIL,
+        "gpu2",
+        changed("container_ssh", known_hosts={"[gpu1]:2222": ("ssh-ed25519 KEY1",)}),
+    ),
+    (
+        "container_ssh.known_hosts",
+        FAIL,
+        "another host key is pinned than the one in use: gpu2",
+        changed(
+            "container_ssh",
+            known_hosts={"[gpu1]:2222": ("ssh-ed25519 KEY1",), "[gpu2]:2222": ("ssh-ed25519 OLD",)},
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "reason", "facts"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
+def test_what_is_broken_is_said_with_a_remedy(judged, name, status, reason, facts):
+    """The check that is about the broken thing names it and says what to do."""
+    result = judged(**facts)[name]
+
+    assert result.status is status
+    assert reason in result.reason
+    assert result.remedy
+
+
+def test_one_cause_gives_one_failure(judged):
+    """When docker is down, what needs docker waits for it instead of failing too."""
+    results = judged(docker_service=DockerService(loaded=False, active="inactive", enabled="", client=False))
+    failed = [r.id for r in results.values() if r.status is FAIL]
+
+    assert failed == ["docker_engine.service"]
+    assert results["container_ssh.sshd"].reason == "waits for docker_engine.service"
+    assert results["training_container.limits"].status is SKIP
+
+
+def test_a_container_node_is_judged_by_what_it_can_have(judged):
+    """Limits cut to the node's own warn; modules and sysctls are skipped with the reason."""
+    results = judged(
+        {"rdma_stack_soft_roce_enabled": True},
+        kind=IN_CONTAINER,
+        limits=Limits(CUT, CUT),
+        sysctls={},
+        time_sync=TimeSync(synchronized=False, services=()),
+        **changed("container", limits=CUT),
+    )
+
+    assert results["base_system.limits"].status is WARN
+    assert results["training_container.limits"].status is WARN
+    assert "cut" in results["training_container.limits"].reason
+    for name in ("base_system.sysctls", "base_system.time_sync", "rdma_stack.soft_roce"):
+        assert results[name].status is SKIP
+        assert "container" in results[name].reason
+
+
+def test_a_container_node_below_its_own_limits_fails(judged):
+    """A limit that could be higher is not excused by the kind of the node."""
+    results = judged(kind=IN_CONTAINER, limits=Limits({**CUT, "Max open files": 1024}, CUT))
+
+    assert results["base_system.limits"].status is FAIL
+    assert "1024" in results["base_system.limits"].reason
+
+
+def test_soft_roce_that_is_asked_for_must_be_there(judged):
+    """The module and an active device on the data interface are both needed."""
+    wanted = {"rdma_stack_soft_roce_enabled": True}
+    soft = RdmaStack((rdma_device("rxe0", driver=""),), 0, ("uverbs0",), "")
+
+    assert judged(wanted, rdma=soft)["rdma_stack.soft_roce"].status is PASS
+    assert judged(wanted, rdma=soft, modules=frozenset())["rdma_stack.soft_roce"].status is FAIL
+    assert judged(wanted)["rdma_stack.soft_roce"].status is FAIL
+    elsewhere = {**wanted, "rdma_stack_soft_roce_interface": "ens9"}
+    assert "ens9" in judged(elsewhere, rdma=soft)["rdma_stack.soft_roce"].reason
+
+
+def test_stand_ins_are_marked(judged):
+    """What rests on a stand-in of the lab says so, and what is real does not."""
+    results = judged(
+        gpu_pci=(),
+        simulated={"nvidia-smi": "GPUs", "nvidia-container-toolkit": "toolkit"},
+        **changed("container", devices=("infiniband/uverbs0",)),
+    )
+    marked = {r.id for r in results.values() if r.simulated}
+
+    assert marked == {
+        "gpu.driver",
+        "gpu.count",
+        "nvidia_container.toolkit",
+        "nvidia_container.runtime",
+        "training_container.devices",
+    }
+    assert all(r.status is PASS for r in results.values() if r.simulated)
+
+
+def test_a_node_without_gpus_needs_no_gpu_software(judged):
+    """GPU checks are skipped there, and the container needs no GPU."""
+    results = judged(packages={"rdma-core": "1"}, **NO_GPU)
+
+    assert {r.status for r in results.values() if r.id.startswith(("gpu.", "nvidia_container."))} == {SKIP}
+    assert results["training_container.devices"].status is PASS
+
+
+def test_a_role_that_is_switched_off_is_not_judged(judged):
+    """The user's own docker, for instance, is none of our business."""
+    results = judged({"docker_engine_enabled": False}, docker_config=DockerConfig(True, "x", None, "broken"))  # noqa: FBT003
+
+    assert results["docker_engine.daemon_json"].status is SKIP
+    assert "switched off" in results["docker_engine.daemon_json"].reason
+
+
+def test_what_only_ansible_can_resolve_is_not_judged(judged):
+    """A variable with Jinja makes a skip with the reason, never a failure."""
+    results = judged({"training_image_reference": "{{ registry }}/t:1"}, image=None)
+
+    assert results["training_image.present"].status is SKIP
+    assert "Jinja" in results["training_image.present"].reason
+
+
+def test_daemon_json_may_hold_more_than_is_wanted(judged):
+    """The user's own options stay; each missing wish is named."""
+    wanted = {
+        "docker_engine_registry_mirrors": ["https://m"],
+        "docker_engine_daemon_options": {"log-opts": {"max-size": "10m"}},
+    }
+    good = {"registry-mirrors": ["https://m"], "log-opts": {"max-size": "10m", "x": "y"}, "debug": True}
+
+    assert judged(wanted, **changed("docker_config", options=good))["docker_engine.daemon_json"].status is PASS
+    lacking = judged(wanted, **changed("docker_config", options={"debug": True}))["docker_engine.daemon_json"]
+    assert lacking.status is FAIL
+    assert "registry-mirrors" in lacking.reason
+    assert "log-opts" in lacking.reason
+
+
+def test_an_unreachable_node_has_one_failing_check():
+    """The reason of the connection and its remedy stand for all else."""
+    results = unreachable(
+        ConnectionFailed("10.0.0.9 port 22: no route to host", node="gpu9", remedy="Check the cable.")
+    )
+
+    assert [(r.id, r.status, r.remedy) for r in results] == [("node.reachable", FAIL, "Check the cable.")]
+    assert "no route" in results[0].reason

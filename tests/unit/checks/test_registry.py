@@ -1,0 +1,42 @@
+"""Ids are an interface: each is documented, once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import provision.checks
+from provision.checks import CHECKS, CLUSTER_CHECKS
+from provision.checks.base import check
+
+README = Path(provision.checks.__file__).with_name("README.md").read_text(encoding="utf-8")
+DOCUMENTED = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", README, re.MULTILINE)
+
+
+def test_every_id_is_documented_once_and_no_other():
+    """README.md lists exactly the checks that exist."""
+    assert sorted(DOCUMENTED) == sorted([*CHECKS, *CLUSTER_CHECKS])
+
+
+def test_what_a_check_waits_for_exists_and_comes_before_it(judged):
+    """A check is judged after the one without which it means nothing."""
+    order = list(judged())
+
+    assert all(order.index(item.after) < order.index(item.id) for item in CHECKS.values() if item.after)
+
+
+def test_an_id_cannot_be_given_twice():
+    """Two checks of one name would hide each other."""
+    with pytest.raises(ValueError, match=r"node\.os"):
+        check("node.os")(lambda _: None)
+
+
+def test_every_area_with_a_role_has_a_check():
+    """Each role that changes a node is proved by at least one check of its name."""
+    roles = Path(provision.checks.__file__).parents[2] / "roles"
+    wanted = {folder.name for folder in roles.iterdir() if folder.is_dir()} - {"platform"}
+    areas = {id.partition(".")[0] for id in [*CHECKS, *CLUSTER_CHECKS]}  # noqa: A001
+
+    assert wanted <= areas

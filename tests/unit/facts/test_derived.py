@@ -1,0 +1,75 @@
+"""What follows from facts and inventory together."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.facts import NodeFacts, Unknown, as_data, data_address, data_interface, gpu_count, parameters, plain
+from provision.facts.gpu import Gpu
+from provision.facts.network import Address, Route
+
+FACTS = NodeFacts(
+    addresses=(
+        Address("lo", "127.0.0.1", 8, "host"),
+        Address("ens3", "10.0.2.15", 24, "global"),
+        Address("ens4", "10.77.0.1", 24, "global"),
+    ),
+    routes=(Route("default", "ens3", ""), Route("10.77.0.0/24", "ens4", "10.77.0.1")),
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "address", "interface"),
+    [
+        ({"cluster_data_address": "10.77.0.1", "cluster_data_networks": ["10.0.2.0/24"]}, "10.77.0.1", "ens4"),
+        ({"cluster_data_networks": ["192.0.2.0/24", "10.77.0.0/24"]}, "10.77.0.1", "ens4"),
+        ({"cluster_data_networks": ["192.0.2.0/24"]}, None, None),
+        ({"cluster_data_address": "", "cluster_data_networks": []}, "10.0.2.15", "ens3"),
+        ({"cluster_data_address": "{{ other }}"}, "10.0.2.15", "ens3"),
+    ],
+)
+def test_the_data_address(variables, address, interface):
+    """The host's own address wins, then the data networks; only without these the default route."""
+    assert data_address(variables, FACTS) == address
+    assert data_interface(variables, FACTS) == interface
+
+
+def test_a_gpu_that_fell_off_makes_the_count_unknown():
+    """Slots are never made of GPUs that might not be there, nor silently of CPUs instead."""
+    gpu = Gpu(0, "A100", "", "550", 81920, "")
+
+    assert gpu_count(NodeFacts(gpus=(gpu,), gpu_pci=("a",))) == 1
+    assert gpu_count(NodeFacts(gpus=(gpu,), gpu_pci=("a", "b"))) is None
+    assert gpu_count(NodeFacts(gpus=Unknown("hung"), gpu_pci=())) is None
+    assert gpu_count(NodeFacts(gpus=(), gpu_pci=())) == 0
+
+
+def test_jinja_is_found_anywhere():
+    """A value that only Ansible could resolve is seen inside lists and keys too."""
+    assert plain({"a": ["b", 1, None]})
+    assert not plain({"a": [{"b": "{{ c }}"}]})
+
+
+@pytest.mark.parametrize(
+    ("reference", "digest", "images"),
+    [
+        ("10.0.2.2:5000/training:1", "", ("10.0.2.2:5000/training:1",)),
+        ("r:5000/t:1", "sha256:a", ("r:5000/t@sha256:a", "r:5000/t:1")),
+        ("r:5000/t", "sha256:a", ("r:5000/t@sha256:a", "r:5000/t")),
+        ("{{ x }}", "sha256:a", ()),
+    ],
+)
+def test_the_image_is_looked_up_by_digest_first(reference, digest, images):
+    """A registry's port is not taken for a tag."""
+    variables = {"training_image_reference": reference, "training_image_digest": digest}
+
+    assert parameters(variables, ()).images == images
+
+
+def test_facts_can_be_written_as_json():
+    """What is unknown says so, and sets become lists."""
+    data = as_data(NodeFacts(modules=frozenset({"b", "a"}), gpus=Unknown("hung: nvidia-smi")))
+
+    assert data["modules"] == ["a", "b"]
+    assert data["gpus"] == {"unknown": "hung: nvidia-smi"}
+    assert "raw" not in data

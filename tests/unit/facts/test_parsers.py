@@ -1,0 +1,299 @@
+"""Every parser, by small outputs of the real programs."""
+
+from __future__ import annotations
+
+from provision.facts import RawOutput, Unknown
+from provision.facts.container import Container, ContainerFact, ContainerSshFact, Process, fingerprint
+from provision.facts.docker import DockerConfigFact, DockerInfoFact, DockerServiceFact, Image, ImageFact
+from provision.facts.gpu import GpuPciFact, GpusFact
+from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
+from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
+from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
+from provision.facts.rdma import RdmaFact
+from provision.facts.records import ReceiptsFact, SimulatedFact
+from provision.facts.system import Disk, DisksFact, Kind, KindFact, LimitsFact, NodeKind, System, SystemFact
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ0RUyzHdO2SJ9bHqmNTeUuTTt8SZFVPNT2Tg8Ux6X3x"
+
+
+def out(text: str, code: int = 0, err: str = "") -> RawOutput:
+    return RawOutput(text, code, err)
+
+
+def test_the_system_is_read_from_os_release():
+    """Quoted and bare values are understood."""
+    text = 'PRETTY_NAME="Debian GNU/Linux 12"\nID=debian\nVERSION_ID="12"\nprobe_kernel=6.1.0\nprobe_machine=x86_64\n'
+
+    assert SystemFact().parse(out(text)) == System("debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64")
+
+
+def test_a_container_in_a_virtual_machine_is_a_container():
+    """What cannot load modules is told from what can; the mount of /proc/sys says whether sysctls can be set."""
+    assert KindFact().parse(out("container=docker\nvm=kvm\nproc_sys=ro,nosuid\n")) == Kind(
+        NodeKind.CONTAINER, "docker", sysctls_writable=False
+    )
+    assert KindFact().parse(out("container=none\nvm=kvm\nsys_vendor=QEMU\n")) == Kind(
+        NodeKind.VM, "kvm, QEMU", sysctls_writable=True
+    )
+    assert KindFact().parse(out("container=none\nvm=none\nsys_vendor=NVIDIA\nproduct_name=DGX A100\n")) == Kind(
+        NodeKind.METAL, "NVIDIA DGX A100", sysctls_writable=True
+    )
+
+
+def test_limits_know_unlimited():
+    """Unlimited is no number, and the limits of PID 1 are kept apart."""
+    row = "Max locked memory         8388608              {}              bytes\n"
+    limits = LimitsFact().parse(out(row.format("unlimited") + "== init\n" + row.format("8388608")))
+
+    assert limits.session == {"Max locked memory": None}
+    assert limits.init == {"Max locked memory": 8388608}
+
+
+def test_free_space_is_kept_by_path():
+    """The path asked for counts, not the mount point that df prints."""
+    text = "path=/var/lib/docker\n/dev/vda1  8192000 2048000 6144000 25% /\n"
+
+    assert DisksFact().parse(out(text)) == (Disk("/var/lib/docker", 6000, 8000),)
+
+
+def test_sysctl_values_are_separated_by_single_blanks():
+    """Tabs between several values do not make a difference."""
+    assert SysctlsFact().parse(out("net.ipv4.ip_local_port_range=32768\t60999\n")) == {
+        "net.ipv4.ip_local_port_range": "32768 60999"
+    }
+
+
+def test_modules_are_named():
+    """Only the first column counts."""
+    assert ModulesFact().parse(out("rdma_rxe 131072 0 - Live 0x0\nib_uverbs 1 1 rdma_rxe, Live 0x0\n")) == {
+        "rdma_rxe",
+        "ib_uverbs",
+    }
+
+
+def test_only_installed_packages_count():
+    """A removed package with its configuration left, and a half-installed one, are not installed."""
+    text = "ii |docker.io|20.10.24\nrc |perftest|4.5\niU |rdma-core|44.0\nhi |libnccl2|2.18\n"
+
+    assert PackagesFact().parse(out(text)) == {"docker.io": "20.10.24", "libnccl2": "2.18"}
+
+
+def test_no_package_manager_is_said():
+    """A node without dpkg and rpm gives a reason, not an empty list."""
+    assert PackagesFact().parse(out("", 1, "neither dpkg-query nor rpm is there")) == Unknown(
+        "the packages cannot be listed: neither dpkg-query nor rpm is there"
+    )
+
+
+def test_time_services_are_named():
+    """All active services are listed beside the kernel's own word."""
+    assert TimeSyncFact().parse(out("NTPSynchronized=yes\nservice=chrony\n")) == TimeSync(True, ("chrony",))  # noqa: FBT003
+
+
+def test_addresses_of_all_kinds():
+    """IPv4, IPv6, and a point-to-point address are read; the link's name loses its peer."""
+    text = (
+        "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever\n"
+        "2: eth0@if7    inet 10.77.0.1/24 brd 10.77.0.255 scope global eth0\n"
+        "2: eth0    inet6 fe80::1/64 scope link\n"
+        "5: tun0    inet 10.8.0.2 peer 10.8.0.1/32 scope global tun0\n"
+    )
+
+    assert AddressesFact().parse(out(text)) == (
+        Address("lo", "127.0.0.1", 8, "host"),
+        Address("eth0", "10.77.0.1", 24, "global"),
+        Address("eth0", "fe80::1", 64, "link"),
+        Address("tun0", "10.8.0.2", 32, "global"),
+    )
+
+
+def test_routes_keep_interface_and_source():
+    """A route without an interface is kept too."""
+    text = "default via 10.0.2.2 dev ens3\n10.77.0.0/24 dev ens4 proto kernel src 10.77.0.1\nblackhole 10.9.0.0/16\n"
+
+    assert RoutesFact().parse(out(text)) == (
+        Route("default", "ens3", ""),
+        Route("10.77.0.0/24", "ens4", "10.77.0.1"),
+        Route("blackhole", "", ""),
+    )
+
+
+def test_names_that_do_not_resolve_have_no_address():
+    """Each address is listed once, though getent prints it for every socket type."""
+    text = "name=gpu1\n10.0.0.1\n10.0.0.1\n10.0.0.1\nname=gpu2\n"
+
+    assert NamesFact().parse(out(text)) == {"gpu1": ("10.0.0.1",), "gpu2": ()}
+
+
+def test_listening_sockets_of_both_families():
+    """The kernel's byte order is turned round, and all addresses are an empty one."""
+    text = "0100007F:0016\n00000000:08AE\n00000000000000000000000000000000:08AE\n01004D0A:08AE\n"
+
+    assert ListeningFact().parse(out(text)) == (
+        Listening("127.0.0.1", 22),
+        Listening("", 2222),
+        Listening("", 2222),
+        Listening("10.77.0.1", 2222),
+    )
+
+
+def test_an_rdma_device_with_its_gids():
+    """State, rate, interface, device node and the GID that crosses subnets are found."""
+    text = (
+        "device\tmlx5_0\tmlx5_core\nnetdev\tens1np0\nport\t1\tEthernet\t4: ACTIVE\t5: LinkUp\t100 Gb/sec (4X EDR)\n"
+        "gid\t3\t0000:0000:0000:0000:0000:ffff:0a4d:0001\tRoCE v2\tens1np0\n"
+        "gid\t0\tfe80:0000:0000:0000:0000:00ff:fe00:0001\tIB/RoCE v1\tens1np0\n"
+        "device\trxe0\t\nnetdev\tens4\nport\t1\tEthernet\t1: DOWN\t3: Disabled\t2.5 Gb/sec\n"
+        "uverbs\tuverbs0\tmlx5_0\nuverbs\tuverbs1\trxe0\nnode\tuverbs0\nnode\trdma_cm\npci\t0000:3b:00.0\nofed\tMLNX_OFED-5.8:\n"
+    )
+    stack = RdmaFact().parse(out(text))
+    card, soft = stack.devices
+
+    assert (card.active, card.soft, card.uverbs, card.netdevs) == (True, False, "uverbs0", ("ens1np0",))
+    assert [(gid.index, gid.routable_ipv4) for gid in card.ports[0].gids] == [(0, False), (3, True)]
+    assert (soft.active, soft.soft, soft.ports[0].state) == (False, True, "DOWN")
+    assert (stack.pci_cards, stack.nodes, stack.ofed) == (1, ("uverbs0", "rdma_cm"), "MLNX_OFED-5.8")
+
+
+def test_a_broken_driver_is_not_a_node_without_gpus():
+    """No nvidia-smi means no usable GPU; an nvidia-smi that fails means that nobody knows."""
+    failed = GpusFact().parse(out("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", 9))
+
+    assert GpusFact().parse(out("", 127, "there is no nvidia-smi")) == ()
+    assert isinstance(failed, Unknown)
+    assert "communicate" in failed.reason
+
+
+def test_gpus_on_the_bus_are_counted():
+    """One PCI address a line."""
+    assert GpuPciFact().parse(out("0000:06:00.0\n0000:07:00.0\n")) == ("0000:06:00.0", "0000:07:00.0")
+
+
+def test_a_missing_docker_unit_is_told_from_a_stopped_one():
+    """What must be installed and what must be started need different remedies."""
+    missing = DockerServiceFact().parse(out("LoadState=not-found\nActiveState=inactive\nUnitFileState=\n"))
+    stopped = DockerServiceFact().parse(
+        out("LoadState=loaded\nActiveState=failed\nUnitFileState=enabled\nclient=yes\n")
+    )
+
+    assert not missing.loaded
+    assert (stopped.loaded, stopped.active, stopped.enabled, stopped.client) == (True, "failed", "enabled", True)
+
+
+def test_an_engine_that_is_down_is_unknown_with_the_reason():
+    """The client prints an answer without a version then."""
+    fact = DockerInfoFact().parse(out('{"version":"","driver":""}', 1, "Cannot connect to the Docker daemon"))
+
+    assert fact == Unknown("docker info failed: Cannot connect to the Docker daemon")
+
+
+def test_docker_info_is_read():
+    """Absent lists are null in docker's JSON."""
+    info = DockerInfoFact().parse(
+        out(
+            '{"version":"20.10.24","driver":"overlay2","root":"/var/lib/docker","runtimes":{"runc":{},"nvidia":{}},'
+            '"registry":{"Mirrors":["https://m/"]},"pools":null,"running":2}'
+        )
+    )
+
+    assert (info.version, info.runtimes, info.mirrors) == ("20.10.24", ("nvidia", "runc"), ("https://m",))
+
+
+def test_daemon_json_and_certificates_are_read():
+    """A good file gives its options; certificates are kept by registry."""
+    text = 'sha256=abc\n{\n "live-restore": true\n}\n== certificate r:5000\n-----BEGIN CERTIFICATE-----\nAAA\n'
+    config = DockerConfigFact().parse(out(text))
+
+    assert config.options == {"live-restore": True}
+    assert "AAA" in config.certificates["r:5000"]
+
+
+def test_a_broken_daemon_json_says_why():
+    """Not JSON and not an object are told apart from an empty file, which is as good as none."""
+    assert "not JSON" in DockerConfigFact().parse(out('sha256=abc\n{"a": }\n')).error
+    assert "not an object" in DockerConfigFact().parse(out("sha256=abc\n[]\n")).error
+    assert DockerConfigFact().parse(out("sha256=abc\n\n")).options == {}
+    assert not DockerConfigFact().parse(out("")).exists
+
+
+def test_a_missing_image_is_told_from_a_silent_engine():
+    """None means that the engine has no such image."""
+    found = '{"id":"sha256:1","digests":["r/t@sha256:2"],"tags":["r/t:1"]}'
+
+    assert ImageFact().parse(out("", 0, "Error: No such image: r/t:1")) is None
+    assert ImageFact().parse(out(found, 0, "Error: No such image: r/t@sha256:2")) == Image(
+        "sha256:1", ("r/t@sha256:2",), ("r/t:1",)
+    )
+    assert isinstance(ImageFact().parse(out("", 0, "Cannot connect to the Docker daemon")), Unknown)
+
+
+def test_a_container_with_a_job_is_busy():
+    """The entrypoint, init and sshd are housekeeping; everything else is a job."""
+    text = (
+        '{"status":"running","exit_code":0,"image_id":"sha256:1","image":"r/t:1","labels":{"provision.profile":"default"},'
+        '"privileged":false,"network":"host","binds":["/a:/b"],"shm_size":1024,"restarts":1}\n'
+        "== limits\nMax locked memory         unlimited            unlimited            bytes\n"
+        "== devices\ninfiniband/uverbs0\nnvidia0\n"
+        "== processes\nPID COMMAND\n10 docker-init\n11 container-entry\n12 sshd\n13 python3\n"
+    )
+    container = ContainerFact().parse(out(text))
+
+    assert isinstance(container, Container)
+    assert container.running
+    assert container.busy == (Process(13, "python3"),)
+    assert container.limits == {"Max locked memory": None}
+    assert container.devices == ("infiniband/uverbs0", "nvidia0")
+
+
+def test_no_container_is_told_from_a_silent_engine():
+    """None means that the engine has no such container."""
+    assert ContainerFact().parse(out("\n", 0, "Error: No such container: x")) is None
+    assert isinstance(ContainerFact().parse(out("\n", 0, "Cannot connect to the Docker daemon")), Unknown)
+
+
+def test_the_public_half_of_container_ssh_is_read():
+    """Modes, keys and pinned hosts are found, comments and options dropped."""
+    text = (
+        "mode 600 id_ed25519\nmode 644 known_hosts\n"
+        f"== ssh_host_ed25519_key.pub\nssh-ed25519 {KEY} root@x\n== id_ed25519.pub\nssh-ed25519 {KEY}\n"
+        f"== known_hosts\n# a comment\n[gpu1]:2222,[10.0.0.1]:2222 ssh-ed25519 {KEY} gpu1\n"
+        f'== authorized_keys\nno-pty,command="x y" ssh-ed25519 {KEY} gpu1\n'
+    )
+    ssh = ContainerSshFact().parse(out(text))
+
+    assert ssh.files == {"id_ed25519": "600", "known_hosts": "644"}
+    assert ssh.host_key == ssh.client_key == f"ssh-ed25519 {KEY}"
+    assert ssh.known_hosts["[gpu1]:2222"] == ssh.known_hosts["[10.0.0.1]:2222"] == (f"ssh-ed25519 {KEY}",)
+    assert ssh.authorized == (f"ssh-ed25519 {KEY}",)
+    assert ContainerSshFact().parse(out("")) is None
+
+
+def test_fingerprints_are_those_of_ssh_keygen():
+    """The form is that which ssh shows, and no key has none."""
+    assert fingerprint(f"ssh-ed25519 {KEY}").startswith("SHA256:")
+    assert len(fingerprint(f"ssh-ed25519 {KEY}")) == 50
+    assert fingerprint("") == ""
+
+
+def test_programs_of_the_toolkit():
+    """What is missing is empty."""
+    assert NvidiaContainerFact().parse(out("hook=/usr/bin/h\nruntime=\nctk=\ncdi /etc/cdi/nvidia.yaml\n")) == (
+        NvidiaContainer("/usr/bin/h", "", "", ("/etc/cdi/nvidia.yaml",))
+    )
+
+
+def test_receipts_good_and_broken():
+    """A receipt that cannot be read is kept with the reason."""
+    found = ReceiptsFact().parse(
+        out('== a.json\n{\n "packages": {"x": "1"},\n "units": ["u"]\n}\n\n== b.json\n{"half\n\n== c.json\n[]\n')
+    )
+
+    assert found["a"].names("packages") == ("x",)
+    assert found["a"].names("units") == ("u",)
+    assert "not JSON" in found["b"].error
+    assert found["c"].error == "not a JSON object"
+
+
+def test_stand_ins_are_listed():
+    """Each has its name and what it stands in for."""
+    assert SimulatedFact().parse(out("nvidia-smi=NVIDIA driver and GPUs\n")) == {"nvidia-smi": "NVIDIA driver and GPUs"}

@@ -1,0 +1,52 @@
+"""The parsers on outputs recorded on real machines, which are not part of this repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.facts import RawOutput
+from provision.facts.gpu import GpusFact
+from provision.facts.kernel import ModulesFact
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "rdma"
+
+
+def recorded(name: str) -> RawOutput:
+    file = DATA / name
+    if not file.exists():
+        pytest.skip(f"the recorded output {name} is not on this machine")
+    return RawOutput(file.read_text(encoding="utf-8"), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "product", "driver", "memory"),
+    [
+        ("nvidia-smi_query_csv_4xA100.txt", 4, "NVIDIA A100-SXM4-80GB", "580.105.08", 81920),
+        ("nvidia-smi_query_csv_8xH200.txt", 8, "NVIDIA H200", "570.211.01", 143771),
+        ("nvidia-smi_query_csv_rtx5080_vm_uuid_busid.txt", 1, "NVIDIA GeForce RTX 5080", "580.159.03", 16303),
+    ],
+)
+def test_gpus_of_real_machines(name, count, product, driver, memory):
+    """Columns are found by their titles, in whatever order and with their units."""
+    gpus = GpusFact().parse(recorded(name))
+
+    assert [gpu.index for gpu in gpus] == list(range(count))
+    assert {(gpu.name, gpu.driver, gpu.memory_mib) for gpu in gpus} == {(product, driver, memory)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lsmod_nvidia_peermem_bound_h100.txt",
+        "lsmod_nvidia_peermem_nvidia_fs.txt",
+        "lsmod_nvidia_peermem_under_ib_uverbs_driver580.txt",
+    ],
+)
+def test_modules_of_real_machines(name):
+    """The list of lsmod is understood like that of the kernel."""
+    modules = ModulesFact().parse(recorded(name))
+
+    assert "nvidia_peermem" in modules
+    assert "Module" not in modules

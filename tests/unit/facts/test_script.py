@@ -1,0 +1,163 @@
+"""The probe's script, run by the shell of this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import ClassVar
+
+import pytest
+
+from provision.facts import ALL_FACTS, NodeFacts, Parameters, RawOutput, Unknown, as_data, parse, script
+from provision.facts.script import split
+from provision.facts.system import Hardware, System
+
+
+class Quick:
+    """Ends at once, with an exit code and a word on stderr."""
+
+    name: ClassVar[str] = "quick"
+    label: ClassVar[str] = "echo"
+    limit_seconds: ClassVar[int] = 5
+    command: ClassVar[str] = "echo 'it'\\''s here'; echo trouble >&2; exit 3"
+
+    def parse(self, raw: RawOutput) -> RawOutput:
+        """Keep the output as it is."""
+        return raw
+
+
+class Hanging(Quick):
+    """Ignores the signal that asks it to end, and leaves a child behind."""
+
+    name: ClassVar[str] = "hanging"
+    label: ClassVar[str] = "sleep forever"
+    limit_seconds: ClassVar[int] = 1
+    command: ClassVar[str] = "trap '' TERM HUP; echo begun; sleep 987 & sleep 987"
+
+
+class Forger(Quick):
+    """Prints what looks like the end of its own output."""
+
+    name: ClassVar[str] = "forger"
+    command: ClassVar[str] = "echo '0123456789abcdef0123456789abcdef end forger 0'; printf 'no newline'"
+
+
+class Parameter(Quick):
+    """Prints a parameter."""
+
+    name: ClassVar[str] = "parameter"
+    command: ClassVar[str] = 'echo "$PROBE_CONTAINER"'
+
+
+def run(text: str) -> str:
+    done = subprocess.run(["sh"], input=text, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_fact_gets_its_own_output_and_exit_code():
+    """What a command prints and how it ends reach its own parser, and no other's."""
+    found = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
+
+    assert found["quick"] == RawOutput("it's here\n", 3, "trouble\n")
+    assert found["forger"].stdout.endswith("no newline")
+
+
+def test_a_hung_command_is_a_value_and_holds_up_nobody():
+    """A command that ignores TERM is named as hung, the others' outputs are there, and no process is left."""
+    started = time.monotonic()
+    found = split(run(script([Hanging(), Quick()])), [Hanging(), Quick()])
+
+    assert found["hanging"] == Unknown("hung: sleep forever (no end within 1 s)")
+    assert found["quick"].exit_code == 3
+    assert time.monotonic() - started < 8
+    left = subprocess.run(["pgrep", "-f", "^sleep 987$"], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+
+
+def test_the_probe_leaves_no_file():
+    """The folder with the outputs is gone when the script ends."""
+    text = run(script([Quick()]) + "\necho; echo work=$work\n")
+    folder = text.rpartition("work=")[2].strip()
+
+    assert folder.startswith("/")
+    assert subprocess.run(["ls", "-d", folder], capture_output=True, check=False).returncode != 0
+
+
+def test_parameters_reach_the_commands_whatever_they_hold():
+    """A name with quotes and dollar signs is passed on as it is and runs nothing."""
+    odd = 'a\'b "$(echo no)" `echo no`'
+    found = split(run(script([Parameter()], Parameters(container=odd))), [Parameter()])
+
+    assert found["parameter"].stdout == odd + "\n"
+
+
+def test_a_cut_output_says_which_command_is_missing():
+    """When the connection breaks in the middle, what came is used and the rest is named."""
+    text = run(script([Quick(), Parameter()]))
+    found = split(text[: text.index("out parameter")], [Quick(), Parameter()])
+
+    assert isinstance(found["quick"], RawOutput)
+    assert found["parameter"] == Unknown("the probe ended before echo did")
+
+
+def test_text_before_the_probe_does_no_harm():
+    """A banner or a lecture of sudo before the output is passed over."""
+    found = split("Welcome!\n\n" + run(script([Quick()])), [Quick()])
+
+    assert found["quick"].exit_code == 3
+
+
+def test_nothing_readable_makes_every_fact_unknown():
+    """Output of anything else than the probe gives facts that say so, and no exception."""
+    facts = parse("bash: syntax error")
+
+    assert isinstance(facts.system, Unknown)
+    assert "nothing readable" in facts.system.reason
+
+
+def test_the_real_commands_run_here():
+    """The commands that need neither docker nor a GPU run on this machine and give its system and its sizes."""
+    here = [fact for fact in ALL_FACTS if not fact.label.startswith(("docker", "nvidia-smi"))]
+    facts = parse(run(script(here, Parameters(names=("localhost",)))), here)
+
+    assert isinstance(facts.system, System)
+    assert isinstance(facts.hardware, Hardware)
+    assert facts.hardware.cpus >= 1
+    assert facts.receipts == {} or not isinstance(facts.receipts, Unknown)
+
+
+def test_every_command_is_posix_shell():
+    """No command needs bash: the shell that nodes have parses them all."""
+    for fact in ALL_FACTS:
+        done = subprocess.run(["sh", "-n"], input=fact.command, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, f"{fact.name}: {done.stderr}"
+
+
+def test_every_fact_is_an_attribute():
+    """NodeFacts has exactly the facts that are asked for."""
+    names = {fact.name for fact in ALL_FACTS}
+
+    assert names == set(NodeFacts.__dataclass_fields__) - {"raw"}
+
+
+@pytest.mark.parametrize("fact", ALL_FACTS, ids=lambda fact: fact.name)
+def test_no_parser_raises(fact):
+    """Whatever a node prints, a parser gives a value."""
+    texts = (
+        "",
+        "\n\n",
+        "=",
+        "\t\t",
+        "{",
+        "[]",
+        "null",
+        "name=\n1.2",
+        "== x\n== y",
+        "\x00\xff|||",
+        "a b c d e f g",
+        "a 1",
+    )
+    for raw in (RawOutput(text, code, "") for text in texts for code in (0, 1, 127)):
+        assert json.dumps(as_data(NodeFacts(**{fact.name: fact.parse(raw)})))

@@ -1,0 +1,75 @@
+"""A verification as people and as scripts read it."""
+
+from __future__ import annotations
+
+from provision.model import CheckResult, CheckStatus, NodeChecks, Verification
+from provision.report.verify_report import as_document, as_text
+
+GOOD = CheckResult("node.os", CheckStatus.PASS, "Debian 12")
+WARNING = CheckResult("base_system.limits", CheckStatus.WARN, "limits are cut " * 12, "Give it more.")
+FAILURE = CheckResult("gpu.count", CheckStatus.FAIL, "7 of 8 GPUs", "Reboot it: " + "/long/" * 20, simulated=True)
+SKIPPED = CheckResult("gpu.driver", CheckStatus.SKIP, "no GPU")
+BAD = Verification(
+    (NodeChecks("gpu1", (GOOD, WARNING, SKIPPED)), NodeChecks("gpu2", (GOOD, WARNING, FAILURE))),
+    (CheckResult("cluster.skew_os", CheckStatus.PASS, "same"),),
+)
+FINE = Verification((NodeChecks("gpu1", (GOOD, SKIPPED)),))
+
+
+def test_the_document_has_the_keys_that_scripts_rely_on():
+    """Each node has its checks, each check its five keys, and ok means that nothing failed."""
+    document = as_document(BAD)
+
+    assert list(document) == ["ok", "nodes", "cluster"]
+    assert document["ok"] is False
+    assert document["nodes"][1]["name"] == "gpu2"
+    assert document["nodes"][1]["checks"][2] == {
+        "id": "gpu.count",
+        "status": "fail",
+        "simulated": True,
+        "reason": "7 of 8 GPUs",
+        "remedy": "Reboot it: " + "/long/" * 20,
+    }
+    assert as_document(FINE)["ok"] is True
+
+
+def test_the_text_fits_eighty_columns():
+    """Long reasons and long words are wrapped."""
+    lines = as_text(BAD, verbose=True, simulated=[("gpu2", ["nvidia-smi: " + "x" * 90])]).splitlines()
+
+    assert max(map(len, lines)) <= 80
+
+
+def test_failures_come_first_with_reason_and_remedy():
+    """What failed is above what only warns; passes and skips are not shown."""
+    text = as_text(BAD)
+
+    assert text.index("FAIL  gpu.count  SIMULATED  on gpu2") < text.index("WARN  base_system.limits")
+    assert "remedy: Reboot it" in text
+    assert "node.os" not in text
+    assert text.endswith("NOT OK: 1 check failed, 2 warnings.")
+
+
+def test_nodes_with_the_same_finding_share_it():
+    """A hundred equal warnings are one paragraph."""
+    text = as_text(BAD)
+
+    assert text.count("base_system.limits") == 1
+    assert "on gpu1, gpu2" in text
+
+
+def test_verbose_shows_every_check():
+    """Passes and skips come with their reasons."""
+    text = as_text(BAD, verbose=True)
+
+    assert "PASS  node.os" in text
+    assert "SKIP  gpu.driver" in text
+
+
+def test_stand_ins_are_listed_even_when_all_is_well():
+    """Nobody takes a lab for real hardware."""
+    text = as_text(FINE, simulated=[("gpu1", ["nvidia-smi: driver and GPUs"]), ("gpu2", [])])
+
+    assert "SIMULATED on gpu1" in text
+    assert "nvidia-smi: driver and GPUs" in text
+    assert text.endswith("ok: nothing failed in 2 checks.")
