@@ -18,6 +18,7 @@ from provision.inventory.init import (
     key_file,
     known_hosts_text,
     load_staged,
+    moved,
     pin,
     staging,
     targets_of,
@@ -60,11 +61,12 @@ def add(request: InitRequest, asker: Asker) -> InitResult:
         addresses = data_network(targets, networks, keys, asker)
         for name, address in addresses.items():
             own[name]["cluster_data_address"] = address
-        staged.write_text(with_hosts(text, _entries(words, own), file), encoding="utf-8")
-        load_staged(stage, path)
+        if addresses:
+            staged.write_text(with_hosts(text, _entries(words, own), file), encoding="utf-8")
+            after = load_staged(stage, path)
         keys.replace(path / keys.relative_to(stage))  # first the key: a key without a host does no harm
         staged.replace(file)
-    return InitResult(load(path), tuple(pinned))
+    return InitResult(moved(after, stage, path), tuple(pinned))
 
 
 def remove(request: InitRequest) -> InitResult:
@@ -95,7 +97,7 @@ def remove(request: InitRequest) -> InitResult:
             keys.write_text(without_keys(keys.read_text(encoding="utf-8"), names, _unused(before, names)), "utf-8")
             keys.replace(path / KNOWN_HOSTS)
     notes = [f"{f} is left; delete it if you do not need it" for n in names for f in path.glob(f"host_vars/{n}*")]
-    return InitResult(load(path), removed=tuple(names), notes=tuple(notes))
+    return InitResult(moved(after, stage, path), removed=tuple(names), notes=tuple(notes))
 
 
 def _refuse_known(cluster: Cluster, words: Sequence[HostWord]) -> None:

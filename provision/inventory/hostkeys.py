@@ -97,17 +97,14 @@ def scan(target: Target) -> list[HostKey]:
             node=target.name,
             remedy="Give a file that holds its key: --known-hosts FILE",
         )
-    argv = ["ssh-keyscan", "-T", str(_SCAN_SECONDS), "-p", str(target.port), "-t", _SCAN_TYPES, "--", target.host]
+    argv = ["ssh-keyscan", "-T", str(_SCAN_SECONDS), "-p", str(target.port), "-t", _SCAN_TYPES, target.host]
     if target.jumps:
         *before, last = target.jumps
-        argv.remove("--")
         way = ["-J", ",".join(before)] if before else []
         argv = [
             *("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10"),
-            *(*way, "--", last, shlex.join(argv)),
+            *(*way, "--", f"ssh://{last}", shlex.join(argv)),
         ]
-    else:
-        argv.remove("--")
     done = _run(argv)
     keys = _keys(done.stdout)
     if not keys:
@@ -115,7 +112,9 @@ def scan(target: Target) -> list[HostKey]:
             f"no SSH host key could be read from {_known_name(target.host, target.port)}"
             f"{' by way of ' + ','.join(target.jumps) if target.jumps else ''}: {_scan_reason(done.stderr)}",
             node=target.name,
-            remedy="Check the name or address, the port (--port) and that sshd runs there.",
+            remedy=f"Reach the jump host once yourself, so that its key is in your known_hosts: ssh {target.jumps[-1]}"
+            if "Host key verification failed" in done.stderr
+            else "Check the name or address, the port (--port) and that sshd runs there.",
         )
     return sorted(keys, key=_rank)
 

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -89,9 +89,9 @@ def create(request: InitRequest, asker: Asker) -> InitResult:
         (stage / "group_vars" / "all.yml").write_text(
             group_vars_text(_group_variables(request, path.name, networks, targets)), encoding="utf-8"
         )
-        load_staged(stage, path)
+        cluster = load_staged(stage, path)
         stage.rename(path)
-    return InitResult(load(path), tuple(pinned))
+    return InitResult(moved(cluster, stage, path), tuple(pinned))
 
 
 def targets_of(words: Sequence[HostWord], connections: Mapping[str, Connection]) -> list[Target]:
@@ -159,6 +159,23 @@ def load_staged(stage: Path, path: Path) -> Cluster:
         ) from error
 
 
+def moved(cluster: Cluster, stage: Path, path: Path) -> Cluster:
+    """Return the cluster that was loaded from `stage` as loading it from `path` would give it."""
+    before, after = str(stage.absolute()), str(path.absolute())
+
+    def there(connection: Connection) -> Connection:
+        keys = connection.known_hosts
+        return replace(
+            connection,
+            known_hosts=keys and Path(str(keys).replace(before, after)),
+            ssh_args=tuple(word.replace(before, after) for word in connection.ssh_args),
+        )
+
+    nodes = tuple(replace(node, connection=there(node.connection)) for node in cluster.nodes)
+    warnings = tuple(warning.replace(stage.name, path.name) for warning in cluster.warnings)
+    return replace(cluster, inventory=path.absolute(), nodes=nodes, warnings=warnings)
+
+
 def existing(request: InitRequest) -> Path:
     """Return the folder of the inventory that ``--add`` and ``--remove`` change."""
     if request.name:
@@ -223,7 +240,7 @@ def key_file(key: Path | None) -> Path | None:
     """Return the private key's absolute path; UsageError when it is none."""
     if key is None:
         return None
-    path = key.expanduser().absolute()
+    path = Path(os.path.abspath(key.expanduser()))  # noqa: PTH100 - without following links
     if not path.is_file():
         raise UsageError(f"--key {key}: there is no such file")
     if path.suffix == ".pub":

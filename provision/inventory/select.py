@@ -19,6 +19,7 @@ def select(cluster: Cluster, pattern: str | None) -> tuple[Node, ...]:
 
     Understood are names, groups, ``all``, globs (``gpu*``, ``gpu[1-4]``), ``~REGEX``, ``group[0:3]``, and lists of
     these with ``,`` or ``:`` between them, where ``!X`` takes away and ``&X`` keeps only what is also in X.
+    A glob that fits host names is not tried on groups: ``gpu*`` would else fit ``gpu_nodes``, which is every node.
 
     Raises:
         UsageError: when a word matches no node, or nothing is left.
@@ -61,6 +62,9 @@ def _matches(cluster: Cluster, word: str) -> set[str]:
         except re.error as error:
             raise UsageError(f"'{word}' is not a regular expression: {error}") from error
         return {n.name for n in cluster.nodes if any(expression.match(text) for text in (n.name, *n.groups))}
+    by_name = {n.name for n in cluster.nodes if fnmatch.fnmatchcase(n.name, word)}
+    if by_name and word not in {group for n in cluster.nodes for group in n.groups}:
+        return by_name
     return {n.name for n in cluster.nodes if any(fnmatch.fnmatchcase(text, word) for text in (n.name, *n.groups))}
 
 

@@ -69,7 +69,7 @@ def common_args(jump: str | None) -> str:
 
 def with_hosts(text: str, entries: Sequence[HostEntry], file: Path) -> str:
     """Return the hosts.yml `text` with `entries` after the last host of gpu_nodes, else of the first group."""
-    root = _compose(text, file)
+    root = _compose(text)
     hosts = _group_hosts(root)
     if hosts is None or hosts.flow_style or not hosts.value:
         raise InventoryError(
@@ -88,7 +88,7 @@ def with_hosts(text: str, entries: Sequence[HostEntry], file: Path) -> str:
 
 def without_hosts(text: str, names: Sequence[str], file: Path) -> str:
     """Return the hosts.yml `text` without the hosts `names`, in whichever groups they stand."""
-    root = _compose(text, file)
+    root = _compose(text)
     lines = text.splitlines(keepends=True)
     gone: set[int] = set()
     for hosts in _all_hosts(root):
@@ -133,11 +133,11 @@ def _key(name: str) -> str:
     return name if isinstance(yaml.safe_load(name), str) else json.dumps(name)
 
 
-def _compose(text: str, file: Path) -> Any:
+def _compose(text: str) -> Any:
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise InventoryError(f"{shown(file)} is not YAML: {error}", remedy="Mend it first.") from error
+    except yaml.YAMLError:  # an INI file; callers find no hosts in it
+        return None
 
 
 def _pairs(node: Any) -> list[tuple[Any, Any]]:

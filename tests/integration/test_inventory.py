@@ -1,0 +1,121 @@
+"""Inventories with vault, syntax errors and changes: no network, but many runs of Ansible's own programs."""
+
+import base64
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision.errors import InventoryError
+from provision.inventory import load
+from provision.inventory.change import add, remove
+from provision.inventory.init import InitRequest, create
+from provision.model import Secret
+
+BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
+
+
+class Person:
+    """Approves everything and remembers what was shown."""
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    def step(self, message):
+        """Say nothing."""
+
+    def approve(self, pinned):
+        """Approve."""
+        self.seen += [item.target.name for item in pinned]
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Write files of an inventory folder and return the folder."""
+
+    def _write(**files: str) -> Path:
+        for name, text in files.items():
+            path = tmp_path / "inventory" / name.replace("__", "/").replace("_yml", ".yml")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path / "inventory"
+
+    return _write
+
+
+def test_a_syntax_error_is_an_error_with_its_line(write):
+    """What Ansible cannot parse is never passed over."""
+    with pytest.raises(InventoryError, match=r"hosts\.yml:4: not valid YAML"):
+        load(write(hosts_yml="gpu_nodes:\n  hosts:\n    a: 1\n   b: 2\n"))
+
+
+def test_hosts_keep_their_order_and_vault_values_are_secret(write, monkeypatch, tmp_path):
+    """The first host of the file is the head; a sudo password from vault is usable and shown nowhere."""
+    password = tmp_path / "password"
+    password.write_text("vault-password\n")
+    ansible_vault = [Path(sys.executable).parent / "ansible-vault", "encrypt_string", "--stdin-name"]
+    vault = subprocess.run(
+        [*ansible_vault, "ansible_become_password", "--vault-password-file", password],
+        input="s3cret",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    common = "ansible_ssh_common_args: -o UserKnownHostsFile={{ inventory_dir }}/k.txt\n"
+    folder = write(
+        hosts_yml="gpu_nodes:\n  hosts:\n    z:\n    a:\nother: {hosts: {m: }}\n",
+        group_vars__all_yml=f"{vault}\n{common}docker_engin_source: x\n",
+    )
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(password))
+
+    cluster = load(folder, become_password=Secret("other"))
+
+    assert [node.name for node in cluster.nodes] == ["z", "a"]
+    assert cluster.nodes[0].groups == ("gpu_nodes",)
+    assert cluster.nodes[0].connection.become_password == Secret("s3cret")
+    assert cluster.nodes[0].connection.known_hosts == folder / "k.txt"
+    assert "s3cret" not in repr(cluster)
+    assert ["did you mean docker_engine_source?" in warning for warning in cluster.warnings] == [True]
+
+
+def test_without_a_vault_password_the_remedy_is_said(write, monkeypatch):
+    """A connection that hangs on an encrypted value is refused with the way to give the vault password."""
+    monkeypatch.delenv("ANSIBLE_VAULT_PASSWORD_FILE", raising=False)
+    broken = "ansible_become_password: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  6162\n"
+
+    with pytest.raises(InventoryError) as caught:
+        load(write(hosts_yml="all: {hosts: {a: }}\n", group_vars__all_yml=broken))
+
+    assert "ansible_become_password" in caught.value.message
+    assert "vault" in (caught.value.remedy or "")
+
+
+def test_an_inventory_is_written_grown_and_shrunk_with_its_keys(tmp_path):
+    """init, --add and --remove keep hosts and pinned host keys in step, and what the user wrote stays."""
+    keys = tmp_path / "keys"
+    keys.write_text(
+        "".join(f"10.0.0.{n} ssh-ed25519 {BLOB}\n" for n in (1, 2)) + f"[10.0.0.3]:2222 ssh-ed25519 {BLOB}\n"
+    )
+    person = Person()
+    folder = tmp_path / "inventories"
+    path = folder / "cluster"
+
+    def request(*words, user=None):
+        return InitRequest(words, user=user, known_hosts=keys, folder=folder)
+
+    made = create(request("a=10.0.0.1", "b=10.0.0.2", user="op"), person)
+    (path / "hosts.yml").write_text((path / "hosts.yml").read_text() + "# mine\n")
+    grown = add(request("c=10.0.0.3:2222"), person)
+    shrunk = remove(request("b"))
+
+    assert [node.name for node in made.cluster.nodes] == ["a", "b"]
+    assert made.cluster.nodes[0].connection.user == "op"
+    assert made.cluster.nodes[0].connection.known_hosts == path / "known_hosts.txt"
+    assert (grown.cluster.node("c").connection.port, grown.cluster.node("c").connection.user) == (2222, "op")
+    assert [node.name for node in shrunk.cluster.nodes] == ["a", "c"]
+    assert person.seen == ["a", "b", "c"]
+    text = (path / "known_hosts.txt").read_text()
+    assert [line.split()[0] for line in text.splitlines()] == ["10.0.0.1", "[10.0.0.3]:2222"]
+    assert "# mine" in (path / "hosts.yml").read_text()
+    assert sorted(p.name for p in folder.iterdir()) == ["cluster"]

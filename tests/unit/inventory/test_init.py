@@ -1,0 +1,65 @@
+import base64
+
+import pytest
+
+from provision.errors import UsageError
+from provision.inventory.init import InitRequest, create
+
+BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
+
+
+class Person:
+    """Approves everything and remembers what was shown."""
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    def step(self, message):
+        """Say nothing."""
+
+    def approve(self, pinned):
+        """Approve."""
+        self.seen += [item.target.name for item in pinned]
+
+
+def test_nothing_is_left_when_it_is_not_approved(tmp_path):
+    """A refusal leaves no folder behind, not even an empty one."""
+
+    class Refuses(Person):
+        def approve(self, _pinned):
+            """Refuse."""
+            raise UsageError("no")
+
+    keys = tmp_path / "keys"
+    keys.write_text(f"10.0.0.1 ssh-ed25519 {BLOB}\n")
+
+    with pytest.raises(UsageError, match="no"):
+        create(InitRequest(("a=10.0.0.1",), known_hosts=keys, folder=tmp_path / "inventories"), Refuses())
+
+    assert not (tmp_path / "inventories").exists()
+
+
+def test_an_inventory_that_exists_is_not_overwritten(tmp_path):
+    """init points at --add and --remove instead."""
+    (tmp_path / "cluster").mkdir()
+
+    with pytest.raises(UsageError, match="exists already"):
+        create(InitRequest(("a",), folder=tmp_path), Person())
+
+
+def test_an_inventory_holds_the_pinned_keys_and_how_to_log_in(tmp_path):
+    """What init writes is loaded as it stands: user, sudo, addresses, and the folder's own known_hosts file."""
+    keys = tmp_path / "keys"
+    keys.write_text(f"10.0.0.1 ssh-ed25519 {BLOB}\n[10.0.0.2]:2222 ssh-ed25519 {BLOB}\n")
+    folder = tmp_path / "inventories"
+    request = InitRequest(("a=10.0.0.1", "b=10.0.0.2:2222"), name="n", user="op", known_hosts=keys, folder=folder)
+
+    cluster = create(request, Person()).cluster
+
+    first, second = (node.connection for node in cluster.nodes)
+    assert (cluster.name, cluster.inventory) == ("n", folder / "n")
+    assert (first.host, first.port, first.user, first.become) == ("10.0.0.1", None, "op", True)
+    assert second.port == 2222
+    assert first.known_hosts == folder / "n" / "known_hosts.txt"
+    assert [line.split()[0] for line in first.known_hosts.read_text().splitlines()] == ["10.0.0.1", "[10.0.0.2]:2222"]
+    assert [path.name for path in folder.iterdir()] == ["n"]
