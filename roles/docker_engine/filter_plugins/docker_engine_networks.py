@@ -11,10 +11,12 @@ DOCKERS_OWN = re.compile(r"^(docker\d|br-[0-9a-f]{12}|veth)")
 def docker_engine_overlaps(pools, nodes, networks):
     """Return a sentence for each network of a node, or of the cluster, that overlaps one of docker's address pools.
 
-    `nodes` maps a name to {"addresses": [{interface, address, prefix}], "routes": ["CIDR INTERFACE"]}.
+    `nodes` maps a name to variables with "platform_node": {"addresses": [{interface, address, prefix}], "routes":
+    ["CIDR INTERFACE"]}; a node that was not reached has none.
     """
     used = [(network, "cluster_data_networks") for network in networks]
-    for name, node in sorted(nodes.items()):
+    for name in sorted(nodes):
+        node = nodes[name].get("platform_node") or {}
         used += [
             (f"{entry['address']}/{entry['prefix']}", f"{name}: address on {entry['interface']}")
             for entry in node.get("addresses", [])

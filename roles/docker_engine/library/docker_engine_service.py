@@ -41,6 +41,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.docker_engine_json import action_for
 from ansible.module_utils.platform_busy import running_jobs
 
+PREVIOUS = ".provision-previous"
 MARK = "/run/provision/docker_engine.json"
 
 
@@ -53,6 +54,14 @@ def load(path):
         return None
 
 
+def changed_at(path):
+    """Return when a file was changed, 0 when there is none."""
+    try:
+        return os.stat(path).st_ctime
+    except OSError:
+        return 0
+
+
 class Docker:
     """The docker service of this node."""
 
@@ -60,49 +69,55 @@ class Docker:
         """Ask systemd how docker is."""
         self.module = module
         self.config = module.params["config"]
-        names = ["LoadState", "ActiveState", "UnitFileState", "MainPID"]
+        names = ["LoadState", "ActiveState", "UnitFileState", "MainPID", "NeedDaemonReload"]
         out = module.run_command(["systemctl", "show", "docker.service", "--property=" + ",".join(names)])[1]
         state = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
         self.installed = state.get("LoadState") == "loaded"
         self.active = state.get("ActiveState") == "active"
         self.enabled = state.get("UnitFileState") == "enabled"
         self.pid = state.get("MainPID", "0")
-        self.started = self._start_time()
+        self.reread = state.get("NeedDaemonReload") == "yes"
+        self.ticks = self._start_ticks()
 
-    def _start_time(self):
-        """Return when dockerd was started, in seconds since 1970; 0 when it does not run."""
+    def _start_ticks(self):
+        """Return when dockerd was started, in clock ticks since boot (no clock change moves it); 0 when it does not run."""
         try:
             with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as stream:
-                ticks = int(stream.read().rsplit(")", 1)[1].split()[19])
-            with open("/proc/stat", encoding="ascii") as stream:
-                boot = next(int(line.split()[1]) for line in stream if line.startswith("btime"))
-        except (OSError, StopIteration):
+                return int(stream.read().rsplit(")", 1)[1].split()[19])
+        except OSError:
             return 0
-        return boot + ticks / os.sysconf("SC_CLK_TCK")
+
+    def _start_time(self):
+        """Return when dockerd was started, in seconds since 1970."""
+        with open("/proc/stat", encoding="ascii") as stream:
+            boot = next((int(line.split()[1]) for line in stream if line.startswith("btime")), 0)
+        return boot + self.ticks / os.sysconf("SC_CLK_TCK")
+
+    def _own_mark(self):
+        """Return what we noted when we started this very dockerd, None when others started it."""
+        mark = load(MARK)
+        return mark if mark and (mark.get("pid"), mark.get("ticks")) == (self.pid, self.ticks) else None
 
     def running_settings(self):
         """Return the settings that dockerd runs with, None when nobody can say."""
-        mark = load(MARK)
-        if mark and mark.get("pid") == self.pid and abs(mark.get("started", 0) - self.started) < 5:
+        mark = self._own_mark()
+        if mark:
             return mark["settings"]
-        if self._changed(self.config) < self.started - 1:
-            return self.module.params["settings"]
-        return None
+        return self.module.params["settings"] if changed_at(self.config) <= self._start_time() + 1 else None
 
     def stale(self):
-        """Return the first file that is newer than the running dockerd, empty when there is none."""
-        files = self.module.params["unit_files"] + self.module.params["programs"]
-        return next((path for path in files if self._changed(path) > self.started + 1), "")
+        """Return the first file that changed since dockerd was started, empty when there is none."""
+        files, mark = self.watched(), self._own_mark()
+        if mark:
+            return next((path for path in files if mark["files"].get(path) != files[path]), "")
+        return next((path for path in files if files[path] > self._start_time() + 1), "")
 
-    @staticmethod
-    def _changed(path):
-        """Return when a file, or the folder it is missing from, was changed."""
-        for candidate in (path, os.path.dirname(path)):
-            try:
-                return os.stat(candidate).st_ctime
-            except OSError:
-                continue
-        return 0
+    def watched(self):
+        """Return the change times of the files that a running dockerd does not reread."""
+        unit_files = self.module.params["unit_files"]
+        folders = {os.path.dirname(path) for path in unit_files if not os.path.exists(path)}
+        paths = [*unit_files, *folders, *self.module.params["programs"]]
+        return {path: changed_at(path) for path in paths if os.path.exists(path)}
 
     def needed(self):
         """Return the action that is needed, and why."""
@@ -110,7 +125,7 @@ class Docker:
             return "start", "docker does not run"
         stale = self.stale()
         if stale:
-            return "restart", f"{stale} is newer than the running docker"
+            return "restart", f"{stale} was changed since docker was started"
         running = self.running_settings()
         if running is None:
             return "restart", f"{self.config} is newer than the running docker"
@@ -121,7 +136,7 @@ class Docker:
 
     def perform(self, action):
         """Do it; put the previous settings back when dockerd does not start with the new ones."""
-        if action in ("start", "restart"):
+        if action in ("start", "restart") and self.reread:
             self._systemctl("daemon-reload")
         if not self.enabled:
             self._systemctl("enable", "docker.service")
@@ -135,6 +150,8 @@ class Docker:
         if code != 0:
             self._fall_back(action, err)
         self._mark()
+        if os.path.exists(self.config + PREVIOUS):
+            os.unlink(self.config + PREVIOUS)
 
     def _systemctl(self, *arguments):
         return self.module.run_command(["systemctl", *arguments])
@@ -144,7 +161,9 @@ class Docker:
         now = Docker(self.module)
         os.makedirs(os.path.dirname(MARK), mode=0o755, exist_ok=True)
         with open(MARK + ".new", "w", encoding="utf-8") as stream:
-            json.dump({"pid": now.pid, "started": now.started, "settings": self.module.params["settings"]}, stream)
+            json.dump(
+                {"pid": now.pid, "ticks": now.ticks, "files": now.watched(), "settings": self.module.params["settings"]}, stream
+            )
         os.rename(MARK + ".new", MARK)
 
     def _fall_back(self, action, err):
@@ -153,7 +172,7 @@ class Docker:
         lines = [line for line in self.module.run_command(journal)[1].splitlines() if line.strip()]
         telling = [line for line in lines if "unable to configure" in line or "failed to start" in line or "level=fatal" in line]
         reason = (telling or lines or [err.strip()])[-1][-400:]
-        previous, outcome = self.config + ".provision-previous", "docker does not run now"
+        previous, outcome = self.config + PREVIOUS, "docker does not run now"
         if os.path.exists(previous):
             os.rename(self.config, self.config + ".provision-refused")
             os.rename(previous, self.config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-# What dockerd takes over on SIGHUP; everything else needs a restart.
+# What dockerd takes over on SIGHUP; everything else needs a restart. A key that is gone keeps its old value over a SIGHUP.
 RELOADABLE = frozenset(
     "authorization-plugins debug default-runtime features insecure-registries labels live-restore max-concurrent-downloads "
     "max-concurrent-uploads max-download-attempts registry-mirrors runtimes shutdown-timeout".split()
@@ -64,4 +64,4 @@ def action_for(running, wanted):
     different = {key for key in set(running) | set(wanted) if running.get(key) != wanted.get(key)}
     if not different:
         return "none"
-    return "reload" if different <= RELOADABLE else "restart"
+    return "reload" if different <= RELOADABLE & set(wanted) else "restart"

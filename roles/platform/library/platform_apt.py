@@ -47,6 +47,7 @@ LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", LISTS + "/lock", "
 LOCKED = re.compile(r"(Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked)")
 KEEP_FILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 STALE = re.compile(r"(Unable to locate package|has no installation candidate|404 +Not Found|Failed to fetch|Hash Sum mismatch)")
+UNKNOWN = re.compile(r"(Unable to locate package|has no installation candidate)")
 BROKEN = re.compile(r"(dpkg was interrupted|--fix-broken install|Unmet dependencies|not configured yet|reinstall it before)")
 FULL = re.compile(r"(No space left on device|don't have enough free space|not enough free space|Disk quota exceeded)")
 
@@ -72,11 +73,18 @@ def lock_holder():
             pid = words[words.index(place) - 1]
             try:
                 with open(f"/proc/{pid}/cmdline", "rb") as stream:
-                    command = stream.read().replace(b"\0", b" ").decode(errors="replace").strip()
+                    command = stream.read().decode(errors="replace").replace("\0", " ")
             except OSError:
                 command = "command unknown"
-            return f"process {pid} ({command[:200]})"
+            return "process {} ({})".format(pid, " ".join(command.split())[:200])
     return ""
+
+
+def fullest():
+    """Return the folder with the least free space of those that a package fills, and how much that is."""
+    free = {path: os.statvfs(path) for path in ("/", "/usr", "/var", "/boot", "/var/cache/apt/archives") if os.path.isdir(path)}
+    path = min(free, key=lambda name: free[name].f_bavail * free[name].f_frsize)
+    return "{} has {} MiB free".format(path, free[path].f_bavail * free[path].f_frsize // 2**20)
 
 
 class Apt:
@@ -144,9 +152,11 @@ class Apt:
         lines = [line for line in output.splitlines() if line.startswith(("E:", "dpkg: error", "Err:"))]
         reason = "; ".join(lines[-4:]) or output.strip()[-500:]
         if FULL.search(output):
-            free = os.statvfs("/var")
-            reason = "the disk is full ({} MiB free in /var): free some space and apply again; {}".format(
-                free.f_bavail * free.f_frsize // 2**20, reason
+            reason = f"the disk is full ({fullest()}): free some space and apply again; {reason}"
+        elif UNKNOWN.search(output):
+            reason += (
+                ". The node's package sources do not have it: correct platform_extra_repositories, or the repository variables "
+                "of the role that needs it (docker_engine_repository_uri, nvidia_container_repository_uri)"
             )
         self.module.fail_json(msg=f"{what}: {reason}", stdout="\n".join(output.splitlines()[-30:]))
 
