@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from typing import ClassVar
@@ -12,6 +13,8 @@ import pytest
 from provision.facts import ALL_FACTS, NodeFacts, Parameters, RawOutput, Unknown, as_data, parse, script
 from provision.facts.script import split
 from provision.facts.system import Hardware, System
+
+NAP = f"98.{os.getpid()}"
 
 
 class Quick:
@@ -33,7 +36,7 @@ class Hanging(Quick):
     name: ClassVar[str] = "hanging"
     label: ClassVar[str] = "sleep forever"
     limit_seconds: ClassVar[int] = 1
-    command: ClassVar[str] = "trap '' TERM HUP; echo begun; sleep 987 & sleep 987"
+    command: ClassVar[str] = f"trap '' TERM HUP; echo begun; sleep {NAP} & sleep {NAP}"
 
 
 class Forger(Quick):
@@ -72,7 +75,7 @@ def test_a_hung_command_is_a_value_and_holds_up_nobody():
     assert found["hanging"] == Unknown("hung: sleep forever (no end within 1 s)")
     assert found["quick"].exit_code == 3
     assert time.monotonic() - started < 8
-    left = subprocess.run(["pgrep", "-f", "^sleep 987$"], capture_output=True, text=True, check=False)
+    left = subprocess.run(["pgrep", "-f", f"^sleep {NAP}$"], capture_output=True, text=True, check=False)
     assert left.stdout == ""
 
 
