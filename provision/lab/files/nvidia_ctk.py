@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ def main(arguments: list[str]) -> int:
         return 0
     options = parser().parse_args(arguments)
     sys.stderr.write("SIMULATED: this nvidia-ctk belongs to a provision lab\n")
-    return options.action(options)
+    return int(options.action(options))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +61,7 @@ def generate(options: argparse.Namespace) -> int:
     mounts = [
         {"hostPath": path, "containerPath": path, "options": ["ro", "nosuid", "nodev", "bind"]}
         for path in SEEN
-        if os.path.exists(path)
+        if Path(path).exists()
     ]
     document = {
         "cdiVersion": "0.5.0",

@@ -80,7 +80,7 @@ def say(text: str) -> None:
 def load_machine() -> dict[str, Any]:
     """Read the description and number the GPUs that are visible here: all on a node, some in a container."""
     try:
-        machine = json.loads(Path(MACHINE).read_text())
+        machine: dict[str, Any] = json.loads(Path(MACHINE).read_text())
     except OSError as error:
         text = f"NVIDIA-SMI has failed: SIMULATED driver without a machine ({MACHINE}: {error.strerror})"
         raise Refused(text, NO_DRIVER) from None
@@ -110,23 +110,24 @@ def answer(machine: dict[str, Any], arguments: list[str]) -> tuple[bool, str]:
     """Return whether the text is for people (who see SIMULATED in it), and the text."""
     words, options = read_options(arguments)
     gpus = chosen(machine, options.get("id"))
+    for_people = not words and not set(options) - {"id", "query"}
     if words[:1] == ["topo"]:
-        return False, topology(machine, words, options)
-    if words[:1] == ["nvlink"]:
-        return False, nvlinks(machine, gpus)
-    if words:
+        text = topology(machine, options)
+    elif words == ["nvlink"]:
+        text = nvlinks(machine, gpus)
+    elif words:
         raise Refused(f"Invalid combination of input arguments: the SIMULATED nvidia-smi has no {words[0]}.")
-    if "query-gpu" in options:
-        return False, query(gpus, options)
-    if "query-remapped-rows" in options:
-        return False, query(gpus, {**options, "query-gpu": options["query-remapped-rows"]})
-    if "query-compute-apps" in options:
-        return False, processes(options)
-    if "list-gpus" in options:
-        return False, "".join(f"{title(gpu)}\n" for gpu in gpus)
-    if "query" in options:
-        return ("xml" not in options), (xml if "xml" in options else log)(machine, gpus)
-    return True, table(machine, gpus)
+    elif "query-gpu" in options or "query-remapped-rows" in options:
+        text = query(gpus, options)
+    elif "query-compute-apps" in options:
+        text = processes(options)
+    elif "list-gpus" in options:
+        text = "".join(f"{title(gpu)}\n" for gpu in gpus)
+    elif "query" in options:
+        text = xml(machine, gpus) if "xml" in options else log(machine, gpus)
+    else:
+        text = table(machine, gpus)
+    return for_people, text
 
 
 def read_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -157,8 +158,8 @@ def chosen(machine: dict[str, Any], wanted: str | None) -> list[dict[str, Any]]:
     if not machine["gpus"]:
         raise Refused("No devices were found", NO_DEVICE)
     if wanted is None:
-        return machine["gpus"]
-    found = []
+        return list(machine["gpus"])
+    found: list[dict[str, Any]] = []
     for name in wanted.split(","):
         keys = [gpu for gpu in machine["gpus"] if name.lower() in names_of(gpu)]
         if not keys:
@@ -241,13 +242,13 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
 def query(gpus: list[dict[str, Any]], options: dict[str, str]) -> str:
     """Answer ``--query-gpu=... --format=csv[,noheader][,nounits]``."""
     style = style_of(options)
-    fields = [field.strip() for field in options["query-gpu"].split(",")]
+    asked = options.get("query-gpu") or options.get("query-remapped-rows", "")
+    fields = [field.strip() for field in asked.split(",")]
     for field in fields:
         if ALIASES.get(field, field) not in gpus[0]["values"]:
             raise Refused(f'Field "{field}" is not a valid field to query.\n')
     lines = [] if "noheader" in style else [", ".join(heading(field) for field in fields)]
-    for gpu in gpus:
-        lines.append(", ".join(cell(gpu, ALIASES.get(field, field), "nounits" in style) for field in fields))
+    lines += [", ".join(cell(gpu, ALIASES.get(field, field), style) for field in fields) for gpu in gpus]
     return "\n".join(lines) + "\n"
 
 
@@ -264,10 +265,11 @@ def heading(field: str) -> str:
     return f"{field} [{UNIT_OF[field]}]" if field in UNIT_OF else field
 
 
-def cell(gpu: dict[str, Any], field: str, bare: bool) -> str:
+def cell(gpu: dict[str, Any], field: str, style: list[str]) -> str:
     """Return a value with its unit."""
     value = str(gpu["values"][field])
-    return value if bare or field not in UNIT_OF or value.startswith("[") else f"{value} {UNIT_OF[field]}"
+    bare = "nounits" in style or field not in UNIT_OF or value.startswith("[")
+    return value if bare else f"{value} {UNIT_OF[field]}"
 
 
 def processes(options: dict[str, str]) -> str:
@@ -292,9 +294,9 @@ def nvlinks(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def topology(machine: dict[str, Any], words: list[str], options: dict[str, str]) -> str:
+def topology(machine: dict[str, Any], options: dict[str, str]) -> str:
     """Answer ``topo -m``: the matrix of link classes, in the columns that the machine's driver prints."""
-    if "matrix" not in options and words[1:] != ["-m"]:
+    if "matrix" not in options:
         raise Refused("Invalid combination of input arguments: the SIMULATED nvidia-smi knows topo -m alone.")
     major = int(machine["driver_version"].split(".")[0])
     nics = [nic["name"] for nic in machine["nics"]]
@@ -335,12 +337,12 @@ def table(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
         now = {name: str(value).strip("[]") for name, value in gpu["values"].items()}
         power = f"{float(now['power.draw']):.0f}W / {float(now['power.limit']):4.0f}W"
         memory = f"{now['memory.used']:>8}MiB / {now['memory.total']:>6}MiB "
+        errors = now["ecc.errors.uncorrected.volatile.total"]
+        busy = f"{now['utilization.gpu']:>7}%{now['compute_mode']:>13} "
         on = "On" if now["persistence_mode"] == "Enabled" else "Off"
         lines += [
-            f"| {gpu['index']:>3}  {now['name']:<30}{on:>3}  |   {now['pci.bus_id']} Off |"
-            f"{now['ecc.errors.uncorrected.volatile.total']:>21} |",
-            f"| {now['fan.speed']:<3} {now['temperature.gpu']:>4}C    {now['pstate']:<4}{power:>22} |{memory}|"
-            f"{now['utilization.gpu']:>7}%{now['compute_mode']:>13} |",
+            f"| {gpu['index']:>3}  {now['name']:<30}{on:>3}  |   {now['pci.bus_id']} Off |{errors:>21} |",
+            f"| {now['fan.speed']:<3} {now['temperature.gpu']:>4}C    {now['pstate']:<4}{power:>22} |{memory}|{busy}|",
             f"|{'':41}|{'':24}|{now['mig.mode.current']:>21} |",
             rule,
         ]

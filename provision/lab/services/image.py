@@ -1,7 +1,8 @@
 """The training image: Open MPI, sshd, mpi4py, NumPy and perftest on Debian, built from the machine's mirror.
 
-No docker engine is needed: mmdebstrap makes the root filesystem, and an image is that as a compressed layer with two
-small JSON documents. It is kept in the cache under the hash of its recipe.
+No docker engine is needed: an image is compressed layers and two small JSON documents. The first layer is what
+mmdebstrap makes, the second holds our own programs, so that a change in these costs seconds. Both are kept in the
+cache under the hash of their recipe.
 """
 
 from __future__ import annotations
@@ -9,25 +10,24 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
-import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from provision.errors import LabError
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
 from provision.lab.mirror import MirrorSources, debian_sources
+from provision.lab.services.rootfs import CLEAN, EPOCH, LEFT_OUT, Blob, Layer, compress, make_root
 
-__all__ = ["Blob", "TrainingImage", "ensure_training_image", "write_archive"]
+__all__ = ["TrainingImage", "ensure_training_image", "write_archive"]
 
 SUITE = "bookworm"
 PACKAGES = (
     "ibverbs-providers",
+    "ibverbs-utils",
     "iproute2",
     "openmpi-bin",
     "openssh-client",
@@ -39,59 +39,42 @@ PACKAGES = (
     "python3-numpy",
     "rdma-core",
 )
-PROGRAMS = {"provision-smoke": "provision_smoke.py", "provision-allreduce-bench": "provision_allreduce_bench.py"}
-"""Programs of ours in /usr/local/bin, and the files of ``provision/lab/files`` that they are."""
+PROGRAMS = {
+    "usr/local/bin/provision-smoke": "provision_smoke.py",
+    "usr/local/bin/provision-allreduce-bench": "provision_allreduce_bench.py",
+}
+"""Programs of ours, and the files of ``provision/lab/files`` that they are."""
+SETTINGS = {
+    # Reading a neighbour's memory needs CAP_SYS_PTRACE; in a container without it each large message would complain.
+    "etc/openmpi/openmpi-mca-params.conf": "btl_vader_single_copy_mechanism = none\n",
+}
 
 _FILES = Path(__file__).parent.parent / "files"
-_LEFT_OUT = (
-    "/usr/share/doc/*",
-    "/usr/share/man/*",
-    "/usr/share/info/*",
-    "/usr/share/locale/*",
-    "/usr/share/lintian/*",
-    "/usr/lib/udev/hwdb*",
-)
-# Host keys belong to a container, never to an image: all containers started from it would share them.
-_CLEAN = """\
-rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf "$1"/etc/hostname
-rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* "$1"/var/cache/debconf/*-old
-rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/var/lib/dpkg/*-old
-: > "$1/etc/machine-id"
-mkdir -p "$1/run/sshd"
-"""
-_EPOCH = 1704067200  # no file is newer, so that the same packages give the same image
-_CHUNK = 1 << 20
-_BUILD_SECONDS = 1800
+_ABOUT = "layer.json"
+_CREATED = "2024-01-01T00:00:00Z"
 _MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
-
-
-@dataclass(frozen=True)
-class Blob:
-    """A file that a registry knows by its digest."""
-
-    path: Path
-    digest: str
-    size: int
+_CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
+_LAYER_TYPE = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
 @dataclass(frozen=True)
 class TrainingImage:
     """An image as files in the cache."""
 
+    layers: tuple[Blob, ...]
     config: Blob
-    layer: Blob
     manifest: bytes
     media_type: str = _MANIFEST_TYPE
 
     @property
-    def blobs(self) -> tuple[Blob, Blob]:
+    def blobs(self) -> tuple[Blob, ...]:
         """What a registry must hold before it takes the manifest."""
-        return (self.layer, self.config)
+        return (*self.layers, self.config)
 
     @property
     def digest(self) -> str:
         """The digest that pins the image in a registry."""
-        return f"sha256:{hashlib.sha256(self.manifest).hexdigest()}"
+        return _digest(self.manifest)
 
 
 def ensure_training_image(cache: Path, progress: Progress) -> TrainingImage:
@@ -103,166 +86,119 @@ def ensure_training_image(cache: Path, progress: Progress) -> TrainingImage:
     sources = debian_sources(SUITE)
     images = cache / "images"
     images.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = images / f"training-{recipe_key(sources)}"
-    if not _complete(folder):
-        with file_lock(images / ".training.lock"):
-            if not _complete(folder):
-                progress.step("building the training image (once; about 2 minutes)")
-                _build(sources, folder)
-                _drop_others(folder)
-    return _load(folder)
+    folder = images / f"training-base-{base_key(sources)}"
+    if not (folder / _ABOUT).exists():
+        progress.step("building the training image (once; about 2 minutes), or waiting for another lab that does")
+    with file_lock(images / ".training.lock"):
+        base = _base_layer(folder, sources)
+        return _assemble(images / f"training-{program_key()}", base)
 
 
-def recipe_key(sources: MirrorSources) -> str:
-    """Return the cache's key, which changes with whatever goes into the image."""
-    programs = {name: (_FILES / file).read_text(encoding="utf-8") for name, file in PROGRAMS.items()}
-    recipe = json.dumps([PACKAGES, _LEFT_OUT, _CLEAN, _EPOCH, _config("", ""), programs, sources.lines], sort_keys=True)
+def base_key(sources: MirrorSources) -> str:
+    """Return the first layer's key, which changes with whatever goes into it."""
+    recipe = json.dumps([PACKAGES, LEFT_OUT, CLEAN, EPOCH, sources.lines])
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+def program_key() -> str:
+    """Return the second layer's key."""
+    return hashlib.sha256(json.dumps(sorted(_own_files().items())).encode()).hexdigest()[:16]
 
 
 def write_archive(image: TrainingImage, target: Path, reference: str) -> None:
     """Write `image` as the tar file that ``docker load`` takes, for nodes without a registry."""
-    index = [{"Config": "config.json", "RepoTags": [reference], "Layers": ["layer.tar.gz"]}]
+    names = [f"layer{number}.tar.gz" for number in range(len(image.layers))]
+    index = [{"Config": "config.json", "RepoTags": [reference], "Layers": names}]
     with tarfile.open(target, "w") as archive:
         archive.add(image.config.path, "config.json")
-        archive.add(image.layer.path, "layer.tar.gz")
-        text = json.dumps(index).encode()
-        member = tarfile.TarInfo("manifest.json")
-        member.size = len(text)
-        archive.addfile(member, io.BytesIO(text))
+        for layer, name in zip(image.layers, names, strict=True):
+            archive.add(layer.path, name)
+        _add(archive, "manifest.json", json.dumps(index), 0o644)
 
 
-def _complete(folder: Path) -> bool:
-    return (folder / "manifest.json").exists()
+def _base_layer(folder: Path, sources: MirrorSources) -> Layer:
+    about = folder / _ABOUT
+    if not about.exists():
+        _drop(folder.parent, "training-*", ".build-training-*")
+        with tempfile.TemporaryDirectory(prefix=".build-training-", dir=folder.parent) as name:
+            root = make_root(sources, PACKAGES, Path(name), log=folder.parent / "training.log")
+            made = Path(name) / "made"
+            made.mkdir()
+            layer = compress(root, made / "layer.tar.gz")
+            (made / about.name).write_text(json.dumps(asdict(layer), default=str))
+            made.rename(folder)
+    document = json.loads(about.read_text())
+    blob = Blob(folder / "layer.tar.gz", document["blob"]["digest"], document["blob"]["size"])
+    return Layer(blob, document["diff_id"])
 
 
-def _load(folder: Path) -> TrainingImage:
-    manifest = (folder / "manifest.json").read_bytes()
-    document = json.loads(manifest)
-    layer, config = document["layers"][0], document["config"]
+def _assemble(folder: Path, base: Layer) -> TrainingImage:
+    """Add our own layer to `base`: quick, and the same bytes every time, so nothing is remembered but the files."""
+    folder.mkdir(exist_ok=True)
+    plain = folder / "own.tar"
+    with tarfile.open(plain, "w") as archive:
+        for path, text in sorted(_own_files().items()):
+            _add(archive, path, text, 0o755 if "/bin/" in path else 0o644)
+    layers = (base, compress(plain, folder / "own.tar.gz.new"))
+    plain.unlink()
+    config = _config(layers)
+    manifest = _manifest(layers, config)
+    own = (folder / "own.tar.gz.new").rename(folder / "own.tar.gz")
+    (folder / "config.json.new").write_bytes(config)
+    config_path = (folder / "config.json.new").rename(folder / "config.json")
     return TrainingImage(
-        config=Blob(folder / "config.json", config["digest"], config["size"]),
-        layer=Blob(folder / "layer.tar.gz", layer["digest"], layer["size"]),
+        layers=(base.blob, Blob(own, layers[1].blob.digest, layers[1].blob.size)),
+        config=Blob(config_path, _digest(config), len(config)),
         manifest=manifest,
     )
 
 
-def _drop_others(folder: Path) -> None:
-    for old in folder.parent.glob("training-*"):
-        if old != folder:
+def _own_files() -> dict[str, str]:
+    programs = {path: (_FILES / name).read_text(encoding="utf-8") for path, name in PROGRAMS.items()}
+    return {**programs, **SETTINGS}
+
+
+def _add(archive: tarfile.TarFile, path: str, text: str, mode: int) -> None:
+    data = text.encode()
+    member = tarfile.TarInfo(path)
+    member.size, member.mode, member.mtime = len(data), mode, EPOCH
+    archive.addfile(member, io.BytesIO(data))
+
+
+def _drop(folder: Path, *patterns: str) -> None:
+    """Remove older recipes and what a killed build left; the caller holds the lock."""
+    for pattern in patterns:
+        for old in folder.glob(pattern):
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _build(sources: MirrorSources, folder: Path) -> None:
-    """Build in a scratch folder beside `folder` and move the finished one into place."""
-    for leftover in folder.parent.glob(".build-training-*"):  # of a build that was killed; we hold the lock
-        shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=".build-training-", dir=folder.parent) as name:
-        scratch = Path(name)
-        _make_root(sources, scratch, log=folder.parent / "training.log")
-        made = scratch / "image"
-        made.mkdir()
-        diff_id, layer = _compress(scratch / "root.tar", made / "layer.tar.gz")
-        config = json.dumps(_config(diff_id, SUITE), sort_keys=True).encode()
-        (made / "config.json").write_bytes(config)
-        (made / "manifest.json").write_bytes(_manifest(config, layer))
-        made.replace(folder)
-
-
-def _make_root(sources: MirrorSources, scratch: Path, *, log: Path) -> None:
-    program = shutil.which("mmdebstrap")
-    if program is None:
-        raise LabError(
-            "mmdebstrap is not installed, so the training image cannot be built",
-            remedy="apt-get install --no-install-recommends mmdebstrap",
-        )
-    clean = scratch / "clean"
-    clean.write_text(f"#!/bin/sh\nset -eu\n{_CLEAN}", encoding="utf-8")
-    clean.chmod(0o700)
-    hooks = [
-        hook
-        for name, file in PROGRAMS.items()
-        for hook in (f"upload {_FILES / file} /usr/local/bin/{name}", f'chmod 0755 "$1/usr/local/bin/{name}"')
-    ]
-    argv = [
-        program,
-        "--variant=minbase",
-        "--skip=output/dev",
-        f"--include={','.join(PACKAGES)}",
-        '--aptopt=APT::Install-Recommends "false"',
-        *(f"--aptopt={option}" for option in sources.aptopts),
-        *(f"--dpkgopt=path-exclude={path}" for path in _LEFT_OUT),
-        *(f"--customize-hook={hook}" for hook in (*hooks, str(clean))),
-        sources.suite,
-        str(scratch / "root.tar"),
-        *sources.lines,
-    ]
-    environment = {**os.environ, "LC_ALL": "C.UTF-8", "SOURCE_DATE_EPOCH": str(_EPOCH)}
-    with log.open("wb") as output:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            check=False,
-            timeout=_BUILD_SECONDS,
-        )
-    if done.returncode:
-        raise LabError(
-            f"building the training image failed (mmdebstrap exit {done.returncode}; log: {log})",
-            remedy="Check that apt-get update works on this machine; the image comes from the same mirror.",
-            output="\n".join(log.read_text(errors="replace").splitlines()[-15:]),
-        )
-    log.unlink()
-
-
-def _compress(source: Path, target: Path) -> tuple[str, Blob]:
-    """Compress `source`; return the digest of what it held and the result. gzip, because docker 20.10 reads no zstd."""
-    plain, packed = hashlib.sha256(), hashlib.sha256()
-    squeezer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-    with source.open("rb") as reader, target.open("wb") as writer:
-        while chunk := reader.read(_CHUNK):
-            plain.update(chunk)
-            data = squeezer.compress(chunk)
-            packed.update(data)
-            writer.write(data)
-        data = squeezer.flush()
-        packed.update(data)
-        writer.write(data)
-    return f"sha256:{plain.hexdigest()}", Blob(target, f"sha256:{packed.hexdigest()}", target.stat().st_size)
-
-
-def _config(diff_id: str, suite: str) -> dict[str, object]:
-    return {
+def _config(layers: Sequence[Layer]) -> bytes:
+    document = {
         "architecture": "amd64",
         "os": "linux",
-        "created": "2024-01-01T00:00:00Z",
+        "created": _CREATED,
         "config": {
             "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"],
             "Cmd": ["bash"],
-            "Labels": {"org.opencontainers.image.title": "provision training image", "provision.suite": suite},
+            "Labels": {"org.opencontainers.image.title": "provision training image", "provision.suite": SUITE},
         },
-        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
-        "history": [{"created": "2024-01-01T00:00:00Z", "created_by": "provision lab"}],
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "history": [{"created": _CREATED, "created_by": "provision lab"} for _ in layers],
     }
+    return json.dumps(document, sort_keys=True).encode()
 
 
-def _manifest(config: bytes, layer: Blob) -> bytes:
+def _manifest(layers: Sequence[Layer], config: bytes) -> bytes:
     document = {
         "schemaVersion": 2,
         "mediaType": _MANIFEST_TYPE,
-        "config": {
-            "mediaType": "application/vnd.docker.container.image.v1+json",
-            "digest": f"sha256:{hashlib.sha256(config).hexdigest()}",
-            "size": len(config),
-        },
+        "config": {"mediaType": _CONFIG_TYPE, "digest": _digest(config), "size": len(config)},
         "layers": [
-            {
-                "mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip",
-                "digest": layer.digest,
-                "size": layer.size,
-            }
+            {"mediaType": _LAYER_TYPE, "digest": layer.blob.digest, "size": layer.blob.size} for layer in layers
         ],
     }
     return json.dumps(document, indent=2).encode()
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -16,7 +16,8 @@ from provision.errors import LabError
 from provision.lab.access import write_private
 from provision.lab.services import processes
 from provision.lab.services.ca import Certificates
-from provision.lab.services.image import Blob, TrainingImage
+from provision.lab.services.image import TrainingImage
+from provision.lab.services.rootfs import Blob
 
 __all__ = ["ensure_running", "push", "records"]
 

@@ -1,0 +1,122 @@
+"""Root filesystems for images: a Debian made by mmdebstrap from the machine's mirror, as a compressed layer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import LabError
+from provision.lab.mirror import MirrorSources
+
+__all__ = ["CLEAN", "EPOCH", "LEFT_OUT", "Blob", "Layer", "compress", "make_root"]
+
+EPOCH = 1704067200
+"""No file of an image is newer, so that the same content gives the same image."""
+LEFT_OUT = (
+    "/usr/share/doc/*",
+    "/usr/share/man/*",
+    "/usr/share/info/*",
+    "/usr/share/locale/*",
+    "/usr/share/lintian/*",
+    "/usr/lib/udev/hwdb*",
+)
+# Host keys belong to a container, never to an image: all containers started from it would share them.
+CLEAN = """\
+rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf "$1"/etc/hostname
+rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* "$1"/var/cache/debconf/*-old
+rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/var/lib/dpkg/*-old
+: > "$1/etc/machine-id"
+mkdir -p "$1/run/sshd"
+"""
+_CHUNK = 1 << 20
+_BUILD_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A file that a registry knows by its digest."""
+
+    path: Path
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A compressed layer, and the digest of what it holds."""
+
+    blob: Blob
+    diff_id: str
+
+
+def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *, log: Path) -> Path:
+    """Make a root filesystem of `packages` and return its tar file, which lies in `scratch`.
+
+    Raises:
+        LabError: mmdebstrap is missing or failed.
+    """
+    program = shutil.which("mmdebstrap")
+    if program is None:
+        raise LabError(
+            "mmdebstrap is not installed, so the training image cannot be built",
+            remedy="apt-get install --no-install-recommends mmdebstrap",
+        )
+    clean = scratch / "clean"
+    clean.write_text(f"#!/bin/sh\nset -eu\n{CLEAN}", encoding="utf-8")
+    clean.chmod(0o700)
+    root = scratch / "root.tar"
+    argv = [
+        program,
+        "--variant=minbase",
+        "--skip=output/dev",
+        f"--include={','.join(packages)}",
+        '--aptopt=APT::Install-Recommends "false"',
+        *(f"--aptopt={option}" for option in sources.aptopts),
+        *(f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT),
+        f"--customize-hook={clean}",
+        sources.suite,
+        str(root),
+        *sources.lines,
+    ]
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "SOURCE_DATE_EPOCH": str(EPOCH)}
+    with log.open("wb") as output:
+        code = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            check=False,
+            timeout=_BUILD_SECONDS,
+        ).returncode
+    if code:
+        raise LabError(
+            f"building the training image failed (mmdebstrap exit {code}; log: {log})",
+            remedy="Check that apt-get update works on this machine; the image comes from the same mirror.",
+            output="\n".join(log.read_text(errors="replace").splitlines()[-15:]),
+        )
+    log.unlink()
+    return root
+
+
+def compress(source: Path, target: Path) -> Layer:
+    """Compress a tar file to `target`: gzip, because docker 20.10 reads no zstd."""
+    plain, packed = hashlib.sha256(), hashlib.sha256()
+    squeezer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while chunk := reader.read(_CHUNK):
+            plain.update(chunk)
+            data = squeezer.compress(chunk)
+            packed.update(data)
+            writer.write(data)
+        data = squeezer.flush()
+        packed.update(data)
+        writer.write(data)
+    blob = Blob(target, f"sha256:{packed.hexdigest()}", target.stat().st_size)
+    return Layer(blob, f"sha256:{plain.hexdigest()}")
