@@ -1,0 +1,49 @@
+import base64
+
+import pytest
+
+from provision.cli.init import _Person, init
+from provision.errors import UsageError
+from provision.inventory.hostkeys import HostKey, Target
+from provision.inventory.trust import KeySource, PinnedKey
+from provision.model import Connection
+
+
+def pinned(source, name="gpu1", blob=b"a"):
+    """A node with a host key."""
+    target = Target(name, Connection("10.0.0.1"), "10.0.0.1", 22, "root", names=("10.0.0.1",))
+    return PinnedKey(target, HostKey("ssh-ed25519", base64.b64encode(blob).decode()), source)
+
+
+def test_without_a_terminal_new_keys_are_shown_and_refused(capsys):
+    """Nobody there to look at a fingerprint means that it is not trusted."""
+    key = pinned(KeySource.NEW)
+
+    with pytest.raises(UsageError) as caught:
+        _Person(yes=False).approve([key])
+
+    assert caught.value.exit_code == 2
+    assert key.key.fingerprint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("source", "yes"), [(KeySource.NEW, True), (KeySource.KNOWN, False), (KeySource.FILE, False)])
+def test_keys_are_shown_even_when_nothing_is_asked(capsys, source, yes):
+    """--yes approves what it prints; keys that are vouched for need no question; all are shown."""
+    key = pinned(source)
+
+    _Person(yes=yes).approve([key])
+
+    assert key.key.fingerprint in capsys.readouterr().err
+
+
+def test_machines_with_one_host_key_are_warned_of(capsys):
+    """Copies of one image can pose as each other."""
+    _Person(yes=True).approve([pinned(KeySource.NEW, "a"), pinned(KeySource.NEW, "b")])
+
+    assert "a, b show the same host key" in capsys.readouterr().err
+
+
+def test_add_and_remove_exclude_each_other():
+    """Both at once is refused before anything is looked at."""
+    with pytest.raises(UsageError, match="exclude each other"):
+        init(["gpu1"], add=True, remove=True)
