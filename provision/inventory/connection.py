@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ _FALSE = frozenset({"false", "no", "off", "0", "n", "f"})
 _SSH_CONNECTIONS = frozenset({"ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh"})
 _LOCAL_CONNECTIONS = frozenset({"local", "ansible.builtin.local"})
 _MAX_PORT = 65535
+_TRUSTING = frozenset({"no", "off", "accept-new"})
+"""Values of StrictHostKeyChecking with which ssh takes a key that nobody looked at."""
 
 
 def connection_of(name: str, values: Mapping[str, Any], become_password: Secret | None = None) -> Connection:
@@ -106,7 +109,7 @@ def _trust_problems(name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
         except ValueError as error:
             yield Problem(name, key, f"cannot be split into words: {error}")
             continue
-        if options.strict in ("no", "off", "accept-new") or options.known_hosts == "/dev/null":
+        if options.strict in _TRUSTING or options.known_hosts == os.devnull:
             yield Problem(name, key, remedy)
 
 
