@@ -327,7 +327,7 @@ def table(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
         f"+{'-' * 89}+",
         f"|{head + 'CUDA Version: ' + machine['cuda_version']:<89}|",
         f"|{' SIMULATED by a provision lab: ' + machine['name'] + ', no GPU is here':<89}|",
-        f"|{'-' * 41}+{'-' * 24}+{'-' * 22}|",
+        f"|{'-' * 41}+{'-' * 24}+{'-' * 22}+",
         "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |",
         "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |",
         f"|{'':41}|{'':24}|{'MIG M. ':>22}|",
