@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -259,5 +260,5 @@ def _show(report: LabReport, *, as_json: bool) -> None:
     for name, running in report.services:
         typer.echo(f"service {name}: {'running' if running else 'stopped'}")
     for item in report.simulated:
-        typer.echo(item if "SIMULATED" in item else f"SIMULATED: {item}")
+        typer.echo(textwrap.fill(f"SIMULATED: {item}", 80, subsequent_indent="  "))
     typer.echo(f"inventory: {report.inventory}")

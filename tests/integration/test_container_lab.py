@@ -1,0 +1,135 @@
+"""A container lab by itself: what it makes, what it repairs, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Provision
+
+LAB = "bare"
+FIRST, SECOND = f"{LAB}-1", f"{LAB}-2"
+
+
+@pytest.fixture(scope="module")
+def provision():
+    """The command with a state folder of its own; built images are shared with every other lab."""
+    with tempfile.TemporaryDirectory(prefix="prov-") as folder:
+        yield Provision(Path(folder), XDG_STATE_HOME=f"{folder}/state")
+
+
+@pytest.fixture(scope="module")
+def lab(provision):
+    """Two bare nodes without GPUs."""
+    try:
+        provision.ok("lab", "up", LAB, "--driver", "container")
+        yield provision.ok("lab", "status", LAB, "--json").document
+    finally:
+        provision("lab", "down", LAB)
+
+
+def shell(provision, node, command):
+    """Output of a command on a node."""
+    return provision.ok("lab", "ssh", LAB, node, "--", command).out.strip()
+
+
+def output(*argv):
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+
+
+def processes_of(folder):
+    """Pids of processes that name the lab's folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
+def test_bare_nodes_have_ssh_and_python_and_nothing_of_ours(provision, lab):
+    """A node boots cleanly and carries no docker, no MPI and no traces of provision."""
+    assert [node["state"] for node in lab["nodes"]] == ["running", "running"]
+    assert shell(provision, FIRST, "systemctl is-system-running --wait") == "running"
+    assert shell(provision, FIRST, "python3 -c 'print(6 * 7)'") == "42"
+    assert shell(provision, FIRST, "command -v docker mpirun || test -e /var/lib/provision || echo bare") == "bare"
+
+
+def test_nodes_differ_in_host_key_and_reach_each_other(provision, lab):
+    """Every node has a host key of its own, a name of its own, and the data network between them."""
+    keys = {shell(provision, node["name"], "cat /etc/ssh/ssh_host_ed25519_key.pub") for node in lab["nodes"]}
+    other = shell(provision, SECOND, "ip -4 -br address show | grep -o '10\\.79[.0-9]*'")
+
+    assert len(keys) == 2
+    assert shell(provision, SECOND, "hostname") == SECOND
+    program = f"import socket; socket.create_connection(('{other}', 22), 5); print('reached')"
+    assert shell(provision, FIRST, f'python3 -c "{program}"') == "reached"
+
+
+def test_a_wrong_host_key_is_refused(provision, lab):
+    """With the node's key gone from known_hosts no login happens."""
+    known = provision.folder / "state/provision/labs" / LAB / "known_hosts"
+    text = known.read_text()
+    try:
+        known.write_text("")
+        done = provision("lab", "ssh", LAB, FIRST, "--", "true")
+    finally:
+        known.write_text(text)
+
+    assert lab["nodes"]
+    assert done.code == 255
+    assert "Host key verification failed" in done.err
+
+
+def test_a_pulled_node_and_a_cut_node_come_back_with_lab_up(provision, lab):
+    """lab up repairs: it starts what is off and plugs in what is cut, with what the nodes had written."""
+    shell(provision, FIRST, "echo kept > /root/note")
+    provision.ok("lab", "power", LAB, FIRST, "off")
+    provision.ok("lab", "link", LAB, SECOND, "off")
+    states = [node["state"] for node in provision.ok("lab", "status", LAB, "--json").document["nodes"]]
+    again = provision.ok("lab", "up", LAB, "--json").document
+
+    assert states == ["stopped", "running"]
+    assert again == lab
+    assert shell(provision, FIRST, "cat /root/note") == "kept"
+    assert shell(provision, SECOND, "hostname") == SECOND
+
+
+def test_a_reboot_is_a_new_start(provision, lab):
+    """reboot returns when the node is back, and what lived in memory is gone."""
+    shell(provision, SECOND, "touch /run/only-until-reboot")
+    provision.ok("lab", "reboot", LAB, SECOND)
+
+    assert lab["nodes"]
+    assert shell(provision, SECOND, "test -e /run/only-until-reboot || echo gone") == "gone"
+
+
+def test_other_options_are_refused_and_change_nothing(provision, lab):
+    """lab up with other options than the lab's is an error that says what to do."""
+    done = provision("lab", "up", LAB, "--nodes", "3")
+
+    assert lab["nodes"]
+    assert done.code == 1
+    assert f"provision lab down {LAB}" in done.err
+
+
+def test_lab_down_leaves_nothing_and_can_be_repeated(provision, lab):
+    """After lab down no container, network, volume, bridge, rule, process or file of the lab is left."""
+    address = lab["nodes"][0]["address"]
+    subnet = address.rsplit(".", 1)[0]
+    folder = provision.folder / "state/provision/labs" / LAB
+    provision.ok("lab", "down", LAB)
+    provision.ok("lab", "down", LAB)
+
+    label = f"label=provision.lab={LAB}"
+    assert output("docker", "ps", "-aq", "--filter", label) == ""
+    assert output("docker", "network", "ls", "-q", "--filter", label) == ""
+    assert output("docker", "volume", "ls", "-q", "--filter", label) == ""
+    assert list(folder.parent.iterdir()) == []
+    assert processes_of(folder) == []
+    assert subnet not in output("ip", "-4", "-br", "address")
+    assert subnet not in output("iptables-save")

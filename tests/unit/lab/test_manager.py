@@ -1,0 +1,76 @@
+"""What the manager decides before it makes anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.errors import LabError
+from provision.lab import manager, state
+from provision.lab.base import DriverName, LabNode, LabSpec, NodeState
+from provision.lab.manager import LabReport, Wishes
+
+
+class Quiet:
+    """Progress that nobody reads."""
+
+    def step(self, message):
+        """Say nothing."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A state folder of the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_other_options_than_the_labs_are_refused_with_both_named():
+    """A lab is never changed silently; the message shows what it has and what was asked for."""
+    state.save_spec(state.lab_folder("demo"), LabSpec("demo", DriverName.CONTAINER, 2))
+    with pytest.raises(LabError, match=r"--driver container --nodes 2 .* asked for: --driver container --nodes 3"):
+        manager.up("demo", Wishes(nodes=3), Quiet())
+
+
+@pytest.mark.parametrize(
+    ("wishes", "complaint"),
+    [
+        (Wishes(nodes=0), "1 to 64 nodes"),
+        (Wishes(distro="centos7"), "no distribution called centos7"),
+        (Wishes(machine="nonsense"), "nonsense"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_made(wishes, complaint):
+    """A wrong option leaves no half-made lab."""
+    with pytest.raises(LabError, match=complaint):
+        manager.up("demo", wishes, Quiet())
+
+    assert state.known_labs() == []
+
+
+def test_an_unknown_lab_is_named_with_those_that_exist():
+    """The message lists the labs there are and how to make one."""
+    state.save_spec(state.lab_folder("other"), LabSpec("other", DriverName.VM, 1))
+    with pytest.raises(LabError, match=r"no lab called demo \(labs: other\)") as caught:
+        manager.status("demo")
+
+    assert caught.value.remedy == "provision lab up demo"
+
+
+def test_a_half_made_lab_has_no_inventory_yet():
+    """Verbs that need the nodes say that the lab must be finished first."""
+    state.save_spec(state.lab_folder("demo"), LabSpec("demo", DriverName.VM, 1))
+    with pytest.raises(LabError, match="half-made"):
+        manager.inventory_path("demo")
+
+
+def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path):
+    """lab up and lab status print name, driver, simulated, nodes and inventory."""
+    node = LabNode("demo-1", "127.0.0.1", 2201, "10.77.1.1", NodeState.STOPPED)
+    spec = LabSpec("demo", DriverName.VM, 1)
+    report = LabReport(spec, (node,), tmp_path / "hosts.yml", ("the GPUs",))
+
+    document = report.document()
+    assert (document["name"], document["driver"], document["simulated"]) == ("demo", "vm", ["the GPUs"])
+    assert document["nodes"] == [{"name": "demo-1", "address": "127.0.0.1", "port": 2201, "state": "stopped"}]
+    assert document["inventory"] == str(tmp_path / "hosts.yml")
+    assert not report.healthy

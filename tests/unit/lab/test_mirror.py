@@ -1,0 +1,113 @@
+"""Debian's mirror, read from a machine's apt sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.errors import LabError
+from provision.lab.mirror import MIRROR_VARIABLE, Stanza, debian_sources, parse_deb822, parse_one_line
+
+DEBIAN = """\
+# a comment
+Types: deb deb-src
+URIs: http://mirror.example/debian
+Suites: bookworm bookworm-updates
+# in the middle
+Components: main
+ contrib
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: http://mirror.example/debian-security
+Suites: bookworm-security
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+"""
+THIRD_PARTY = """\
+Types: deb
+URIs: https://vendor.example/debian
+Suites: bookworm
+Components: main
+Signed-By: /etc/apt/keyrings/vendor.gpg
+"""
+
+
+@pytest.fixture
+def apt(tmp_path, monkeypatch):
+    """An /etc/apt without any source, and no mirror in the environment."""
+    monkeypatch.delenv(MIRROR_VARIABLE, raising=False)
+    (tmp_path / "sources.list.d").mkdir()
+    return tmp_path
+
+
+def test_sources_of_the_machines_own_release_are_taken_as_they_are(apt):
+    """Mirror, suites and components of the machine are what lab nodes get."""
+    (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
+    found = debian_sources("bookworm", etc_apt=apt)
+
+    assert found.stanzas[0].suites == ("bookworm", "bookworm-updates")
+    assert found.stanzas[0].components == ("main", "contrib")
+    key = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    assert found.lines[-1] == f"deb {key} http://mirror.example/debian-security bookworm-security main"
+
+
+def test_another_release_comes_from_the_same_mirror(apt):
+    """A Debian 12 machine builds Debian 13 nodes from its own mirror."""
+    (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
+    found = debian_sources("trixie", etc_apt=apt)
+
+    assert "Suites: trixie trixie-updates\n" in found.deb822
+    assert "Suites: trixie-security\n" in found.deb822
+    assert "bookworm" not in found.deb822
+
+
+def test_repositories_of_others_are_left_out(apt):
+    """A vendor's repository that uses Debian's suite names does not reach lab nodes."""
+    (apt / "sources.list.d/debian.sources").write_text(DEBIAN)
+    (apt / "sources.list.d/vendor.sources").write_text(THIRD_PARTY)
+    (apt / "sources.list.d/old.sources.disabled").write_text(THIRD_PARTY.replace("vendor", "debian"))
+    found = debian_sources("bookworm", etc_apt=apt)
+
+    assert "vendor.example" not in found.deb822
+    assert len(found.stanzas) == 2
+
+
+def test_the_one_line_format_is_read_too(apt):
+    """A machine with an old sources.list works like one with deb822 files."""
+    (apt / "sources.list").write_text(
+        "deb http://mirror.example/debian bookworm main  # comment\n"
+        "deb-src http://mirror.example/debian bookworm main\n"
+    )
+    found = debian_sources("bookworm", etc_apt=apt)
+
+    assert [stanza.uris for stanza in found.stanzas] == [("http://mirror.example/debian",)]
+
+
+def test_a_machine_without_a_mirror_is_told_what_to_do(apt):
+    """Without a Debian mirror the error names the folder and the variable that mends it."""
+    (apt / "sources.list.d/vendor.sources").write_text(THIRD_PARTY)
+    with pytest.raises(LabError, match="no Debian mirror") as caught:
+        debian_sources("bookworm", etc_apt=apt)
+
+    assert MIRROR_VARIABLE in caught.value.remedy
+
+
+def test_the_variable_names_a_mirror(apt, monkeypatch):
+    """PROVISION_DEBIAN_MIRROR is used where the machine is no Debian."""
+    monkeypatch.setenv(MIRROR_VARIABLE, "http://other.example/debian")
+
+    assert debian_sources("trixie", etc_apt=apt).stanzas[0].uris == ("http://other.example/debian",)
+
+
+def test_disabled_stanzas_are_skipped():
+    """`Enabled: no` is honoured."""
+    assert parse_deb822("Enabled: no\n" + DEBIAN)[0].suites == ("bookworm-security",)
+
+
+def test_options_of_a_line_are_understood():
+    """The signed-by option among others is found."""
+    line = "deb [arch=amd64 signed-by=/k.gpg] http://mirror.example/debian bookworm main contrib"
+
+    assert parse_one_line(line) == [
+        Stanza(("http://mirror.example/debian",), ("bookworm",), ("main", "contrib"), "/k.gpg")
+    ]
