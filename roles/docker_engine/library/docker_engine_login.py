@@ -69,7 +69,16 @@ def main():
         done.append(login["registry"])
         if module.check_mode:
             continue
-        command = ["docker", "--config", folder, "login", "--username", login["username"], "--password-stdin", login["registry"]]
+        command = [
+            "docker",
+            "--config",
+            folder,
+            "login",
+            "--username",
+            login["username"],
+            "--password-stdin",
+            login["registry"],
+        ]
         code, out, err = module.run_command(command, data=login["password_secret"])
         if code != 0:
             reason = (err or out).replace(login["password_secret"], "********").strip()

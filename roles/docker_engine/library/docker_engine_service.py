@@ -162,7 +162,13 @@ class Docker:
         os.makedirs(os.path.dirname(MARK), mode=0o755, exist_ok=True)
         with open(MARK + ".new", "w", encoding="utf-8") as stream:
             json.dump(
-                {"pid": now.pid, "ticks": now.ticks, "files": now.watched(), "settings": self.module.params["settings"]}, stream
+                {
+                    "pid": now.pid,
+                    "ticks": now.ticks,
+                    "files": now.watched(),
+                    "settings": self.module.params["settings"],
+                },
+                stream,
             )
         os.rename(MARK + ".new", MARK)
 
@@ -170,7 +176,11 @@ class Docker:
         """Bring docker back with the previous daemon.json, and fail with docker's own words."""
         journal = ["journalctl", "--unit=docker.service", "--lines=40", "--no-pager", "--output=cat"]
         lines = [line for line in self.module.run_command(journal)[1].splitlines() if line.strip()]
-        telling = [line for line in lines if "unable to configure" in line or "failed to start" in line or "level=fatal" in line]
+        telling = [
+            line
+            for line in lines
+            if "unable to configure" in line or "failed to start" in line or "level=fatal" in line
+        ]
         reason = (telling or lines or [err.strip()])[-1][-400:]
         previous, outcome = self.config + PREVIOUS, "docker does not run now"
         if os.path.exists(previous):
@@ -178,8 +188,10 @@ class Docker:
             os.rename(previous, self.config)
             self._systemctl("reset-failed", "docker.service", "docker.socket")
             back = self._systemctl("start", "docker.service")[0] == 0
-            outcome = "the previous {} was put back and docker {} with it; the refused one is {}.provision-refused".format(
-                self.config, "runs" if back else "does not start either", self.config
+            outcome = (
+                "the previous {} was put back and docker {} with it; the refused one is {}.provision-refused".format(
+                    self.config, "runs" if back else "does not start either", self.config
+                )
             )
         self.module.fail_json(
             msg=f"docker could not {action}: {reason}. {outcome}. Look at docker_engine_daemon_options and "
@@ -202,7 +214,9 @@ def main():
     )
     docker = Docker(module)
     if not docker.installed and not module.check_mode:
-        module.fail_json(msg="docker.service is not installed on this node; run the whole play, or with the tag of this role")
+        module.fail_json(
+            msg="docker.service is not installed on this node; run the whole play, or with the tag of this role"
+        )
     action, reason = docker.needed()
     if action == "restart" and not module.params["restart_allowed"]:
         jobs = running_jobs()

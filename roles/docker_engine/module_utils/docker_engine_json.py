@@ -6,8 +6,21 @@ import json
 
 # What dockerd takes over on SIGHUP; everything else needs a restart. A key that is gone keeps its old value over a SIGHUP.
 RELOADABLE = frozenset(
-    "authorization-plugins debug default-runtime features insecure-registries labels live-restore max-concurrent-downloads "
-    "max-concurrent-uploads max-download-attempts registry-mirrors runtimes shutdown-timeout".split()
+    (
+        "authorization-plugins",
+        "debug",
+        "default-runtime",
+        "features",
+        "insecure-registries",
+        "labels",
+        "live-restore",
+        "max-concurrent-downloads",
+        "max-concurrent-uploads",
+        "max-download-attempts",
+        "registry-mirrors",
+        "runtimes",
+        "shutdown-timeout",
+    )
 )
 
 
@@ -25,7 +38,9 @@ def parse(text, path):
         line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
         line_text = (text.splitlines() or [""])[min(line, len(text.splitlines())) - 1].strip()
         raise BrokenFileError(
-            "{}: line {}, column {}: {} (the line is: {})".format(path, line, column, getattr(error, "msg", error), line_text)
+            "{}: line {}, column {}: {} (the line is: {})".format(
+                path, line, column, getattr(error, "msg", error), line_text
+            )
         ) from error
     if not isinstance(settings, dict):
         raise BrokenFileError(f"{path}: it holds a {type(settings).__name__}, not an object")
@@ -47,15 +62,15 @@ def without(present, written_before, wanted):
     """Return `present` without what we once wrote, nobody changed since, and is wanted no more."""
     result = {}
     for key, value in present.items():
-        before = written_before.get(key)
+        before, kept = written_before.get(key), value
         if key in written_before and key not in wanted and value == before:
             continue
         if isinstance(value, dict) and isinstance(before, dict):
             wanted_below = wanted.get(key) if isinstance(wanted.get(key), dict) else {}
-            value = without(value, before, wanted_below)
-            if not value and key not in wanted:
+            kept = without(value, before, wanted_below)
+            if not kept and key not in wanted:
                 continue
-        result[key] = value
+        result[key] = kept
     return result
 
 

@@ -44,11 +44,17 @@ POLICY = "/usr/sbin/policy-rc.d"
 POLICY_MARK = "# provision: for the length of one package transaction"
 LISTS = "/var/lib/apt/lists"
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", LISTS + "/lock", "/var/cache/apt/archives/lock")
-LOCKED = re.compile(r"(Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked)")
+LOCKED = re.compile(
+    r"(Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked)"
+)
 KEEP_FILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
-STALE = re.compile(r"(Unable to locate package|has no installation candidate|404 +Not Found|Failed to fetch|Hash Sum mismatch)")
+STALE = re.compile(
+    r"(Unable to locate package|has no installation candidate|404 +Not Found|Failed to fetch|Hash Sum mismatch)"
+)
 UNKNOWN = re.compile(r"(Unable to locate package|has no installation candidate)")
-BROKEN = re.compile(r"(dpkg was interrupted|--fix-broken install|Unmet dependencies|not configured yet|reinstall it before)")
+BROKEN = re.compile(
+    r"(dpkg was interrupted|--fix-broken install|Unmet dependencies|not configured yet|reinstall it before)"
+)
 FULL = re.compile(r"(No space left on device|don't have enough free space|not enough free space|Disk quota exceeded)")
 
 
@@ -82,7 +88,11 @@ def lock_holder():
 
 def fullest():
     """Return the folder with the least free space of those that a package fills, and how much that is."""
-    free = {path: os.statvfs(path) for path in ("/", "/usr", "/var", "/boot", "/var/cache/apt/archives") if os.path.isdir(path)}
+    free = {
+        path: os.statvfs(path)
+        for path in ("/", "/usr", "/var", "/boot", "/var/cache/apt/archives")
+        if os.path.isdir(path)
+    }
     path = min(free, key=lambda name: free[name].f_bavail * free[name].f_frsize)
     return "{} has {} MiB free".format(path, free[path].f_bavail * free[path].f_frsize // 2**20)
 

@@ -108,7 +108,8 @@ def gpus():
 def rdma(kernel):
     """Return the RDMA devices, the interface below each software one, and the modules that are there and loaded."""
     devices = {
-        os.path.basename(folder): text(folder + "/parent").strip() for folder in sorted(glob.glob("/sys/class/infiniband/*"))
+        os.path.basename(folder): text(folder + "/parent").strip()
+        for folder in sorted(glob.glob("/sys/class/infiniband/*"))
     }
     listed = text(f"/lib/modules/{kernel}/modules.dep") + text(f"/lib/modules/{kernel}/modules.builtin")
     return {
@@ -149,7 +150,11 @@ def network(module):
     return {
         "addresses": addresses,
         "routes": sorted(
-            {f"{route['dst']} {route.get('dev', '')}".strip() for route in routes if route.get("dst", "default") != "default"}
+            {
+                f"{route['dst']} {route.get('dev', '')}".strip()
+                for route in routes
+                if route.get("dst", "default") != "default"
+            }
         ),
         "default_address": default.get("prefsrc") or (of_default[0]["address"] if of_default else ""),
     }

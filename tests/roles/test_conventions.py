@@ -1,0 +1,223 @@
+"""The rules that every role and playbook keeps (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir() and path.name[0] not in "._")
+BY_ROLE = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+SHARED = ("cluster_", "platform_")
+ANSIBLES_OWN = ("ansible_", "become")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as Ansible reads it: vault and unsafe values are just values here."""
+
+
+_Loader.add_multi_constructor("!", lambda loader, _suffix, node: loader.construct_scalar(node))
+
+
+def load(path: Path) -> Any:
+    """Return a YAML file's content, an empty dict for a missing or empty one."""
+    return (yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader) or {}) if path.exists() else {}  # noqa: S506
+
+
+def specs(role: Path) -> dict[str, Any]:
+    """Return the variables that a role's argument_specs describe."""
+    found: dict[str, Any] = load(role / "meta" / "argument_specs.yml")["argument_specs"]["main"].get("options", {})
+    return found
+
+
+def task_files(role: Path) -> list[Path]:
+    """Return a role's files of tasks and handlers."""
+    return sorted([*role.glob("tasks/**/*.yml"), *role.glob("handlers/*.yml")])
+
+
+def tasks(items: Any) -> Iterator[dict[str, Any]]:
+    """Yield every task of a list of tasks, those inside blocks too."""
+    for item in items or []:
+        yield item
+        for part in ("block", "rescue", "always"):
+            yield from tasks(item.get(part))
+
+
+@BY_ROLE
+def test_name_is_a_noun_in_snake_case(role: Path) -> None:
+    """A role's name is lower case words joined by underscores, so that its variables can begin with it."""
+    assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", role.name)
+
+
+@BY_ROLE
+def test_every_part_is_there(role: Path) -> None:
+    """Each role has its entry, defaults, specification, README and scenario."""
+    needed = [
+        "tasks/main.yml",
+        "defaults/main.yml",
+        "meta/main.yml",
+        "meta/argument_specs.yml",
+        "README.md",
+        "molecule/default/molecule.yml",
+        "molecule/default/verify.yml",
+    ]
+
+    assert [name for name in needed if not (role / name).is_file()] == []
+
+
+@BY_ROLE
+def test_specification_says_the_same_as_the_defaults(role: Path) -> None:
+    """The documented default of every variable is the one that acts, and neither side has a variable of its own."""
+    described = {name: option.get("default") for name, option in specs(role).items()}
+
+    assert described == load(role / "defaults" / "main.yml")
+
+
+@BY_ROLE
+def test_every_variable_is_described(role: Path) -> None:
+    """A user finds type and meaning of every variable."""
+    missing = [name for name, option in specs(role).items() if not option.get("description") or not option.get("type")]
+
+    assert missing == []
+
+
+@BY_ROLE
+def test_variables_carry_the_role_prefix(role: Path) -> None:
+    """Public names begin with the role's, constants with _role, what is registered with __role."""
+    prefixes = (f"{role.name}_", *(SHARED if role.name == "platform" else ()))
+    inner = [name for path in role.glob("vars/*.yml") for name in load(path)]
+
+    assert [name for name in load(role / "defaults" / "main.yml") if not name.startswith(prefixes)] == []
+    assert [name for name in inner if not name.startswith((f"_{role.name}_", f"__{role.name}_"))] == []
+
+
+@BY_ROLE
+def test_can_be_switched_off(role: Path) -> None:
+    """Each role has a boolean ROLE_enabled that is true by default."""
+    assert load(role / "defaults" / "main.yml").get(f"{role.name}_enabled") is True
+
+
+@BY_ROLE
+def test_task_files_are_short(role: Path) -> None:
+    """main.yml only dispatches (60 lines); every other file of tasks has at most 80."""
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in task_files(role)}
+
+    assert {str(path): n for path, n in lengths.items() if n > (60 if path.name == "main.yml" else 80)} == {}
+
+
+@BY_ROLE
+def test_every_assert_says_what_to_do(role: Path) -> None:
+    """A failing precondition comes with a sentence."""
+    asserts = [task for path in task_files(role) for task in tasks(load(path)) if "ansible.builtin.assert" in task]
+
+    assert [task["name"] for task in asserts if not task["ansible.builtin.assert"].get("fail_msg")] == []
+
+
+@BY_ROLE
+def test_only_platform_knows_operating_systems(role: Path) -> None:
+    """No other role asks which distribution it is on."""
+    words = re.compile(r"os_family|distribution|ansible_lsb|pkg_mgr")
+    public = f"{role.name}_source"  # "distribution" is a value of docker_engine_source
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in [*task_files(role), *role.glob("vars/*.yml"), *role.glob("templates/*")]
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if words.search(line) and public not in line
+    ]
+
+    assert role.name == "platform" or found == []
+
+
+@BY_ROLE
+def test_leaves_a_receipt(role: Path) -> None:
+    """Each role ends with its receipt."""
+    text = (role / "tasks" / "main.yml").read_text(encoding="utf-8")
+
+    assert f"platform_receipt_role: {role.name}" in text
+
+
+@BY_ROLE
+def test_readme_has_the_generated_table(role: Path) -> None:
+    """A README's table of variables is the one that `make docs` writes."""
+    path = Path(__file__).with_name("readme.py")
+    spec = importlib.util.spec_from_file_location("readme", path)
+    assert spec is not None
+    assert spec.loader is not None
+    readme = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readme)
+
+    assert (role / "README.md").read_text(encoding="utf-8") == readme.updated(role)
+
+
+def test_distribution_files_have_the_same_keys() -> None:
+    """Whatever one distribution's file says, every other one says too."""
+    files = sorted((ROOT / "roles" / "platform" / "vars").glob("*_*.yml"))
+    keys = {path.name: sorted(load(path)) for path in files}
+    roles = {path.name: sorted(load(path)["__platform_package_sets"]) for path in files}
+
+    assert len(files) >= 2
+    assert len({str(value) for value in keys.values()}) == 1, keys
+    assert set(map(str, roles.values())) == {str(sorted(role.name for role in ROLES))}, roles
+
+
+def test_every_variable_of_the_inventories_is_known() -> None:
+    """A misspelt variable in an inventory of ours, which Ansible would ignore, is found here."""
+    known = {name for role in ROLES for name in specs(role)}
+    prefixes = (*SHARED, *(f"{role.name}_" for role in ROLES))
+    used: set[str] = set()
+    for path in sorted((ROOT / "inventories").glob("*/**/*.yml")):
+        used |= set(_names(load(path)))
+
+    assert sorted(name for name in used if name.startswith(prefixes) and name not in known) == []
+    assert used
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Yield every key at any depth that can be a variable."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield str(key)
+            yield from _names(below)
+
+
+def test_playbooks_have_no_tasks() -> None:
+    """A playbook says where and in which order; roles say what."""
+    plays = [play for path in sorted((ROOT / "playbooks").glob("*.yml")) for play in load(path)]
+
+    assert [play["name"] for play in plays if set(play) & {"tasks", "pre_tasks", "post_tasks", "handlers"}] == []
+    assert plays
+
+
+def test_site_only_imports_the_stages() -> None:
+    """site.yml is the order of the stages and nothing else."""
+    assert all(set(play) == {"name", "import_playbook"} for play in load(ROOT / "playbooks" / "site.yml"))
+
+
+def test_every_role_is_in_one_stage_with_its_tag_and_switch() -> None:
+    """Each role runs in exactly one stage (platform in each), under its own tag, and only when it is enabled."""
+    stages = [play for name in ("nodes", "containers") for play in load(ROOT / "playbooks" / f"{name}.yml")]
+    entries = [entry for play in stages for entry in play["roles"]]
+    others = [entry for entry in entries if entry["role"] != "platform"]
+
+    assert sorted(entry["role"] for entry in others) == sorted(role.name for role in ROLES if role.name != "platform")
+    assert all(entry["tags"] == [entry["role"]] for entry in entries)
+    assert all(entry["when"] == f"{entry['role']}_enabled" for entry in others)
+
+
+def test_no_host_key_is_ever_left_unchecked() -> None:
+    """Neither roles nor playbooks nor the tests' own connections turn host-key checking off."""
+    loose = re.compile(
+        r"StrictHostKeyChecking[ =](no|off|accept-new)|UserKnownHostsFile[ =]/dev/null|host_key_checking\W+false",
+        re.IGNORECASE,
+    )
+    folders = [ROOT / name for name in ("roles", "playbooks", "inventories", "tests/molecule")]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    found = [str(path) for path in files if loose.search(path.read_text(encoding="utf-8", errors="replace"))]
+
+    assert found == []
