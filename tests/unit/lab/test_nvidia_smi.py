@@ -94,6 +94,7 @@ def test_the_overview_is_laid_out_as_the_real_one(smi):
         return [re.sub(r" *\d+(C|W)", r" #\1", line) for line in text]
 
     assert len(simulated) == 1
+    assert {len(line) for line in lines if line} == {91}
     assert shape([line for line in lines if line not in simulated]) == shape(wanted)
 
 
