@@ -35,7 +35,7 @@ def _ssh(scene: Scene) -> ContainerSsh | None:
     return known(scene.facts.container_ssh)
 
 
-@check("container_ssh.host_key", role="container_ssh")
+@check("container_ssh.host_key", role="container_ssh", after="training_container.running")
 def _host_key(scene: Scene) -> Verdict:
     ssh = _ssh(scene)
     if ssh is None or not ssh.host_key:

@@ -40,6 +40,8 @@ def _version(scene: Scene) -> Verdict:
 @check("docker_engine.daemon_json", role="docker_engine")
 def _daemon_json(scene: Scene) -> Verdict:
     config = known(scene.facts.docker_config)
+    if not config.exists and _not_installed(scene):
+        return skip("waits for docker_engine.service")
     if config.options is None:
         return fail(
             f"/etc/docker/daemon.json cannot be used: {config.error}",
@@ -56,11 +58,19 @@ def _daemon_json(scene: Scene) -> Verdict:
     return passed(f"valid, {len(config.options)} options, all that the inventory wants among them")
 
 
+def _not_installed(scene: Scene) -> bool:
+    """A file that is wrong may be why the engine is down; one that is missing before there is an engine is not."""
+    service = scene.facts.docker_service
+    return not isinstance(service, Unknown) and not service.loaded
+
+
 def _wanted_options(scene: Scene) -> dict[str, Any]:
     wanted: dict[str, Any] = dict(scene.want("docker_engine_daemon_options", default={}))
     mirrors: list[Any] = scene.want("docker_engine_registry_mirrors", default=[])
     pools: list[Any] = scene.want("docker_engine_address_pools", default=[])
     root = scene.want("docker_engine_data_root", default="")
+    if "docker_engine_live_restore_enabled" in scene.node.variables:
+        wanted.setdefault("live-restore", scene.want("docker_engine_live_restore_enabled", default=True))
     if mirrors:
         wanted["registry-mirrors"] = mirrors
     if pools:
@@ -89,6 +99,8 @@ def _registry_ca(scene: Scene) -> Verdict:
     wanted: list[Any] = scene.want("docker_engine_registry_ca", default=[])
     if not wanted:
         return skip("the inventory names no registry with a CA of its own")
+    if _not_installed(scene):
+        return skip("waits for docker_engine.service")
     found = known(scene.facts.docker_config).certificates
     pairs = {str(item.get("registry")): str(item.get("certificate")) for item in wanted if isinstance(item, dict)}
     missing = [registry for registry in pairs if registry not in found]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provision.model import CheckResult, CheckStatus, NodeChecks, Verification
 
 __all__ = ["as_document", "as_text"]
 
+_CLUSTER = "(cluster)"
 _WIDTH = 80
+_SELF = "--limit \0"
 _SEEN_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
 
 
@@ -45,7 +49,7 @@ def as_text(
     """
     groups = [*verification.nodes]
     if verification.cluster:
-        groups.append(NodeChecks("(cluster)", verification.cluster))
+        groups.append(NodeChecks(_CLUSTER, verification.cluster))
     lines = _counts(groups)
     shown = set(_SEEN_FIRST) if verbose else {CheckStatus.FAIL, CheckStatus.WARN}
     for status in _SEEN_FIRST:
@@ -76,20 +80,29 @@ def _worst(statuses: Iterable[CheckStatus]) -> str:
 
 
 def _details(groups: Sequence[NodeChecks], status: CheckStatus) -> list[str]:
-    """One block for each finding; nodes with the very same finding share it."""
+    """One block for each finding; nodes with the same finding share it, and a remedy that names them all."""
     owners: dict[CheckResult, list[str]] = {}
     for group in groups:
         for check in group.checks:
             if check.status is status:
-                owners.setdefault(check, []).append(group.name)
+                owners.setdefault(_of_any_node(check, group.name), []).append(group.name)
     lines: list[str] = []
     for check, names in owners.items():
         mark = "  SIMULATED" if check.simulated else ""
-        lines += ["", *_wrap(f"{status.value.upper():<4}  {check.id}{mark}  on {_names(names)}", "      ")]
+        where = "of the cluster" if names == [_CLUSTER] else f"on {_names(names)}"
+        lines += ["", *_wrap(f"{status.value.upper():<4}  {check.id}{mark}  {where}", "      ")]
         lines += _wrap(f"      {check.reason}", "      ")
         if check.remedy:
-            lines += _wrap(f"      remedy: {check.remedy}", "        ")
+            remedy = check.remedy.replace(_SELF, f"--limit {','.join(names)}")
+            lines += _wrap(f"      remedy: {remedy}", "        ")
     return lines
+
+
+def _of_any_node(check: CheckResult, name: str) -> CheckResult:
+    """Take the node's own name out of the remedy's ``--limit``, so that equal findings are equal."""
+    if not check.remedy:
+        return check
+    return replace(check, remedy=re.sub(rf"--limit {re.escape(name)}(?![\w.,-])", lambda _: _SELF, check.remedy))
 
 
 def _names(names: Sequence[str]) -> str:

@@ -58,6 +58,21 @@ def test_nodes_with_the_same_finding_share_it():
     assert "on gpu1, gpu2" in text
 
 
+def test_a_shared_remedy_names_all_its_nodes():
+    """One command mends them all, and another node's command is left as it is."""
+    found = {
+        name: CheckResult("a.b", CheckStatus.FAIL, "gone", f"Run: provision apply --limit {name}")
+        for name in ("g1", "g2")
+    }
+    other = CheckResult("a.b", CheckStatus.FAIL, "gone", "Run: provision apply --limit g1,g3")
+    nodes = (NodeChecks("g1", (found["g1"],)), NodeChecks("g2", (found["g2"],)), NodeChecks("g3", (other,)))
+    text = as_text(Verification(nodes))
+
+    assert text.count("FAIL  a.b") == 2
+    assert "provision apply --limit g1,g2" in text
+    assert "provision apply --limit g1,g3" in text
+
+
 def test_verbose_shows_every_check():
     """Passes and skips come with their reasons."""
     text = as_text(BAD, verbose=True)
