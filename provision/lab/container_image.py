@@ -38,6 +38,7 @@ PACKAGES = (
     "sudo",
     "systemd",
     "systemd-sysv",
+    "udev",  # every machine has it; its unit finds /sys read-only here and does not start
 )
 
 _INIT_PATH = "/usr/local/sbin/lab-node-init"
@@ -65,7 +66,7 @@ rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/sources.list "$1"/etc/apt/sources.lis
 rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/etc/hostname
 : > "$1/etc/machine-id"
 chmod 0755 "$1/usr/local/sbin/lab-node-init"
-for unit in systemd-modules-load systemd-udevd systemd-firstboot console-getty; do
+for unit in systemd-modules-load systemd-firstboot console-getty; do
     ln -sf /dev/null "$1/etc/systemd/system/$unit.service"
 done
 """
