@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from provision.errors import ConnectionFailed, LabError, ProvisionError
@@ -37,7 +38,7 @@ HOST_ADDRESS = "10.0.2.2"
 """What a node calls this machine's loopback interface."""
 
 _PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "ssh-keygen": "openssh-client"}
-_BOOT_SECONDS = 300
+_BOOT_SECONDS = 600  # a boot takes 20 s; two emulated ones on a busy machine were seen to take 160 s
 _LOCALHOST = "127.0.0.1"
 _RETRY_SECONDS = 1.0
 
@@ -88,18 +89,14 @@ class VmDriver:
         """Restart one node the orderly way and return when its sshd answers again."""
         machine, target = self._running(spec, folder, node)
         before = _boot_id(folder, target)
-        try:
+        with suppress(ConnectionFailed):  # the node may go before it has answered; the boot id is what counts
             run_script(folder, target, "systemctl reboot", timeout=30)
-        except ConnectionFailed:
-            pass  # the node may go before it has answered; the boot id below is what counts
         begin = time.monotonic()
         while time.monotonic() - begin < _BOOT_SECONDS:
             wait_for_ssh(folder, target, limit_seconds=_BOOT_SECONDS, alive=_alive(machine))
-            try:
+            with suppress(ConnectionFailed):  # it may have answered just before it went down
                 if _boot_id(folder, target) != before:
                     return
-            except ConnectionFailed:
-                pass  # it answered just before it went down
             time.sleep(_RETRY_SECONDS)
         raise LabError(f"the node did not restart within {_BOOT_SECONDS} s", node=node, output=machine.last_words())
 
@@ -263,7 +260,7 @@ def _alive(machine: Machine) -> Callable[[], str | None]:
 
 
 def _boot_id(folder: Path, node: LabNode) -> str:
-    return run_script(folder, node, "cat /proc/sys/kernel/random/boot_id", timeout=30).stdout.strip()
+    return run_script(folder, node, "cat /proc/sys/kernel/random/boot_id", timeout=60).stdout.strip()
 
 
 def _in_parallel(function: Callable[[Machine], None], machines: Sequence[Machine]) -> None:

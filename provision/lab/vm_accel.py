@@ -15,7 +15,8 @@ from provision.lab.vm_image import Image
 
 __all__ = ["EMULATION", "HARDWARE", "accelerator"]
 
-EMULATION = ("-accel", "tcg,thread=multi", "-cpu", "max")
+# Without five-level page tables and nested virtualization, which an emulated node pays for and never uses.
+EMULATION = ("-accel", "tcg,thread=multi", "-cpu", "max,la57=off,svm=off")
 HARDWARE = ("-accel", "kvm", "-cpu", "host")
 
 _DEVICE = Path("/dev/kvm")

@@ -84,7 +84,8 @@ def qemu_argv(machine: Machine, settings: MachineSettings) -> list[str]:
     disk = f"file={_escaped(machine.disk)},format=qcow2,if=none,id=disk,cache=unsafe,discard=unmap"
     seed = f"file={_escaped(machine.seed)},format=raw,if=none,id=seed,read-only=on"
     argv = ["qemu-system-x86_64", "-name", machine.name, "-machine", "pc", *settings.accelerator]
-    argv += ["-smp", str(settings.cpus), "-m", str(settings.memory_mib), "-display", "none", "-no-user-config"]
+    argv += ["-smp", str(settings.cpus), "-m", str(settings.memory_mib), "-nodefaults", "-no-user-config"]
+    argv += ["-display", "none", "-vga", "none"]
     argv += ["-drive", disk, "-device", "virtio-blk-pci,drive=disk,addr=0x5,bootindex=0"]
     argv += ["-drive", seed, "-device", "virtio-blk-pci,drive=seed,addr=0x6,serial=seed"]
     argv += ["-device", "virtio-rng-pci,addr=0x7"]
@@ -92,7 +93,7 @@ def qemu_argv(machine: Machine, settings: MachineSettings) -> list[str]:
     argv += ["-device", _card("management", "0x3", settings.management_mac)]
     argv += ["-netdev", f"socket,id=data,mcast={settings.multicast},localaddr=127.0.0.1"]
     argv += ["-device", _card("data", "0x4", settings.data_mac)]
-    argv += ["-serial", f"file:{machine.serial}", "-monitor", "none"]
+    argv += ["-serial", f"file:{machine.serial}"]
     argv += ["-qmp", f"unix:{machine.socket.name},server=on,wait=off"]  # relative: a socket's path must be short
     return [*argv, "-daemonize", "-pidfile", str(machine.pid_file)]
 

@@ -1,0 +1,65 @@
+"""The vm driver where no machine runs: what it says of nodes, and that it cleans up."""
+
+import pytest
+
+from provision.errors import LabError
+from provision.lab.base import DriverName, LabSpec, NodeState
+from provision.lab.vm import VmDriver
+from provision.lab.vm_plan import Plan, save_plan
+
+SPEC = LabSpec("demo", DriverName.VM, 2)
+
+
+class Steps(list):
+    def step(self, message):
+        self.append(message)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A lab whose first node was made and does not run; the second was never made."""
+    (tmp_path / "vm/demo-1").mkdir(parents=True)
+    save_plan(tmp_path / "vm", Plan(9, 23000, {"demo-1": 22001, "demo-2": 22002}))
+    (tmp_path / "vm/demo-1/disk.qcow2").write_text("")
+    (tmp_path / "hostkeys/demo-1").mkdir(parents=True)
+    return tmp_path
+
+
+def test_nodes_are_reported_as_they_are(folder):
+    """A node with a disk and no process is stopped, one without a disk is missing; both keep their ports."""
+    states = [(node.name, node.port, node.data_address, node.state) for node in VmDriver().nodes(SPEC, folder)]
+    assert states == [
+        ("demo-1", 22001, "10.77.9.1", NodeState.STOPPED),
+        ("demo-2", 22002, "10.77.9.2", NodeState.MISSING),
+    ]
+
+
+def test_lab_that_was_never_up_has_only_missing_nodes(tmp_path):
+    """Looking at a lab changes nothing and needs nothing to be there."""
+    assert {node.state for node in VmDriver().nodes(SPEC, tmp_path)} == {NodeState.MISSING}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_down_leaves_nothing_of_the_nodes(folder):
+    """Disks, host keys and plan are gone, also of nodes that the lab no longer has; a second time is fine."""
+    (folder / "vm/demo-7").mkdir()
+    for _ in range(2):
+        VmDriver().down(SPEC, folder, Steps())
+    assert [path for path in folder.rglob("*") if path.name != "hostkeys"] == []
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda driver, folder: driver.link(SPEC, folder, "demo-1", up=False),
+        lambda driver, folder: driver.reboot(SPEC, folder, "demo-1"),
+        lambda driver, folder: driver.power(SPEC, folder, "demo-2", on=True),
+        lambda driver, folder: driver.power(SPEC, folder, "demo-9", on=False),
+    ],
+    ids=["link", "reboot", "power of a missing node", "unknown node"],
+)
+def test_what_cannot_be_done_says_what_to_do(folder, act):
+    """Acting on a node that does not run or exist is a sentence with a remedy."""
+    with pytest.raises(LabError) as caught:
+        act(VmDriver(), folder)
+    assert "provision lab" in caught.value.remedy

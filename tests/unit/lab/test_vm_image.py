@@ -1,0 +1,66 @@
+"""The cache of node images; building one needs root and minutes, and is tested where nodes are really made."""
+
+import json
+
+import pytest
+
+from provision.errors import LabError
+from provision.lab import vm_image
+from provision.lab.mirror import MirrorSources, Stanza
+from provision.lab.vm_recipe import Recipe
+
+RECIPE = Recipe(
+    "debian12", MirrorSources("bookworm", (Stanza(("http://m.example/debian",), ("bookworm",), ("main",)),))
+)
+
+
+class Steps(list):
+    def step(self, message):
+        self.append(message)
+
+
+def test_finished_image_is_used_as_it_is(tmp_path):
+    """An image in the cache is neither built nor touched again."""
+    folder = tmp_path / "images" / f"vm-debian12-{RECIPE.key}"
+    folder.mkdir(parents=True)
+    (folder / "image.json").write_text(json.dumps({"disk": "abc.raw"}))
+    steps = Steps()
+    assert vm_image.ensure_image(RECIPE, steps, cache=tmp_path).disk == folder / "abc.raw"
+    assert steps == []
+
+
+def test_failed_build_leaves_no_image(tmp_path, monkeypatch):
+    """When a step of the build fails, its last lines are told and the cache holds nothing half-made."""
+    monkeypatch.setattr(vm_image, "need_programs", lambda _: None)
+    monkeypatch.setattr(vm_image, "_BOOT_RECORD", __file__)
+    monkeypatch.setattr(vm_image.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(Recipe, "mmdebstrap", lambda *_: ["sh", "-c", "echo no space left >&2; exit 25"])
+    with pytest.raises(LabError, match="status 25") as caught:
+        vm_image.ensure_image(RECIPE, Steps(), cache=tmp_path)
+    assert caught.value.output == "no space left"
+    assert [path.name for path in (tmp_path / "images").iterdir() if path.is_dir()] == []
+
+
+def test_other_users_are_told_that_building_needs_root(tmp_path, monkeypatch):
+    """Without root the answer is a sentence, before anything is downloaded."""
+    monkeypatch.setattr(vm_image, "need_programs", lambda _: None)
+    monkeypatch.setattr(vm_image, "_BOOT_RECORD", __file__)
+    monkeypatch.setattr(vm_image.os, "geteuid", lambda: 1000)
+    with pytest.raises(LabError, match="needs root"):
+        vm_image.ensure_image(RECIPE, Steps(), cache=tmp_path)
+
+
+def test_missing_programs_are_named_with_their_packages():
+    """What must be installed is said all at once, as a command."""
+    with pytest.raises(LabError, match="no-such-a, no-such-b") as caught:
+        vm_image.need_programs({"no-such-a": "pkg-a", "sh": "dash", "no-such-b": "pkg-b"})
+    assert caught.value.remedy.endswith("pkg-a pkg-b")
+
+
+def test_cache_is_where_the_user_says(monkeypatch, tmp_path):
+    """XDG_CACHE_HOME moves the cache; a relative value is ignored, as its specification asks."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert vm_image.cache_folder() == tmp_path / "provision"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert vm_image.cache_folder() == tmp_path / "home/.cache/provision"

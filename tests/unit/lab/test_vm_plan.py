@@ -1,0 +1,69 @@
+"""Ports and addresses of a lab of virtual machines."""
+
+import socket
+
+import pytest
+
+from provision.errors import LabError
+from provision.lab.base import DriverName, LabSpec
+from provision.lab.vm_plan import Plan, load_plan, make_plan, port_is_free, save_plan
+
+
+def spec(nodes, name="demo"):
+    return LabSpec(name, DriverName.VM, nodes)
+
+
+def everything_free(port, kind):  # noqa: ARG001 - the interface's
+    return True
+
+
+def plan_of(nodes, old=None, taken=()):
+    return make_plan(spec(nodes), old, taken_subnets=taken, is_free=everything_free)
+
+
+def test_ports_survive_more_nodes():
+    """A lab that grows keeps the ports and addresses of the nodes that it has."""
+    two = plan_of(2)
+    three = plan_of(3, old=two)
+    assert {name: three.ssh_ports[name] for name in two.ssh_ports} == two.ssh_ports
+    assert (three.subnet, three.multicast) == (two.subnet, two.multicast)
+    assert len(set(three.ssh_ports.values())) == 3
+
+
+def test_labs_do_not_share_a_data_network():
+    """A second lab gets another data network than one that exists."""
+    first = plan_of(1)
+    assert plan_of(1, taken=[first.subnet]).subnet != first.subnet
+
+
+def test_nodes_have_addresses_and_cards_of_their_own():
+    """No address, port or card appears twice in a lab."""
+    plan = plan_of(4)
+    names = list(plan.ssh_ports)
+    assert names == ["demo-1", "demo-2", "demo-3", "demo-4"]
+    assert [plan.data_address(name).rsplit(".", 1)[1] for name in names] == ["1", "2", "3", "4"]
+    assert len({plan.mac(name, data=data) for name in names for data in (True, False)}) == 8
+
+
+def test_used_port_is_left_alone():
+    """A port that another program listens on is not given to a node."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        assert not port_is_free(server.getsockname()[1], socket.SOCK_STREAM)
+
+
+def test_plan_is_read_back_as_written(tmp_path):
+    """What was chosen once is found again by the next command."""
+    plan = Plan(7, 23000, {"demo-1": 22001})
+    save_plan(tmp_path, plan)
+    assert load_plan(tmp_path) == plan
+    assert load_plan(tmp_path / "elsewhere") is None
+
+
+def test_damaged_plan_says_what_to_do(tmp_path):
+    """A plan file that cannot be read gives a sentence with a remedy."""
+    (tmp_path / "plan.json").write_text('{"subnet": 7')
+    with pytest.raises(LabError, match="cannot be read") as caught:
+        load_plan(tmp_path)
+    assert "down" in caught.value.remedy

@@ -1,0 +1,63 @@
+"""What a bare node's image is made of."""
+
+import dataclasses
+
+import pytest
+
+from provision.errors import UsageError
+from provision.lab.mirror import MirrorSources, Stanza
+from provision.lab.vm_recipe import Recipe, recipe_for
+
+SOURCES = MirrorSources("bookworm", (Stanza(("http://mirror.example/debian",), ("bookworm",), ("main",)),))
+RECIPE = Recipe("debian12", SOURCES)
+
+
+def test_bare_node_carries_nothing_that_we_install():
+    """Headers, compiler, docker and RDMA packages are the roles' work and not in the image."""
+    words = " ".join(RECIPE.packages)
+    assert not [part for part in ("headers", "gcc", "docker", "rdma", "dkms", "openmpi") if part in words]
+    assert "linux-image-amd64" in RECIPE.packages
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        dataclasses.replace(RECIPE, packages=(*RECIPE.packages, "less")),
+        dataclasses.replace(RECIPE, distro="debian13"),
+        dataclasses.replace(RECIPE, files={"etc/motd": "hello\n"}),
+        dataclasses.replace(RECIPE, early_files={}),
+        dataclasses.replace(
+            RECIPE, sources=dataclasses.replace(SOURCES, settings=(("Acquire::http::Proxy", "http://p.example"),))
+        ),
+        dataclasses.replace(
+            RECIPE, sources=MirrorSources("bookworm", (Stanza(("http://b.example/debian",), ("bookworm",), ("main",)),))
+        ),
+    ],
+    ids=["package", "distribution", "file", "early file", "proxy", "mirror"],
+)
+def test_changed_recipe_has_another_key(other):
+    """No node comes from a cached image of another recipe."""
+    assert other.key != RECIPE.key
+    assert dataclasses.replace(RECIPE).key == RECIPE.key
+
+
+def test_nodes_use_the_machines_mirror():
+    """A node installs its packages from where this machine does, and newer kernels only when switched on."""
+    assert "URIs: http://mirror.example/debian" in RECIPE.late["etc/apt/sources.list.d/debian.sources"]
+    backports = RECIPE.late["etc/apt/sources.list.d/backports.sources"]
+    assert "Suites: bookworm-backports" in backports
+    assert "Enabled: no" in backports
+
+
+def test_node_boots_the_newest_kernel():
+    """The boot loader names the links that Debian's kernel packages keep on the newest kernel."""
+    config = RECIPE.late["boot/extlinux/extlinux.conf"]
+    assert "KERNEL /vmlinuz\n" in config
+    assert "INITRD /initrd.img\n" in config
+
+
+def test_unknown_distribution_is_refused_with_the_list():
+    """A misspelt distribution is answered with those that exist."""
+    with pytest.raises(UsageError, match="debain12") as caught:
+        recipe_for("debain12")
+    assert "debian12, debian13" in caught.value.remedy
