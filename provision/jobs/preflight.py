@@ -129,6 +129,8 @@ def _together(problems: Mapping[str, ProvisionError]) -> LaunchError:
     first = next(iter(problems.values()))
     if len(problems) == 1:
         return LaunchError(first.message, node=first.node, remedy=first.remedy, output=first.output)
+    if len({error.message for error in problems.values()}) == 1:
+        return LaunchError(f"{first.message} (on {', '.join(problems)})", remedy=first.remedy, output=first.output)
     lines = "\n".join(str(error) for error in problems.values())
     names = ", ".join(problems)
     return LaunchError(f"the job cannot start on {len(problems)} nodes: {names}", remedy=first.remedy, output=lines)

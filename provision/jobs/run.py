@@ -176,20 +176,20 @@ def _spec(plan: Plan) -> dict[str, Any]:
         ),
         "environment": {name: value.reveal() for name, value in request.environment.items()},
         "hostfile": plan.hostfile,
-        "reap": reap_script(),
+        "reap": _file("reap.sh"),
         "reach": exec_argv(container, reach, stdin=True),
-        "tidy": exec_argv(container, ["rm", "-f", hostfile]),
+        "sweep": _file("sweep.sh"),
+        "tidy": exec_argv(container, ["sh", "-c", f"rm -f {hostfile}\n{_file('sweep.sh')}"]),
         "grace_seconds": 3,
     }
 
 
-def reap_script() -> str:
-    """The script that ends what is left of a job on the machine it runs on."""
-    return (FILES / "reap.sh").read_text(encoding="utf-8")
+def _file(name: str) -> str:
+    return (FILES / name).read_text(encoding="utf-8")
 
 
 def _end_everywhere(plan: Plan) -> Mapping[str, object]:
     """When the supervisor is lost: end what can be reached of the job through our own connections."""
-    script = f"job={plan.request.job}; grace=3; term=1\n{reap_script()}"
+    script = f"job={plan.request.job}; grace=3; term=1; linger=1\n{_file('reap.sh')}"
     nodes = [plan.request.nodes[name] for name in dict.fromkeys((plan.request.head, *plan.used))]
     return each(nodes, lambda connector: connector.run(script, timeout=30))

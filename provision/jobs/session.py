@@ -125,9 +125,9 @@ class Session:
                 output=said,
             )
         return ConnectionFailed(
-            "the connection to the job was lost; what can be reached of it is being ended",
+            "the connection to the job was lost; the head node ends the job, and so do we where a node can be reached",
             node=self._node,
-            remedy="check the node and start the job again",
+            remedy="see whether the node is on and connected, then start the job again",
             output=said,
         )
 

@@ -1,5 +1,6 @@
 # End what is left of one job on this machine and say what would not go.
-# The caller sets: job (id), grace (seconds to end by itself), term (1: tell the launcher to end first).
+# The caller sets: job (id), grace (seconds to end by itself), term (1: tell the launcher to end first),
+# linger (1: stay for all of grace, because a process of the job may be starting this very moment).
 
 members() {
   {
@@ -30,7 +31,7 @@ if [ "$term" = 1 ] && [ -n "$found" ]; then
   kill -TERM ${launchers:-$(printf '%s\n' "$found" | awk '{ print $1 }')} 2>/dev/null
 fi
 tick=0
-while [ -n "$found" ] && [ "$tick" -lt $((grace * 5)) ]; do
+while [ -n "$found$linger" ] && [ "$tick" -lt $((grace * 5)) ]; do
   sleep 0.2
   tick=$((tick + 1))
   found=$(members)
@@ -42,6 +43,7 @@ while [ -n "$found" ] && [ "$tick" -lt 20 ]; do
   tick=$((tick + 1))
   found=$(members)
 done
-[ -z "$found" ] && exit 0
-printf '%s\n' "$found"
-exit 1
+if [ -n "$found" ]; then
+  printf '%s\n' "$found"
+  exit 1
+fi

@@ -117,7 +117,9 @@ class Job:
         spec = self.spec
         aborted = self.reason is not None
         grace = spec["grace_seconds"] if aborted else 1
-        head = f"job={spec['id']}; grace={grace}; term={int(aborted)}\n"
+        settings = f"job={spec['id']}; grace={grace};"
+        here = f"{settings} term={int(aborted)}; linger=\n{spec['reap']}"
+        there = f"{settings} term=0; linger={'1' if aborted else ''}\n{spec['reap']}\n{spec['sweep']}"
         todo = {spec["head"]: ["sh"]}
         if aborted or self.code != 0:
             for name in spec["others"]:
@@ -133,8 +135,7 @@ class Job:
                     start_new_session=True,
                 )
         for name, child in running.items():
-            local = head if name == spec["head"] else head.replace("term=1", "term=0")
-            feed(child, local + spec["reap"])
+            feed(child, here if name == spec["head"] else there)
         return {name: said for name, said in ((n, self.finish(c)) for n, c in running.items()) if said}
 
     @staticmethod
@@ -148,7 +149,7 @@ class Job:
         return (said or f"exit {child.returncode}") if child.returncode else ""
 
     def tidy(self) -> None:
-        """Wait for the launcher's last words and take the host file away if the launcher could not."""
+        """Wait for the launcher's last words, and take away what it could not take away itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(5)
         for thread in self.pumps:
