@@ -284,6 +284,8 @@ def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> 
 
     if target.exists():
         raise UsageError(f"{target} exists already", remedy="Give another name with --output.")
+    if not target.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {target.absolute().parent}", remedy="Give another place with --output.")
     survey = verify(cluster, limit)
     logs = sorted(log_folder().glob("*.log"))[-_LOGS:]
     files = bundle_files(

@@ -20,7 +20,7 @@ _FEW = 2
 @cluster_check("container_ssh.pairs")
 def _pairs(scene: ClusterScene) -> Verdict:
     if scene.pairs is None:
-        return skip("no pairs were tried: fewer than one node has a running training container")
+        return skip("no pairs were tried: no node has a running training container")
     bad = [pair for pair in scene.pairs if not pair.ok]
     if bad:
         by_reason: dict[str, list[str]] = defaultdict(list)
@@ -32,13 +32,12 @@ def _pairs(scene: ClusterScene) -> Verdict:
             f"{len(bad)} of {len(scene.pairs)} logins between containers failed: {shown}",
             f"Run: provision apply --limit {names}",
         )
-    left_out = len(scene.nodes) - len({pair.source for pair in scene.pairs})
+    count = f"{len(scene.pairs)} of {len(scene.pairs)} logins between containers work and print nothing"
+    sources = {pair.source for pair in scene.pairs}
+    left_out = [node.name for node in scene.nodes if node.name not in sources]
     if left_out:
-        return warn(
-            f"all {len(scene.pairs)} tried logins between containers work, but {left_out} nodes could not take part",
-            "See what failed on those nodes.",
-        )
-    return passed(f"all {len(scene.pairs)} logins between containers work and are silent")
+        return warn(f"{count}, but some nodes could not take part: {_few(left_out)}", "See what failed on those nodes.")
+    return passed(count)
 
 
 @cluster_check("container_ssh.host_keys_distinct")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from provision import __version__
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts, as_data
 from provision.model import Verification
@@ -19,7 +20,7 @@ from provision.report.verify_report import as_document, as_text
 
 __all__ = ["archive", "bundle_files", "versions"]
 
-_PACKAGES = ("provision", "ansible", "ansible-core", "ansible-runner", "fabric", "paramiko", "docker", "typer")
+_PACKAGES = ("ansible", "ansible-core", "ansible-runner", "fabric", "paramiko", "docker", "typer")
 
 
 def bundle_files(
@@ -50,7 +51,11 @@ def bundle_files(
 def versions() -> dict[str, str]:
     """Return the versions of this program and of what it stands on, on this machine."""
     system = os.uname()
-    found = {"python": sys.version.split()[0], "system": f"{system.sysname} {system.release} {system.machine}"}
+    found = {
+        "provision": __version__,
+        "python": sys.version.split()[0],
+        "system": f"{system.sysname} {system.release} {system.machine}",
+    }
     for name in _PACKAGES:
         try:
             found[name] = version(name)

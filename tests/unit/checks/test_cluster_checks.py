@@ -51,7 +51,7 @@ def test_a_node_that_took_no_part_is_not_passed_over():
     result = judged(GOOD[:1])["container_ssh.pairs"]
 
     assert result.status is CheckStatus.WARN
-    assert "1 nodes could not take part" in result.reason
+    assert "could not take part: gpu2" in result.reason
     assert judged(None)["container_ssh.pairs"].status is CheckStatus.SKIP
 
 

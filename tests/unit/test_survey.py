@@ -1,0 +1,120 @@
+"""Probe, verify, host entries and the support bundle, with nodes that are answered for here."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from provision import connectors, workflow
+from provision.errors import ConnectionFailed, NodeError, ProvisionError, UsageError
+from provision.facts import ALL_FACTS, NodeFacts, Unknown
+from provision.facts.system import Hardware
+from provision.model import Cluster, CommandResult, Connection, Node, Secret
+
+
+class Answer:
+    """A connector to a node that knows its CPUs and nothing else."""
+
+    def __init__(self, name: str, code: int = 0) -> None:
+        self.name, self.code = name, code
+
+    def run(self, script: str, **_: object) -> CommandResult:
+        """Answer the probe with one readable fact; anything else ends with the code."""
+        token = "0" * 32
+        if "provision-probe 1" not in script or self.code:
+            return CommandResult("", "sudo: a password is required\n", self.code)
+        body = "".join(
+            f"{token} out {f.name}\n{'cpus=4' + chr(10) + 'memory=2048' if f.name == 'hardware' else ''}\n"
+            f"{token} err {f.name}\n\n{token} end {f.name} 0\n"
+            for f in ALL_FACTS
+        )
+        return CommandResult(f"provision-probe 1 {token}\n{body}", "", 0)
+
+
+@pytest.fixture
+def cluster():
+    """Three nodes: one answers, one has no sudo, one cannot be reached."""
+    names = ("good", "nosudo", "gone")
+    nodes = tuple(Node(name, Connection(name), {"cluster_data_address": f"10.0.0.{i}"}) for i, name in enumerate(names))
+    return Cluster("c", Path("hosts.yml"), nodes)
+
+
+@pytest.fixture(autouse=True)
+def _nodes(monkeypatch, tmp_path):
+    def each(nodes, function, **_):
+        found = {}
+        for node in nodes:
+            try:
+                if node.name == "gone":
+                    raise ConnectionFailed("no route to host with sudo-pw-1", node="gone")
+                found[node.name] = function(Answer(node.name, code=int(node.name == "nosudo")))
+            except ProvisionError as error:
+                found[node.name] = error
+        return found
+
+    monkeypatch.setattr(connectors, "each", each)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_probe_gives_facts_or_the_reason(cluster):
+    """One bad node is a value among the others."""
+    found = workflow.probe(cluster.nodes)
+
+    assert list(found) == ["good", "nosudo", "gone"]
+    assert isinstance(found["good"], NodeFacts)
+    assert found["good"].hardware == Hardware(4, 2)
+    assert isinstance(found["good"].system, Unknown)
+    assert isinstance(found["nosudo"], NodeError)
+    assert "a password is required" in found["nosudo"].output
+
+
+def test_the_inventory_wins_over_the_roles_defaults(cluster):
+    """What is not said is wanted as the roles have it."""
+    node = workflow.with_defaults(cluster).nodes[0]
+
+    assert node.variables["cluster_data_address"] == "10.0.0.0"
+    assert node.variables["training_container_name"] == "provision-training"
+
+
+def test_supported_systems_are_those_of_the_role():
+    """The list that node.os shows is that of roles/platform/vars."""
+    assert {"debian 12", "debian 13"} <= set(workflow.supported_systems())
+
+
+def test_nodes_that_were_not_reached_fail_and_the_others_are_judged(cluster):
+    """Every node has its checks, and the verification is not ok."""
+    survey = workflow.verify(cluster)
+    checks = {node.name: [check.id for check in node.checks] for node in survey.verification.nodes}
+
+    assert checks["gone"] == checks["nosudo"] == ["node.reachable"]
+    assert len(checks["good"]) > 20
+    assert not survey.verification.ok
+
+
+def test_who_is_left_out_of_a_host_file_is_named(cluster):
+    """In the inventory's order, each with the reason; nodes that were not asked for are not mentioned."""
+    entries, left_out = workflow.host_entries(cluster, workflow.probe(cluster.nodes[1:3]))
+
+    assert entries == []
+    assert [name for name, _ in left_out] == ["nosudo", "gone"]
+    assert "no route to host" in left_out[1][1]
+
+
+def test_the_bundle_is_ours_alone_and_without_passwords(cluster, tmp_path):
+    """The file is 0600, never overwritten, and the sudo password is nowhere in it."""
+    node = Node("gone", Connection("gone", become_password=Secret("sudo-pw-1")))
+    target = tmp_path / "b.tar.gz"
+    workflow.support_bundle(Cluster("c", Path("h"), (*cluster.nodes[:2], node)), target)
+    with tarfile.open(target) as tar:
+        texts = [tar.extractfile(member).read().decode() for member in tar.getmembers()]
+
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["b.tar.gz"]
+    assert not any("sudo-pw-1" in text for text in texts)
+    assert any("no route to host with [removed]" in text for text in texts)
+    with pytest.raises(UsageError, match="exists already"):
+        workflow.support_bundle(cluster, target)
+    with pytest.raises(UsageError, match="no folder"):
+        workflow.support_bundle(cluster, tmp_path / "nowhere" / "b.tar.gz")
