@@ -100,9 +100,9 @@ def ensure_image(engine: Engine, distro: str, cache: Path, progress: Progress) -
     with file_lock(folder / f".{distro}.lock"):
         if not archive.exists():
             progress.step(f"building the {distro} node image (about a minute)")
-            for old in folder.glob(f"{REPOSITORY}-{distro}-*.tar"):
-                old.unlink()
             _build(sources, archive)
+            for old in set(folder.glob(f"{REPOSITORY}-{distro}-*.tar")) - {archive}:
+                old.unlink()
         progress.step(f"importing the {distro} node image into docker")
         engine.import_image(archive, tag, command=[_INIT_PATH])
         for old_tag in engine.images(REPOSITORY):

@@ -38,13 +38,12 @@ class ContainerDriver:
     def up(self, spec: LabSpec, folder: Path, progress: Progress) -> list[LabNode]:
         """Make all nodes of `spec` exist, run and answer on SSH; start what is stopped, keep what runs."""
         engine = require_engine(folder, progress)
-        image = ensure_image(engine, spec.distro, cache_folder(), progress)
         site = _Site(engine, _planned(spec, folder, engine), folder)
         site.make_networks()
         make_operator_key(folder)
         names = node_names(spec)
         for index, name in enumerate(names):
-            site.make_node(index, name, image, progress)
+            site.make_node(spec, index, name, progress)
         progress.step(f"waiting for SSH on {', '.join(names)}")
         with ThreadPoolExecutor(max_workers=8) as pool:
             for waiting in [pool.submit(site.wait, index, name) for index, name in enumerate(names)]:
@@ -140,7 +139,7 @@ class _Site:
                     internal=network.internal,
                 )
 
-    def make_node(self, index: int, node: str, image: str, progress: Progress) -> None:
+    def make_node(self, spec: LabSpec, index: int, node: str, progress: Progress) -> None:
         """Make one node exist, run and be plugged in; what a crash left half-made is made anew."""
         container = self.plan.container(node)
         status = self.status(node)
@@ -154,6 +153,7 @@ class _Site:
             self.engine.remove_container(container)
             status = None
         if status is None:
+            image = ensure_image(self.engine, spec.distro, cache_folder(), progress)
             progress.step(f"making {node}")
             self._create(index, node, image)
         elif status.state == "paused":

@@ -276,7 +276,8 @@ def _unmount(engine: PrivateEngine) -> None:
 def _other_engine_runs() -> bool:
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
-            if path.read_text(encoding="utf-8").strip() == "dockerd":
+            ended = not path.with_name("cmdline").read_bytes()  # our own engine, not yet waited for
+            if path.read_text(encoding="utf-8").strip() == "dockerd" and not ended:
                 return True
     return False
 
