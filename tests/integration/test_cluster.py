@@ -242,9 +242,9 @@ def test_a_changed_host_key_is_refused(provision, cluster, ssh_files):
     lines = kept.splitlines()
     keys = [line.split()[-1] for line in lines if not line.startswith("#")]
     swapped = {keys[0]: keys[-1], keys[-1]: keys[0]}
-    known.write_text(
-        "".join(f"{line.replace(key, swapped.get(key, key))}\n" for line in lines for key in line.split()[-1:])
-    )
+    for number, line in enumerate(lines):
+        lines[number] = " ".join([*line.split()[:-1], swapped.get(line.split()[-1], "")])
+    known.write_text("\n".join(lines) + "\n")
     try:
         done = provision("verify", "--lab", LAB, "--json")
     finally:
