@@ -12,7 +12,7 @@ from provision.commands.shell import join, script_argument
 from provision.commands.ssh import explain_ssh
 from provision.connectors import Connector, each
 from provision.errors import LaunchError, ProvisionError
-from provision.jobs.request import JobRequest
+from provision.jobs.request import JobRequest, together
 from provision.model import CommandResult
 
 __all__ = ["Container", "check_logins", "check_nodes", "logins_script", "node_script", "parse_node", "read_logins"]
@@ -43,7 +43,7 @@ def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Containe
     )
     problems = {name: value for name, value in results.items() if isinstance(value, ProvisionError)}
     if problems:
-        raise _together(problems)
+        raise together(problems)
     found = {name: value for name, value in results.items() if isinstance(value, Container)}
     _same_version(found)
     return found
@@ -124,18 +124,6 @@ def _no_container(node: str, container: str, result: CommandResult) -> LaunchErr
     )
 
 
-def _together(problems: Mapping[str, ProvisionError]) -> LaunchError:
-    """One error for all nodes that cannot take the job; each is named with its own reason."""
-    first = next(iter(problems.values()))
-    if len(problems) == 1:
-        return LaunchError(first.message, node=first.node, remedy=first.remedy, output=first.output)
-    if len({error.message for error in problems.values()}) == 1:
-        return LaunchError(f"{first.message} (on {', '.join(problems)})", remedy=first.remedy, output=first.output)
-    lines = "\n".join(str(error) for error in problems.values())
-    names = ", ".join(problems)
-    return LaunchError(f"the job cannot start on {len(problems)} nodes: {names}", remedy=first.remedy, output=lines)
-
-
 def _same_version(found: Mapping[str, Container]) -> None:
     versions = {container.version for container in found.values()}
     if len(versions) > 1:
@@ -154,7 +142,7 @@ def check_logins(connector: Connector, request: JobRequest, others: Sequence[str
     failed = read_logins(result.stdout, others)
     problems: dict[str, ProvisionError] = {name: _login_problem(request.head, name, failed[name]) for name in failed}
     if problems:
-        raise _together(problems)
+        raise together(problems)
 
 
 def logins_script(container: str, others: Sequence[str]) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provision.errors import LaunchError
+from provision.errors import LaunchError, ProvisionError
 from provision.hostfiles import HostEntry
 from provision.model import Node, Secret
 
-__all__ = ["JobRequest", "new_job_id", "rank_count", "slot_table", "used_entries"]
+__all__ = ["JobRequest", "new_job_id", "rank_count", "slot_table", "together", "used_entries"]
 
 MPI_CONTAINER = "provision-training"
 
@@ -103,3 +103,19 @@ def _inside(address: str, network: str) -> bool:
         return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
+
+
+def together(problems: Mapping[str, ProvisionError]) -> LaunchError:
+    """One error for all nodes that cannot take the job; each is named with its own reason."""
+    first = next(iter(problems.values()))
+    if len(problems) == 1:
+        return LaunchError(first.message, node=first.node, remedy=first.remedy, output=first.output)
+    if len({error.message for error in problems.values()}) == 1:
+        return LaunchError(f"{first.message} (on {', '.join(problems)})", remedy=first.remedy, output=first.output)
+    lines = "\n".join(_with_output(error) for error in problems.values())
+    names = ", ".join(problems)
+    return LaunchError(f"the job cannot start on {len(problems)} nodes: {names}", remedy=first.remedy, output=lines)
+
+
+def _with_output(error: ProvisionError) -> str:
+    return "\n".join([str(error), *(f"  {line}" for line in error.output.splitlines()[-5:])])

@@ -17,7 +17,7 @@ from provision.commands.docker import exec_argv
 from provision.commands.shell import join
 from provision.connectors import Connector, RemoteProcess, each
 from provision.errors import LaunchError, ProvisionError, UsageError
-from provision.jobs.request import JobRequest
+from provision.jobs.request import JobRequest, together
 
 __all__ = ["check_target", "compare", "manifest", "sync"]
 
@@ -47,7 +47,7 @@ trap 'rm -rf "$new"' EXIT
 mkdir -p "$(dirname "$d")"
 if [ -d "$d" ]; then cp -al "$d" "$new" 2>/dev/null || { rm -rf "$new"; cp -a "$d" "$new"; }; else mkdir "$new"; fi
 head -c "$2" | ( cd "$new" && xargs -0 -r rm -rf -- )
-tar -x -p --no-same-owner --unlink-first --recursive-unlink --no-overwrite-dir -f - -C "$new"
+tar -x -p --no-same-owner -f - -C "$new"
 if [ -d "$d" ]; then mv "$d" "$old"; fi
 mv "$new" "$d"
 rm -rf "$old" """
@@ -174,7 +174,9 @@ class Change:
 def compare(wanted: Manifest, remote: Remote) -> Change:
     """Pure: what must be copied to a container, and what a former sync brought and has no more place."""
     copy = tuple(name for name, entry in wanted.items() if remote.entries.get(name) != entry)
-    remove = tuple(sorted(name for name in remote.brought - wanted.keys() if name in remote.entries))
+    gone = {name for name in remote.brought - wanted.keys() if name in remote.entries}
+    other_kind = {name for name in copy if name in remote.entries and remote.entries[name].kind != wanted[name].kind}
+    remove = tuple(sorted(gone | other_kind))
     overwrites = tuple(name for name in copy if wanted[name].kind != "d" and name in remote.entries)
     return Change(copy, remove, overwrites)
 
@@ -271,10 +273,7 @@ class _Pipe:
 def _good(results: Mapping[str, object]) -> dict[str, Remote]:
     problems = {name: value for name, value in results.items() if isinstance(value, ProvisionError)}
     if problems:
-        first = next(iter(problems.values()))
-        text = first.message if len(problems) == 1 else f"{first.message} (and {len(problems) - 1} more nodes failed)"
-        lines = "\n".join(str(error) for error in problems.values()) if len(problems) > 1 else first.output
-        raise LaunchError(f"sync: {text}", node=first.node, remedy=first.remedy, output=lines)
+        raise together(problems)
     return cast("dict[str, Remote]", dict(results))
 
 
