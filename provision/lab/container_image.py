@@ -51,6 +51,8 @@ for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
         mount -o remount,bind,rw "$hierarchy"
     fi
 done
+# Settings of its own network can be written (docker 26 insists); those of the whole machine's kernel cannot.
+mount --bind /proc/sys/net /proc/sys/net && mount -o remount,bind,rw /proc/sys/net
 # These become ordinary files of the node: docker mounts its own over them, which could not be replaced by rename.
 for name in hosts hostname resolv.conf; do
     cp "/etc/$name" "/run/lab-$name"
