@@ -16,7 +16,6 @@ from pathlib import Path
 
 from provision.errors import ConnectionFailed, LabError, ProvisionError
 from provision.lab.access import (
-    copy,
     make_host_key,
     make_operator_key,
     remember_host_key,
@@ -25,9 +24,10 @@ from provision.lab.access import (
     write_private,
 )
 from provision.lab.base import LabNode, LabSpec, NodeState, Progress
+from provision.lab.paths import cache_folder
 from provision.lab.seed import Identity, seed_archive
 from provision.lab.vm_accel import accelerator
-from provision.lab.vm_image import Image, cache_folder, ensure_image, need_programs
+from provision.lab.vm_image import Image, ensure_image, need_programs
 from provision.lab.vm_plan import Plan, load_plan, make_plan, save_plan
 from provision.lab.vm_qemu import Machine, MachineSettings, is_running, kill, set_link, start
 from provision.lab.vm_recipe import recipe_for
@@ -124,17 +124,6 @@ class VmDriver:
     def host_address(self, spec: LabSpec, folder: Path) -> str:  # noqa: ARG002 - the interface's
         """The address at which the nodes reach services on this machine's loopback interface."""
         return HOST_ADDRESS
-
-    def install(self, spec: LabSpec, folder: Path, node: str, packages: Sequence[Path]) -> None:
-        """Install Debian package files on a running node: what its hardware would have come with."""
-        _, target = self._running(spec, folder, node)
-        remote = [f"/var/tmp/{package.name}" for package in packages]  # noqa: S108 - on the node, root's own
-        for package, path in zip(packages, remote, strict=True):
-            copy(folder, target, package, path)
-        files = " ".join(f"'{path}'" for path in remote)
-        done = run_script(folder, target, f"dpkg -i {files}; status=$?; rm -f {files}; exit $status", timeout=300)
-        if done.returncode:
-            raise LabError("installing the hardware's packages failed", node=node, output=done.stderr)
 
     def _running(self, spec: LabSpec, folder: Path, node: str) -> tuple[Machine, LabNode]:
         machine = _machine(spec, folder, node)

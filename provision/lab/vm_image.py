@@ -19,9 +19,10 @@ from pathlib import Path
 from provision.errors import LabError
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
+from provision.lab.paths import cache_folder
 from provision.lab.vm_recipe import Recipe, pack
 
-__all__ = ["Image", "cache_folder", "ensure_image", "need_programs"]
+__all__ = ["Image", "ensure_image", "need_programs"]
 
 _PROGRAMS = {
     "mmdebstrap": "mmdebstrap",
@@ -46,12 +47,6 @@ class Image:
     disk: Path
     kernel: Path
     initrd: Path
-
-
-def cache_folder() -> Path:
-    """Where images and other things that can be made again are kept, for all labs of this user."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "provision"
 
 
 def ensure_image(recipe: Recipe, progress: Progress, *, cache: Path | None = None) -> Image:

@@ -55,12 +55,3 @@ def test_missing_programs_are_named_with_their_packages():
     with pytest.raises(LabError, match="no-such-a, no-such-b") as caught:
         vm_image.need_programs({"no-such-a": "pkg-a", "sh": "dash", "no-such-b": "pkg-b"})
     assert caught.value.remedy.endswith("pkg-a pkg-b")
-
-
-def test_cache_is_where_the_user_says(monkeypatch, tmp_path):
-    """XDG_CACHE_HOME moves the cache; a relative value is ignored, as its specification asks."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert vm_image.cache_folder() == tmp_path / "provision"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert vm_image.cache_folder() == tmp_path / "home/.cache/provision"
