@@ -1,0 +1,70 @@
+"""Every role's Molecule scenario: converge, idempotence, verify on fresh systemd containers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.cli.progress import Steps
+from provision.lab.engine_process import release_engine, require_engine
+
+HERE = Path(__file__).resolve().parent
+ROLES = sorted(path.parents[2].name for path in HERE.parents[1].glob("roles/*/molecule/default/molecule.yml"))
+COLOUR = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;;.*?\x1b\\")
+
+
+NETWORK = "provision-molecule"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Use the machine's docker engine, or a private one as the lab does; build the nodes' image once."""
+    folder = tmp_path_factory.mktemp("engine")
+    found = require_engine(folder, Steps())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", found.host)
+        patch.setenv("MOLECULE_NETWORK", NETWORK)
+        docker("network", "rm", NETWORK, check=False)
+        docker("network", "create", "--label", "provision.lab=molecule", NETWORK)
+        if "MOLECULE_NODE_IMAGE" not in os.environ:
+            subprocess.run([HERE / "node-image", "provision-molecule-node:12"], check=True)
+        yield
+        docker("network", "rm", NETWORK, check=False)
+    found.close()
+    release_engine(folder, Steps())
+
+
+def docker(*words: str, check: bool = True) -> None:
+    """Run one docker command on the chosen engine."""
+    subprocess.run(["docker", *words], check=check, capture_output=True)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_role_converges_once_and_is_what_it_promises(role: str) -> None:
+    """The role applies to a bare node, changes nothing the second time, and its verify.yml holds."""
+    molecule = Path(sys.executable).with_name("molecule")
+    environment = os.environ | {
+        "NO_COLOR": "1",
+        "ANSIBLE_NOCOLOR": "1",
+        "PATH": f"{molecule.parent}:{os.environ['PATH']}",
+    }
+
+    done = subprocess.run(
+        [molecule, "-c", HERE / "base.yml", "test"],
+        cwd=HERE.parents[1] / "roles" / role,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+    lines = COLOUR.sub("", done.stdout).splitlines()
+    assert done.returncode == 0, "\n".join(lines[-60:])
