@@ -6,7 +6,11 @@ import re
 
 __all__ = ["RankLines"]
 
-_TAG = re.compile(rb"\[(?:[^\[\],\s]*,)?(\d{1,7})\]<(stdout|stderr|stddiag)>: ?")
+_TAGS = {
+    space: re.compile(rb"\[(?:[^\[\],\s]*,)?(\d{1,7})\]<(stdout|stderr|stddiag)>:" + (b" " if space else b""))
+    for space in (False, True)
+}
+_SPACED_SINCE = 5
 _TAG_LIMIT = 160
 """No tag is longer; a cut-off piece of this length at the end of a chunk may still become one."""
 _LINE_LIMIT = 1 << 20
@@ -22,8 +26,9 @@ class RankLines:
     Here every rank's pieces are put together again, and only whole lines come out.
     """
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, version: int = 4) -> None:
         self._stream = stream
+        self._tag = _TAGS[version >= _SPACED_SINCE]
         self._rest = b""
         self._owner: tuple[int, str] | None = None
         self._lines: dict[tuple[int, str] | None, bytes] = {}
@@ -43,22 +48,20 @@ class RankLines:
         self._lines.clear()
         return lines
 
-    @staticmethod
-    def _possible_tag(data: bytes) -> int:
+    def _possible_tag(self, data: bytes) -> int:
         """Where the part begins that may be the first half of a tag; the end of `data` when there is none."""
         tail = max(0, len(data) - _TAG_LIMIT)
         start = data.rfind(b"[", tail)
         if start < 0 or b"\n" in data[start:]:
             return len(data)
-        whole = _TAG.match(data, start)
-        if whole:
-            return start if whole.end() == len(data) else len(data)
+        if self._tag.match(data, start):
+            return len(data)
         return start if re.fullmatch(rb"\[[^\[\]\s]*(\](<[a-z]*(>:?)?)?)?", data[start:]) else len(data)
 
     def _take(self, data: bytes) -> list[Line]:
         lines: list[Line] = []
         position = 0
-        for tag in _TAG.finditer(data):
+        for tag in self._tag.finditer(data):
             lines += self._add(data[position : tag.start()])
             self._owner = (int(tag[1]), "stdout" if tag[2] == b"stdout" else "stderr")
             position = tag.end()

@@ -44,6 +44,8 @@ class Plan:
     hostfile: str
     used: tuple[str, ...]
     """Names of the nodes that get ranks."""
+    version: int
+    """Open MPI's major version."""
 
 
 def prepare(request: JobRequest) -> Plan:
@@ -51,7 +53,8 @@ def prepare(request: JobRequest) -> Plan:
     ranks = rank_count(request.entries, request.ranks)
     used = tuple(entry.name for entry in used_entries(request.entries, ranks))
     containers = check_nodes(request, tuple(dict.fromkeys((request.head, *used))))
-    return Plan(request, tuple(_argv(request, containers[request.head], ranks)), openmpi.render(request.entries), used)
+    head = containers[request.head]
+    return Plan(request, tuple(_argv(request, head, ranks)), openmpi.render(request.entries), used, head.version)
 
 
 def dry_run(plan: Plan) -> str:
@@ -71,7 +74,7 @@ def run(plan: Plan, write: Write) -> int:
         check_logins(head, request, _others(plan))
         session = Session(head, _spec(plan))
         try:
-            ending = _follow(session, write)
+            ending = _follow(session, plan.version, write)
         except ProvisionError:
             _end_everywhere(plan)
             raise
@@ -86,9 +89,9 @@ def run(plan: Plan, write: Write) -> int:
     return _exit_code(ending)
 
 
-def _follow(session: Session, write: Write) -> Ending:
+def _follow(session: Session, version: int, write: Write) -> Ending:
     """Pass the output on until the job has ended."""
-    lines = {name: RankLines(name) for name in ("stdout", "stderr")}
+    lines = {name: RankLines(name, version) for name in ("stdout", "stderr")}
     with _signals(session) as caught:
         for stream, data in session.frames():
             for name, line in lines[stream].feed(data):

@@ -27,31 +27,6 @@ MARK = ".provision-sync"
 _PLACES = "/ /home /media /mnt /opt /root /srv /tmp /var /usr/local"
 _TREES = "/bin /boot /dev /etc /lib /lib32 /lib64 /libx32 /proc /run /sbin /sys /usr /var/lib /var/run /var/log"
 
-_LIST = """cd "$1" 2>/dev/null || exit 0
-grep -F " $1/" /proc/self/mountinfo | awk '{ print "mount", $5 }'
-awk -v d="$1" '$5 == d { print "mount", $5 }' /proc/self/mountinfo
-echo exists
-[ -f MARK ] && echo marked
-echo BEGIN
-find . -mindepth 1 ! -path ./MARK \\( -type l -printf 'l 777 %l\\0%P\\0' -o -type d -printf 'd %m \\0%P\\0' \\)
-find . -type f ! -path ./MARK -printf 'f %m \\0%P\\0'
-printf 'sums\\0'
-find . -type f ! -path ./MARK -print0 | xargs -0 -r sha256sum -z
-printf 'mark\\0'
-[ -f MARK ] && cat MARK
-exit 0""".replace("MARK", MARK)
-
-_UNPACK = """set -e
-d=$1; new=$d.provision-new.$$; old=$d.provision-old.$$
-trap 'rm -rf "$new"' EXIT
-mkdir -p "$(dirname "$d")"
-if [ -d "$d" ]; then cp -al "$d" "$new" 2>/dev/null || { rm -rf "$new"; cp -a "$d" "$new"; }; else mkdir "$new"; fi
-head -c "$2" | ( cd "$new" && xargs -0 -r rm -rf -- )
-tar -x -p --no-same-owner -f - -C "$new"
-if [ -d "$d" ]; then mv "$d" "$old"; fi
-mv "$new" "$d"
-rm -rf "$old" """
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -201,8 +176,12 @@ def parse_listing(data: bytes) -> Remote:
     return Remote(entries, marked="marked" in lines, brought=brought, mounts=mounts)
 
 
+def _script(name: str) -> str:
+    return (Path(__file__).parent / "files" / name).read_text(encoding="utf-8")
+
+
 def _look(connector: Connector, container: str, folder: Path) -> Remote:
-    process = connector.start(join(exec_argv(container, ["sh", "-c", _LIST, "sh", str(folder)])))
+    process = connector.start(join(exec_argv(container, ["sh", "-c", _script("sync-list.sh"), "sh", str(folder)])))
     process.close_stdin()
     return parse_listing(_finish(process, connector.name, f"{folder} could not be read in the container {container}"))
 
@@ -226,7 +205,9 @@ def _finish(process: RemoteProcess, node: str, trouble: str) -> bytes:
 def _bring(connector: Connector, container: str, folder: Path, wanted: Manifest, change: Change) -> None:
     """Copy beside the directory, swap, and read back what is there then."""
     removed = b"".join(os.fsencode(name) + b"\0" for name in change.remove)
-    script = join(exec_argv(container, ["sh", "-c", _UNPACK, "sh", str(folder), str(len(removed))], stdin=True))
+    script = join(
+        exec_argv(container, ["sh", "-c", _script("sync-unpack.sh"), "sh", str(folder), str(len(removed))], stdin=True)
+    )
     process = connector.start(script)
     process.write(removed)
     _send(process, folder, wanted, change.copy)

@@ -1,0 +1,206 @@
+"""The SSH transport against a server in this process, on loopback."""
+
+# ruff: noqa: ARG002 - paramiko calls the server's methods with names
+
+import socket
+import subprocess
+import threading
+
+import paramiko
+import pytest
+
+from provision.connectors import connect
+from provision.errors import ConnectionFailed
+from provision.model import Connection, Node, Secret
+
+
+class Server(paramiko.ServerInterface):
+    """Knows one user, one key and one password, and runs commands here."""
+
+    def __init__(self, key):
+        self.key = key
+
+    def get_allowed_auths(self, username):
+        return "publickey,password"
+
+    def check_auth_publickey(self, username, key):
+        return paramiko.AUTH_SUCCESSFUL if (username, key) == ("root", self.key) else paramiko.AUTH_FAILED
+
+    def check_auth_password(self, username, password):
+        return paramiko.AUTH_SUCCESSFUL if password == "right" else paramiko.AUTH_FAILED
+
+    def check_channel_request(self, kind, chanid):
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel, command):
+        threading.Thread(target=serve, args=(channel, command), daemon=True).start()
+        return True
+
+
+def serve(channel, command):
+    channel.settimeout(5)
+    data = b""
+    while piece := channel.recv(65536):
+        data += piece
+    done = subprocess.run(["sh", "-c", command], input=data, capture_output=True, check=False)
+    channel.sendall(done.stdout)
+    channel.sendall_stderr(done.stderr)
+    channel.send_exit_status(done.returncode)
+    channel.close()
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory):
+    """Keys of a user, a stranger and two host key types, made once."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name, kind in (("user", "ed25519"), ("stranger", "ed25519"), ("host", "ed25519"), ("host2", "ecdsa")):
+        subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", folder / name], check=True)
+    return folder
+
+
+@pytest.fixture
+def port(keys):
+    """A server with an ed25519 and an ecdsa host key."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    transports = []
+
+    def accept():
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            transport = paramiko.Transport(peer)
+            for name in ("host", "host2"):
+                transport.add_server_key(paramiko.PKey.from_path(keys / name))
+            transports.append(transport)
+            try:
+                transport.start_server(server=Server(paramiko.PKey.from_path(keys / "user")))
+            except (paramiko.SSHException, EOFError, OSError):
+                continue
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.close()
+    for transport in transports:
+        transport.close()
+
+
+@pytest.fixture
+def node(keys, port, tmp_path, monkeypatch):
+    """Make a node that reaches the server; `trust` names the host key in known_hosts."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.delenv("KRB5CCNAME", raising=False)
+
+    def make(trust="host", **changes):
+        known = tmp_path / "known_hosts"
+        public = " ".join((keys / f"{trust}.pub").read_text().split()[:2]) if trust else ""
+        known.write_text(f"[127.0.0.1]:{port} {public}\n" if trust else "")
+        values = {
+            "user": "root",
+            "port": port,
+            "key_file": keys / "user",
+            "known_hosts": known,
+            "ssh_args": ("-F", "none"),
+        }
+        return Node("n1", Connection("127.0.0.1", **{**values, **changes}))
+
+    return make
+
+
+def test_a_known_host_runs_a_script_with_input(node):
+    """With a known key and the right login, script, input, output and status all pass."""
+    connector = connect(node())
+    result = connector.run("cat; echo bad >&2; exit 4", stdin=b"data")
+    connector.close()
+
+    assert (result.stdout, result.stderr, result.exit_code) == ("data", "bad\n", 4)
+
+
+def test_the_host_is_asked_for_the_key_type_on_record(node):
+    """A host known by its ECDSA key is accepted although it also has an Ed25519 key."""
+    connector = connect(node(trust="host2"))
+    connector.close()
+
+    assert connector.reason == "paramiko can make this connection"
+
+
+def test_an_unknown_host_key_is_refused_with_its_fingerprint(node, keys):
+    """Nothing is trusted on first use: the sentence has the fingerprint and where to add the key."""
+    with pytest.raises(ConnectionFailed) as caught:
+        connect(node(trust=None))
+    shown = subprocess.run(["ssh-keygen", "-lf", keys / "host.pub"], capture_output=True, text=True, check=True)
+
+    assert shown.stdout.split()[1] in caught.value.message
+    assert "known_hosts" in str(caught.value.remedy)
+
+
+def test_a_changed_host_key_is_refused_with_both_fingerprints(node):
+    """Another key than the one on record is named as such, old and new."""
+    with pytest.raises(ConnectionFailed, match="CHANGED") as caught:
+        connect(node(trust="stranger"))
+
+    assert caught.value.message.count("SHA256:") == 2
+    assert "ssh-keygen -R" in str(caught.value.remedy)
+
+
+def test_no_word_of_the_inventory_turns_checking_off(node):
+    """StrictHostKeyChecking=no in ansible_ssh_common_args does not make an unknown host trusted."""
+    arguments = ("-F", "none", "-o", "StrictHostKeyChecking=no")
+    with pytest.raises(ConnectionFailed, match="is not known"):
+        connect(node(trust=None, ssh_args=arguments))
+
+
+def test_a_refused_login_names_user_and_keys(node, keys):
+    """Who tried to log in, and with what, is in the sentence."""
+    with pytest.raises(ConnectionFailed) as caught:
+        connect(node(key_file=keys / "stranger"))
+
+    assert "login as root" in caught.value.message
+    assert str(keys / "stranger") in caught.value.message
+
+
+def test_a_password_of_the_inventory_is_used_and_never_shown(node, keys):
+    """ansible_password logs in; a wrong one is not repeated in the error."""
+    connect(node(key_file=keys / "stranger", password=Secret("right"))).close()
+    with pytest.raises(ConnectionFailed) as caught:
+        connect(node(key_file=keys / "stranger", password=Secret("wrong-one")))
+
+    assert "password of the inventory" in caught.value.message
+    assert "wrong-one" not in caught.value.message
+
+
+def test_a_key_file_that_is_not_there_is_said(node, tmp_path):
+    """A typo in the key's path is not taken for a refused login."""
+    with pytest.raises(ConnectionFailed, match="does not exist"):
+        connect(node(key_file=tmp_path / "nope"))
+
+
+def test_a_key_with_a_passphrase_is_said(node, tmp_path):
+    """A key that cannot be used without its passphrase is named, with ssh-add as the way out."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", tmp_path / "locked"], check=True)
+    with pytest.raises(ConnectionFailed, match="needs a passphrase: load it with ssh-add"):
+        connect(node(key_file=tmp_path / "locked"))
+
+
+def test_a_closed_port_is_a_refused_connection(node):
+    """Nobody listening is told from nobody there."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        free = unused.getsockname()[1]
+    with pytest.raises(ConnectionFailed, match=f"refuses connections on port {free}"):
+        connect(node(port=free))
+
+
+def test_a_certificate_authority_in_known_hosts_chooses_openssh(node, keys, port):
+    """@cert-authority is what paramiko lacks; the ssh program is taken, and its refusal is worded the same way."""
+    wanted = node()
+    public = (keys / "stranger.pub").read_text()
+    wanted.connection.known_hosts.write_text(f"@cert-authority [127.0.0.1]:{port} {public}")
+    with pytest.raises(ConnectionFailed, match="is not known"):
+        connect(wanted)
+
+
+def test_a_jump_host_is_held_to_the_same_trust(node, port):
+    """The key of a jump host that nobody knows ends the connection."""
+    with pytest.raises(ConnectionFailed, match="is not known"):
+        connect(node(trust=None, jump=f"root@localhost:{port}"))

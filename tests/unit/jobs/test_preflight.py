@@ -1,0 +1,107 @@
+import pytest
+
+from provision.errors import LaunchError
+from provision.hostfiles import HostEntry
+from provision.jobs.preflight import check_logins, node_script, parse_node, read_logins
+from provision.jobs.request import JobRequest, together
+from provision.model import CommandResult
+from provision.testing import FakeConnector, make_node
+
+REQUEST = JobRequest(
+    command=("python3", "train.py"),
+    entries=(HostEntry("n1", "10.0.0.1", 2, "cpu"), HostEntry("n2", "10.0.0.2", 2, "cpu")),
+    nodes={name: make_node(name) for name in ("n1", "n2")},
+    head="n1",
+    workdir="/w",
+)
+GOOD = "uid=0\nmpirun=/usr/bin/mpirun\nversion=mpirun (Open MPI) 4.1.4\nlibrary_path=\nprogram=/usr/bin/python3\n"
+
+
+def judge(stdout, stderr="", code=0):
+    return parse_node("n1", "c", CommandResult(stdout, stderr, code), REQUEST)
+
+
+def test_a_container_that_has_everything_is_taken():
+    """Version, place and user come from the container itself."""
+    found = judge(GOOD)
+
+    assert (found.version, found.mpirun, found.root, found.library_path) == (4, "/usr/bin/mpirun", True, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (GOOD.replace("program=/usr/bin/python3", "program="), "the program python3 was not found"),
+        (GOOD + "script=missing\n", "the file train.py was not found"),
+        (GOOD + "workdir=missing\n", "the directory /w does not exist"),
+        (GOOD.replace("mpirun=/usr/bin/mpirun", "mpirun="), "no Open MPI"),
+        (GOOD.replace("mpirun (Open MPI) 4.1.4", "HYDRA"), "no Open MPI"),
+        (GOOD.replace("4.1.4", "3.1.0"), "Open MPI 3"),
+    ],
+)
+def test_what_is_missing_is_named_before_the_start(said, words):
+    """Exit 125 with the node and the thing that it lacks; nothing has been started."""
+    with pytest.raises(LaunchError, match=words) as caught:
+        judge(said)
+
+    assert (caught.value.node, caught.value.exit_code) == ("n1", 125)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Error: No such container: c", "does not exist"),
+        ("Error response from daemon: Container 12 is not running", "is not running"),
+        ("sh: 1: docker: not found", "docker is not installed"),
+        ("anything else", "cannot be used"),
+    ],
+)
+def test_a_container_that_is_not_there_is_said(said, words):
+    """The state of the container is told apart from what it lacks."""
+    with pytest.raises(LaunchError, match=words):
+        judge("", said, 1)
+
+
+def test_the_users_words_cannot_break_the_script():
+    """A program name with quotes is looked up literally."""
+    script = node_script("c", ("a'b; rm -rf /", "x"), "/w d")
+
+    assert script.startswith("docker exec c sh -c ")
+    assert script.count("\n") > 3
+
+
+def test_a_missing_host_key_names_the_node_that_it_is_missing_for():
+    """A key removed from known_hosts stops the job with a sentence that names it."""
+    said = (
+        "provision-login n2 255\n"
+        "No ED25519 host key is known for [n2]:2222 and you have requested strict checking.\n"
+        "Host key verification failed.\n"
+    )
+    with pytest.raises(LaunchError, match="has no host key of n2's container") as caught:
+        check_logins(FakeConnector({"ssh -F": said}, name="n1"), REQUEST, ["n2"])
+
+    assert caught.value.node == "n2"
+    assert "[n2]:2222" in caught.value.output
+
+
+def test_a_node_that_says_nothing_counts_as_not_reached():
+    """Silence is never success."""
+    assert read_logins("provision-login n2 0\n\n", ["n2", "n3"]) == {"n3": ""}
+
+
+def test_a_job_on_one_node_needs_no_logins():
+    """Nothing is run on the head when there is nobody else to reach."""
+    connector = FakeConnector({})
+    check_logins(connector, REQUEST, [])
+
+    assert connector.scripts == []
+
+
+def test_the_same_trouble_on_many_nodes_is_said_once():
+    """One sentence and all names, when the reason is the same; each with its own otherwise."""
+    same = together({name: LaunchError("the disk is full", node=name) for name in ("n1", "n2")})
+    mixed = together({"n1": LaunchError("a", node="n1"), "n2": LaunchError("b", node="n2", output="why")})
+
+    assert same.message == "the disk is full (on n1, n2)"
+    assert mixed.output == "n1: a\nn2: b\n  why"

@@ -1,0 +1,196 @@
+"""The supervisor and the reaper as real processes on this machine, with a shell script for a launcher."""
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from provision.jobs.request import new_job_id
+from provision.jobs.session import FILES, _next_frame
+
+STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.1; done"
+
+
+def spec(job, launcher, **changes):
+    return {
+        "id": job,
+        "head": "n1",
+        "others": [],
+        "argv": ["env", f"PROVISION_JOB={job}", "sh", "-c", f"cat >/dev/null; {launcher}"],
+        "environment": {"TOKEN": "hidden"},
+        "hostfile": "n1 slots=2\n",
+        "reap": (FILES / "reap.sh").read_text(),
+        "sweep": ":",
+        "reach": [],
+        "tidy": ["true"],
+        "grace_seconds": 0,
+        "silence_seconds": 30,
+        **changes,
+    }
+
+
+@pytest.fixture
+def start():
+    """Start supervisors; whatever they leave is killed after the test."""
+    running = []
+
+    def begin(launcher, **changes):
+        job = new_job_id()
+        child = subprocess.Popen(
+            [sys.executable, FILES / "supervisor.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        running.append((child, job))
+        child.stdin.write(json.dumps(spec(job, launcher, **changes)).encode() + b"\n")
+        return child, job
+
+    yield begin
+    for child, job in running:
+        child.kill()
+        child.wait()
+        for pid in marked(job):
+            os.kill(pid, signal.SIGKILL)
+
+
+def marked(job):
+    """The processes that carry the mark of a job."""
+    mark = f"PROVISION_JOB={job}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def alive(pid):
+    """True for a process that exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def frames(child):
+    """All frames until the end, as (kind, data)."""
+    data, found = child.stdout.read(), []
+    while (frame := _next_frame(data)) is not None:
+        found.append(frame[:2])
+        data = frame[2]
+    return found
+
+
+def ending(found):
+    return json.loads(next(data for kind, data in found if kind == "x"))
+
+
+def read_until(child, *texts):
+    """Read output until all `texts` were seen."""
+    data = b""
+    while any(text not in data for text in texts):
+        piece = os.read(child.stdout.fileno(), 65536)
+        assert piece, data
+        data += piece
+    return data
+
+
+def test_the_jobs_output_and_exit_status_come_back(start):
+    """Both streams arrive apart and the status is the launcher's own; a secret is in its environment."""
+    child, _ = start('echo out; echo "$TOKEN" >&2; exit 7')
+    found = frames(child)
+
+    assert b"".join(data for kind, data in found if kind == "o") == b"out\n"
+    assert b"".join(data for kind, data in found if kind == "e") == b"hidden\n"
+    assert ending(found) == {"code": 7, "reason": None, "left": {}}
+
+
+def test_a_client_that_is_gone_ends_a_job_that_ignores_signals(start):
+    """Closing our end is enough: after the grace, nothing with the job's mark is left."""
+    child, job = start(STUBBORN, grace_seconds=1)
+    read_until(child, b"ready")
+    assert marked(job)
+    begun = time.monotonic()
+    child.stdin.close()
+    child.wait(10)
+
+    assert marked(job) == []
+    assert time.monotonic() - begun < 8
+
+
+def test_a_silent_client_ends_the_job(start):
+    """A cut network closes nothing; silence alone ends the job."""
+    child, job = start(STUBBORN, silence_seconds=0.3)
+    found = frames(child)
+
+    assert ending(found)["reason"] == "silence"
+    assert marked(job) == []
+
+
+def test_beats_keep_the_job_and_are_answered(start):
+    """A client that beats is answered and the job goes on to its own end."""
+    child, _ = start("echo ready; sleep 0.5; exit 0", silence_seconds=5)
+    read_until(child, b"ready")
+    child.stdin.write(b"beat\n")
+    found = frames(child)
+
+    assert ("a", b"") in found
+    assert ending(found)["code"] == 0
+
+
+def test_stop_ends_the_job_and_says_so(start):
+    """An orderly end (Ctrl-C) is reported when it is over."""
+    child, job = start(STUBBORN)
+    read_until(child, b"ready")
+    child.stdin.write(b"stop\n")
+    found = frames(child)
+
+    assert ending(found)["reason"] == "stop"
+    assert marked(job) == []
+
+
+def test_children_without_the_mark_are_ended_too(start):
+    """A rank that cleared its environment still ends, because its parent carries the mark."""
+    child, job = start(f'env -i /bin/sh -c "{STUBBORN}" & echo child $!; wait')
+    data = read_until(child, b"child ", b"ready")
+    pid = int(data.split(b"child ")[1].split()[0])
+    child.stdin.write(b"stop\n")
+    found = frames(child)
+
+    assert ending(found)["left"] == {}
+    assert not alive(pid)
+    assert marked(job) == []
+
+
+def test_another_job_is_left_alone(start):
+    """The end of one job touches no process of another."""
+    one, first = start(STUBBORN)
+    two, second = start(STUBBORN)
+    read_until(one, b"ready")
+    read_until(two, b"ready")
+    one.stdin.close()
+    one.wait(10)
+
+    assert marked(first) == []
+    assert marked(second)
+
+
+def test_the_supervisor_speaks_old_python():
+    """The head node may have Python 3.8."""
+    source = (FILES / "supervisor.py").read_text()
+
+    assert ast.parse(source, feature_version=(3, 8))
+    assert "from __future__ import annotations" in source
+
+
+def test_no_script_turns_host_keys_off():
+    """Nothing that runs on nodes weakens SSH's checking."""
+    texts = [path.read_text() for path in FILES.iterdir() if path.is_file()]
+
+    assert not any("StrictHostKeyChecking" in text or "/dev/null known" in text for text in texts)

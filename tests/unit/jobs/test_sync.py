@@ -1,0 +1,138 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provision.errors import UsageError
+from provision.jobs.session import FILES
+from provision.jobs.sync import MARK, Remote, check_target, compare, manifest, parse_listing
+
+EMPTY = Remote({}, marked=False, brought=frozenset(), mounts=())
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with a file, a link, a sub-folder and awkward names."""
+    folder = tmp_path / "my project"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "train.py").write_text("print()")
+    (folder / "train.py").chmod(0o750)
+    (folder / "sub" / "a b\nc").write_bytes(b"\0\1")
+    (folder / "link").symlink_to("sub/nowhere")
+    return folder
+
+
+def listing(folder):
+    """What the listing script prints about a folder, run here instead of in a container."""
+    done = subprocess.run(["sh", FILES / "sync-list.sh", str(folder)], capture_output=True, check=True)
+    return parse_listing(done.stdout)
+
+
+def test_a_copy_is_equal_and_needs_nothing(project):
+    """Names, kinds, permissions, link targets and contents read on a node are those read here."""
+    wanted, passed_over = manifest(project)
+
+    assert listing(project).entries == wanted
+    assert not compare(wanted, listing(project)).needed
+    assert passed_over == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "train.py").write_text("other"),
+        lambda folder: (folder / "train.py").chmod(0o640),
+        lambda folder: (folder / "train.py").unlink(),
+    ],
+    ids=["content", "mode", "missing"],
+)
+def test_any_difference_is_found(project, change):
+    """One changed byte, permission or missing file is enough."""
+    wanted, _ = manifest(project)
+    change(project)
+
+    assert compare(wanted, listing(project)).copy == ("train.py",)
+
+
+def test_what_only_the_container_has_stays(project):
+    """Checkpoints written by a job are neither removed nor counted as a difference."""
+    wanted, _ = manifest(project)
+    (project / "checkpoint").write_text("weights")
+
+    assert not compare(wanted, listing(project)).needed
+
+
+def test_what_a_former_sync_brought_is_removed_when_it_is_gone_here(project):
+    """A file deleted here does not live on in the containers."""
+    wanted, _ = manifest(project)
+    (project / "old.py").write_text("")
+    (project / MARK).write_text("old.py\0train.py\0")
+    remote = listing(project)
+
+    assert remote.marked
+    assert compare(wanted, remote).remove == ("old.py",)
+
+
+def test_a_folder_that_became_a_file_is_replaced(project):
+    """A change of kind removes the old thing first."""
+    wanted, _ = manifest(project)
+    (project / "link").unlink()
+    (project / "link").mkdir()
+    change = compare(wanted, listing(project))
+
+    assert change.copy == change.remove == ("link",)
+
+
+def test_a_folder_that_is_not_there_lacks_everything(project, tmp_path):
+    """The first sync copies all and overwrites nothing."""
+    wanted, _ = manifest(project)
+    remote = listing(tmp_path / "nope")
+
+    assert remote == EMPTY
+    assert set(compare(wanted, remote).copy) == set(wanted)
+    assert compare(wanted, remote).overwrites == ()
+
+
+def test_unpacking_swaps_and_keeps_what_only_the_container_has(project, tmp_path):
+    """The unpacking script brings new files, removes stale ones, and never writes through to an old file."""
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "stale").write_text("x")
+    (target / "train.py").write_text("old")
+    (target / "checkpoint").write_text("weights")
+    held = (target / "train.py").open()
+    tar = subprocess.run(["tar", "-c", "-C", project, "."], capture_output=True, check=True).stdout
+    subprocess.run(["sh", FILES / "sync-unpack.sh", str(target), "6"], input=b"stale\0" + tar, check=True)
+    old = held.read()
+    held.close()
+
+    assert sorted(path.name for path in target.iterdir()) == ["checkpoint", "link", "sub", "train.py"]
+    assert (target / "train.py").read_text() == "print()"
+    assert old == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my project", "target"]
+
+
+@pytest.mark.parametrize(
+    "name", ["/", "/etc", "/etc/ssh", "/usr", "/usr/lib", "/root", "/tmp", "/var/lib/docker", "/proc"]
+)
+def test_a_system_folder_is_refused(name, monkeypatch):
+    """No typo can replace a container's system."""
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    with pytest.raises(UsageError) as caught:
+        check_target(Path(name))
+
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["/workspace", "/home/me/project", "/tmp/x", "/usr/local/src/x", "/data"])
+def test_a_project_folder_is_accepted(name, monkeypatch):
+    """Ordinary places for projects work."""
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+
+    assert check_target(Path(name)) is None
+
+
+def test_a_folder_that_is_not_here_is_said(tmp_path):
+    """A typo in the folder is found before any node is asked."""
+    with pytest.raises(UsageError, match="no such folder"):
+        check_target(tmp_path / "nope")
