@@ -48,7 +48,20 @@ MOUNT = "/etc/provision/ssh"
 KEY = re.compile(r"^ssh-ed25519 [A-Za-z0-9+/=]+$")
 LINE = re.compile(r"^(?:\S+ )?ssh-ed25519 [A-Za-z0-9+/=]+ (\S+)$")
 SECRET = re.compile(r"secret|token|passw|credential|private|api_?key|access_?key", re.IGNORECASE)
-OF_A_LOGIN = {"HOME", "USER", "LOGNAME", "SHELL", "TERM", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "MAIL", "DEBIAN_FRONTEND"}
+OF_A_LOGIN = {
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "HOSTNAME",
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "_",
+    "MAIL",
+    "DEBIAN_FRONTEND",
+}
 
 # Runs as root in the container, with sh and OpenSSH and nothing else: $1 account or UID ("" = root), $2 "make" or "look".
 SCRIPT = r"""
@@ -174,7 +187,9 @@ def main():
         supports_check_mode=True,
     )
     name, folder = module.params["container"], module.params["folder"]
-    code, out = module.run_command(["docker", "container", "inspect", name])[:2] if module.get_bin_path("docker") else (1, "")
+    code, out = (
+        module.run_command(["docker", "container", "inspect", name])[:2] if module.get_bin_path("docker") else (1, "")
+    )
     description = json.loads(out)[0] if code == 0 else {}
     reason = obstacle(description, name)
     if reason:
