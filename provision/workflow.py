@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.hostfiles import HostEntry
 
-_PROBE_MARGIN_SECONDS = 30
-"""What a slow node may need beyond its slowest fact to start the script and to send the outputs."""
+_PROBE_MARGIN_SECONDS = 180
+"""What a slow node may need beyond its slowest fact: the slack that the script gives it, and to send the outputs."""
 _LOGS = 5
 """How many logs of applies a support bundle takes along."""
 

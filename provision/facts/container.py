@@ -73,22 +73,28 @@ class ContainerFact:
 
     name: ClassVar[str] = "container"
     label: ClassVar[str] = "docker inspect"
-    limit_seconds: ClassVar[int] = 25
+    limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = r"""
 command -v docker >/dev/null || exit 0
-docker inspect --type container --format '{"status":{{json .State.Status}},"exit_code":{{json .State.ExitCode}},
+answer=$(docker inspect --type container --format '{{.State.Pid}} {"status":{{json .State.Status}},
+"exit_code":{{json .State.ExitCode}},
 "image_id":{{json .Image}},"image":{{json .Config.Image}},"labels":{{json .Config.Labels}},
 "privileged":{{json .HostConfig.Privileged}},"network":{{json .HostConfig.NetworkMode}},
 "binds":{{json .HostConfig.Binds}},
-"shm_size":{{json .HostConfig.ShmSize}},"restarts":{{json .RestartCount}}}' "$PROBE_CONTAINER" || exit 0
-pid=$(docker inspect --type container --format '{{.State.Pid}}' "$PROBE_CONTAINER")
+"shm_size":{{json .HostConfig.ShmSize}},"restarts":{{json .RestartCount}}}' "$PROBE_CONTAINER") || exit 0
+pid=${answer%% *}; echo "${answer#* }"
 [ "${pid:-0}" -gt 0 ] || exit 0
 echo '== limits'; cat /proc/$pid/limits
 echo '== devices'
 for file in /proc/$pid/root/dev/infiniband/* /proc/$pid/root/dev/nvidia*; do
   [ ! -e "$file" ] || echo "${file#/proc/$pid/root/dev/}"
 done
-echo '== processes'; docker top "$PROBE_CONTAINER" -eo pid,comm
+echo '== processes'; space=$(readlink /proc/$pid/ns/pid) || exit 0
+ls -l /proc/[0-9]*/ns/pid 2>/dev/null | while read -r line; do
+  case $line in *"-> $space") ;; *) continue;; esac
+  process=${line#*/proc/}; process=${process%%/*}
+  { read -r name </proc/$process/comm; } 2>/dev/null && echo "$process $name"
+done
 exit 0
 """
 
@@ -143,26 +149,25 @@ class ContainerSshFact:
 
     name: ClassVar[str] = "container_ssh"
     label: ClassVar[str] = "cat /var/lib/provision/container_ssh"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 cd /var/lib/provision/container_ssh 2>/dev/null || exit 0
-for file in *; do [ ! -e "$file" ] || echo "mode $(stat -c %a "$file") $file"; done
-for file in ssh_host_ed25519_key.pub id_ed25519.pub known_hosts authorized_keys; do
-  echo "== $file"; [ ! -r $file ] || cat $file
-done
+stat -c 'mode %a %n' * 2>/dev/null
+grep -H '' ssh_host_ed25519_key.pub id_ed25519.pub known_hosts authorized_keys 2>/dev/null
+exit 0
 """
 
     def parse(self, raw: RawOutput) -> ContainerSsh | None:
         """None means that nothing was ever made on this node."""
-        parts = {"": ""}
-        for part in ("\n" + raw.stdout).split("\n== "):
-            title, _, text = part.partition("\n")
-            parts[title if len(parts) > 1 or not part.startswith("mode") else ""] = text
         files: dict[str, str] = {}
+        parts: dict[str, str] = {}
         for line in raw.lines():
             words = line.split(None, 2)
+            title, mark, text = line.partition(":")
             if words[0] == "mode" and len(words) == 3:  # noqa: PLR2004 - word, mode, name
                 files[words[2]] = words[1]
+            elif mark:
+                parts[title] = parts.get(title, "") + text + "\n"
         if not files:
             return None
         return ContainerSsh(

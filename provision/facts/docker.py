@@ -38,7 +38,7 @@ class DockerServiceFact:
 
     name: ClassVar[str] = "docker_service"
     label: ClassVar[str] = "systemctl show docker"
-    limit_seconds: ClassVar[int] = 15
+    limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = """
 systemctl show docker.service -p LoadState -p ActiveState -p UnitFileState
 ! command -v docker >/dev/null || echo client=yes
@@ -79,7 +79,7 @@ class DockerInfoFact:
 
     name: ClassVar[str] = "docker_info"
     label: ClassVar[str] = "docker info"
-    limit_seconds: ClassVar[int] = 20
+    limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = r"""
 command -v docker >/dev/null || { echo 'there is no docker command' >&2; exit 127; }
 docker info --format '{"version":{{json .ServerVersion}},"driver":{{json .Driver}},"root":{{json .DockerRootDir}},
@@ -131,7 +131,7 @@ class DockerConfigFact:
 
     name: ClassVar[str] = "docker_config"
     label: ClassVar[str] = "cat /etc/docker/daemon.json"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
 file=/etc/docker/daemon.json
 if [ -e $file ]; then
@@ -186,7 +186,7 @@ class ImageFact:
 
     name: ClassVar[str] = "image"
     label: ClassVar[str] = "docker image inspect"
-    limit_seconds: ClassVar[int] = 20
+    limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = r"""
 command -v docker >/dev/null || exit 0
 format='{"id":{{json .Id}},"digests":{{json .RepoDigests}},"tags":{{json .RepoTags}}}'

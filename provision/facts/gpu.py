@@ -30,7 +30,7 @@ class GpusFact:
 
     name: ClassVar[str] = "gpus"
     label: ClassVar[str] = "nvidia-smi"
-    limit_seconds: ClassVar[int] = 30
+    limit_seconds: ClassVar[int] = 40
     command: ClassVar[str] = """
 command -v nvidia-smi >/dev/null || { echo 'there is no nvidia-smi' >&2; exit 127; }
 nvidia-smi --query-gpu=index,name,uuid,driver_version,memory.total,pci.bus_id --format=csv
@@ -73,11 +73,10 @@ class GpuPciFact:
 
     name: ClassVar[str] = "gpu_pci"
     label: ClassVar[str] = "cat /sys/bus/pci/devices"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
-for card in /sys/bus/pci/devices/*; do
-  [ -r "$card/vendor" ] || continue
-  read -r vendor <"$card/vendor"; [ "$vendor" = 0x10de ] || continue
+for card in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null); do
+  card=${card%/vendor}
   read -r class <"$card/class"; case $class in 0x0300*|0x0302*) echo "${card##*/}";; esac
 done
 exit 0

@@ -11,22 +11,34 @@ from provision.facts.base import RawOutput, Unknown
 __all__ = ["ModulesFact", "PackagesFact", "SysctlsFact", "TimeSync", "TimeSyncFact"]
 
 
+_TIME_UNITS = ("chrony", "chronyd", "systemd-timesyncd", "ntp", "ntpd", "ntpsec", "ptp4l", "phc2sys")
+
+
 class SysctlsFact:
-    """Reads the sysctls that the inventory sets; by cat, because such a file gives all of itself in its first read."""
+    """Reads the sysctls that the inventory sets; the shell itself would get no more than their first byte."""
 
     name: ClassVar[str] = "sysctls"
     label: ClassVar[str] = "cat /proc/sys"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
+set --
 for key in $PROBE_SYSCTLS; do
-  file=/proc/sys/$(echo "$key" | tr . /)
-  [ ! -r "$file" ] || echo "$key=$(cat "$file")"
+  IFS=.; part=/proc/sys; for word in $key; do part=$part/$word; done; unset IFS
+  [ ! -r "$part" ] || { echo "key $key"; set -- "$@" "$part"; }
 done
+[ $# -eq 0 ] || grep -H . "$@"
+exit 0
 """
 
     def parse(self, raw: RawOutput) -> Mapping[str, str]:
-        """Values of several numbers are separated by single spaces."""
-        return {key: " ".join(value.split()) for key, value in raw.pairs().items()}
+        """Values of several numbers are separated by single spaces; of several lines the first counts."""
+        keys = [line.removeprefix("key ") for line in raw.lines() if line.startswith("key ")]
+        found: dict[str, str] = {}
+        for line in raw.lines():
+            path, mark, value = line.partition(":")
+            if mark and path.startswith("/proc/sys/"):
+                found.setdefault(path.removeprefix("/proc/sys/").replace("/", "."), " ".join(value.split()))
+        return {key: found[key] for key in keys if key in found}
 
 
 class ModulesFact:
@@ -34,7 +46,7 @@ class ModulesFact:
 
     name: ClassVar[str] = "modules"
     label: ClassVar[str] = "cat /proc/modules"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = "[ ! -e /proc/modules ] || cat /proc/modules"
 
     def parse(self, raw: RawOutput) -> frozenset[str] | Unknown:
@@ -48,7 +60,7 @@ class PackagesFact:
 
     name: ClassVar[str] = "packages"
     label: ClassVar[str] = "dpkg-query or rpm"
-    limit_seconds: ClassVar[int] = 20
+    limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = r"""
 if command -v dpkg-query >/dev/null; then
   dpkg-query -W -f '${db:Status-Abbrev}|${Package}|${Version}\n'
@@ -80,20 +92,20 @@ class TimeSync:
 
 
 class TimeSyncFact:
-    """Asks systemd whether the clock is synchronized and which service does it."""
+    """Asks which service keeps time, and only then whether it succeeds: that question starts one of its own."""
 
     name: ClassVar[str] = "time_sync"
     label: ClassVar[str] = "timedatectl"
-    limit_seconds: ClassVar[int] = 15
+    limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = """
-timedatectl show -p NTPSynchronized 2>/dev/null
-for unit in chrony chronyd systemd-timesyncd ntp ntpd ntpsec; do
-  ! systemctl is-active --quiet $unit 2>/dev/null || echo "service=$unit"
-done
+states=$(systemctl is-active chrony chronyd systemd-timesyncd ntp ntpd ntpsec ptp4l phc2sys 2>/dev/null)
+case " "$(echo $states)" " in *" active "*) timedatectl show -p NTPSynchronized 2>/dev/null;; esac
+echo "states=$states"
 exit 0
 """
 
     def parse(self, raw: RawOutput) -> TimeSync:
         """Without timedatectl only the services are known."""
-        services = tuple(line.partition("=")[2] for line in raw.lines() if line.startswith("service="))
+        states = raw.stdout.partition("states=")[2].split()
+        services = tuple(unit for unit, state in zip(_TIME_UNITS, states, strict=False) if state == "active")
         return TimeSync(raw.pairs().get("NTPSynchronized") == "yes", services)

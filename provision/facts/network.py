@@ -32,7 +32,7 @@ class AddressesFact:
 
     name: ClassVar[str] = "addresses"
     label: ClassVar[str] = "ip -o addr"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = "ip -o addr"
 
     def parse(self, raw: RawOutput) -> tuple[Address, ...] | Unknown:
@@ -68,7 +68,7 @@ class RoutesFact:
 
     name: ClassVar[str] = "routes"
     label: ClassVar[str] = "ip -4 route"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = "ip -4 -o route show table main"
 
     def parse(self, raw: RawOutput) -> tuple[Route, ...] | Unknown:
@@ -89,11 +89,11 @@ class NamesFact:
 
     name: ClassVar[str] = "names"
     label: ClassVar[str] = "getent ahosts"
-    limit_seconds: ClassVar[int] = 20
+    limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = """
 for name in $PROBE_NAMES; do
   echo "name=$name"
-  getent ahosts "$name" | while read -r address _; do echo "$address"; done
+  getent ahosts "$name"
 done
 exit 0
 """
@@ -106,8 +106,8 @@ exit 0
             if line.startswith("name="):
                 name = line.removeprefix("name=")
                 found[name] = ()
-            elif name and line not in found[name]:
-                found[name] = (*found[name], line)
+            elif name and line.split()[0] not in found[name]:
+                found[name] = (*found[name], line.split()[0])
         return found
 
 
@@ -124,7 +124,7 @@ class ListeningFact:
 
     name: ClassVar[str] = "listening"
     label: ClassVar[str] = "cat /proc/net/tcp"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 for file in /proc/net/tcp /proc/net/tcp6; do
   [ ! -r $file ] || while read -r _ local _ state _; do

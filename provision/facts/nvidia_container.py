@@ -26,7 +26,7 @@ class NvidiaContainerFact:
 
     name: ClassVar[str] = "nvidia_container"
     label: ClassVar[str] = "command -v nvidia-container-runtime-hook"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 echo "hook=$(command -v nvidia-container-runtime-hook)"
 echo "runtime=$(command -v nvidia-container-runtime)"

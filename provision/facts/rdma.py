@@ -86,7 +86,7 @@ class RdmaFact:
 
     name: ClassVar[str] = "rdma"
     label: ClassVar[str] = "cat /sys/class/infiniband"
-    limit_seconds: ClassVar[int] = 20
+    limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = r"""
 get() { value=; { read -r value <"$1"; } 2>/dev/null; }
 for device in /sys/class/infiniband/*; do
@@ -99,9 +99,8 @@ for device in /sys/class/infiniband/*; do
     get "$port/link_layer"; layer=$value; get "$port/state"; state=$value
     get "$port/phys_state"; phys=$value; get "$port/rate"
     printf 'port\t%s\t%s\t%s\t%s\t%s\n' "${port##*/}" "$layer" "$state" "$phys" "$value"
-    for entry in "$port"/gids/*; do
-      get "$entry"; gid=$value
-      case $gid in ''|0000:0000:0000:0000:0000:0000:0000:0000|fe80:0000:0000:0000:0000:0000:0000:0000) continue;; esac
+    grep -H '[1-9a-f]' "$port"/gids/* 2>/dev/null | while IFS=: read -r entry gid; do
+      case $gid in fe80:0000:0000:0000:0000:0000:0000:0000) continue;; esac
       get "$port/gid_attrs/types/${entry##*/}"; type=$value
       get "$port/gid_attrs/ndevs/${entry##*/}"
       printf 'gid\t%s\t%s\t%s\t%s\n' "${entry##*/}" "$gid" "$type" "$value"
@@ -112,8 +111,8 @@ for verbs in /sys/class/infiniband_verbs/uverbs*; do
   [ ! -r "$verbs/ibdev" ] || { get "$verbs/ibdev"; printf 'uverbs\t%s\t%s\n' "${verbs##*/}" "$value"; }
 done
 for node in /dev/infiniband/*; do [ ! -e "$node" ] || printf 'node\t%s\n' "${node##*/}"; done
-for card in /sys/bus/pci/devices/*; do
-  get "$card/vendor"; [ "$value" = 0x15b3 ] || continue
+for card in $(grep -l 0x15b3 /sys/bus/pci/devices/*/vendor 2>/dev/null); do
+  card=${card%/vendor}
   get "$card/class"; case $value in 0x02*) printf 'pci\t%s\n' "${card##*/}";; esac
 done
 ! command -v ofed_info >/dev/null || printf 'ofed\t%s\n' "$(ofed_info -s)"

@@ -32,20 +32,22 @@ class ReceiptsFact:
 
     name: ClassVar[str] = "receipts"
     label: ClassVar[str] = "cat /var/lib/provision/receipts"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
-for file in /var/lib/provision/receipts/*.json; do
-  [ ! -r "$file" ] || { echo "== ${file##*/}"; cat "$file"; echo; }
-done
+cd /var/lib/provision/receipts 2>/dev/null && grep -H '' *.json 2>/dev/null
 exit 0
 """
 
     def parse(self, raw: RawOutput) -> Mapping[str, Receipt]:
         """A receipt that is no JSON object is kept with the reason, so that its role runs again."""
         found: dict[str, Receipt] = {}
-        for part in ("\n" + raw.stdout).split("\n== ")[1:]:
-            title, _, text = part.partition("\n")
-            role = title.strip().removesuffix(".json")
+        texts: dict[str, str] = {}
+        for line in raw.lines():
+            title, _, text = line.partition(":")
+            if title.endswith(".json"):
+                texts[title] = texts.get(title, "") + text + "\n"
+        for title, text in texts.items():
+            role = title.removesuffix(".json")
             try:
                 value = json.loads(text)
             except ValueError as problem:
@@ -60,7 +62,7 @@ class SimulatedFact:
 
     name: ClassVar[str] = "simulated"
     label: ClassVar[str] = "cat /usr/share/provision/simulated"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 for file in /usr/share/provision/simulated/*; do
   [ -f "$file" ] || continue

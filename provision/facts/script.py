@@ -2,7 +2,8 @@
 
 Every command runs in a session and under a time limit of its own, writes into a file of its own, and reports its end
 through a pipe. So a command that hangs (even one that no signal can end) costs its own fact and nothing else, and
-none holds the SSH session open.
+none holds the SSH session open. Starting a program is what costs time on a slow node, so commands use the shell's own
+means and start few, and the limits grow with the time that a program start takes there: slow is not hung.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from typing import Any
 
 from provision.facts.base import Fact, RawOutput, Unknown
 
-__all__ = ["GRACE_SECONDS", "Parameters", "script", "split"]
+__all__ = ["MOST_SLACK_SECONDS", "Parameters", "script", "split"]
 
-GRACE_SECONDS = 5
-"""How long after the longest limit the script gives up on commands that cannot even be killed."""
+MOST_SLACK_SECONDS = 120
+"""The most that a slow node gets on top of every limit."""
 
-_TIMED_OUT = frozenset({124, 137})
 _FIRST_LINE = re.compile(r"^provision-probe 1 ([0-9a-f]{32})\s*$", re.MULTILINE)
 
 
@@ -56,17 +56,29 @@ class Parameters:
 def script(facts: Sequence[Fact[Any]], parameters: Parameters | None = None, *, token: str | None = None) -> str:
     """Return the POSIX sh script that runs the commands of all `facts` and prints their outputs apart."""
     token = token or secrets.token_hex(16)
-    runs = "\n".join(
-        f"run {fact.name} {fact.limit_seconds} {shlex.quote(fact.command.strip())} >/dev/null 2>&1 &" for fact in facts
-    )
     return _TEMPLATE.format(
         parameters=(parameters or Parameters()).assignments(),
-        runs=runs,
+        watch=_watch(facts),
+        runs="\n".join(f"run {fact.name} {shlex.quote(fact.command.strip())}" for fact in facts),
         names=" ".join(fact.name for fact in facts),
-        count=len(facts),
         token=token,
-        deadline=max((fact.limit_seconds for fact in facts), default=0) + GRACE_SECONDS,
+        most=MOST_SLACK_SECONDS,
     )
+
+
+def _watch(facts: Sequence[Fact[Any]]) -> str:
+    """Return the lines that sleep from limit to limit and name those whose time is over then."""
+    by_limit: dict[int, list[str]] = {}
+    for fact in facts:
+        by_limit.setdefault(fact.limit_seconds, []).append(fact.name)
+    lines: list[str] = []
+    before = 0
+    for limit in sorted(by_limit):
+        more = f"{limit - before}" if before else f"$(({limit} + slack))"
+        lines.append(f"  sleep {more} & nap=$!")
+        lines.append(f'  wait "$nap" && echo "limit $(({limit} + slack)) {" ".join(by_limit[limit])}" >&3')
+        before = limit
+    return "\n".join(lines)
 
 
 def split(text: str, facts: Sequence[Fact[Any]]) -> dict[str, RawOutput | Unknown]:
@@ -83,8 +95,8 @@ def _section(text: str, token: str, fact: Fact[Any]) -> RawOutput | Unknown:
     if found is None:
         return Unknown(f"the probe ended before {fact.label} did")
     out, err, code = found[1], found[2], found[3]
-    if not code.isdecimal() or int(code) in _TIMED_OUT:
-        return Unknown(f"hung: {fact.label} (no end within {fact.limit_seconds} s)")
+    if not code.isdecimal():
+        return Unknown(f"hung: {fact.label} (no end within {code.partition(':')[2] or fact.limit_seconds} s)")
     return RawOutput(out, int(code), err)
 
 
@@ -93,7 +105,7 @@ PATH=${{PATH:-/usr/bin:/bin}}:/usr/local/sbin:/usr/sbin:/sbin
 export LC_ALL PATH
 {parameters}
 umask 077
-for tool in setsid timeout mkfifo mktemp; do
+for tool in setsid mkfifo mktemp cat sleep; do
   command -v $tool >/dev/null || {{ echo "the program $tool is missing" >&2; exit 1; }}
 done
 work=
@@ -101,35 +113,58 @@ for base in /run /dev/shm /tmp /var/tmp; do
   work=$(mktemp -d "$base/provision-probe.XXXXXX" 2>/dev/null) && break
 done
 [ -n "$work" ] || {{ echo "no folder takes temporary files (/run, /dev/shm, /tmp, /var/tmp)" >&2; exit 1; }}
+now() {{ read -r up _ </proc/uptime; echo "${{up%.*}}${{up#*.}}"; }}
+slack=$(now); for i in 1 2 3 4; do setsid sh -c :; done; slack=$((($(now) - slack) / 3))
+[ "$slack" -lt {most} ] || slack={most}
 watch=
-trap 'rm -rf "$work"; [ -z "$watch" ] || kill "$watch" 2>/dev/null' EXIT
+leave() {{
+  for name in {names}; do
+    [ -s "$work/$name.code" ] || eval "[ -z \"\$pid_$name\" ] || kill -s KILL -- -\$pid_$name" 2>/dev/null
+  done
+  rm -rf "$work"; [ -z "$watch" ] || kill "$watch" 2>/dev/null
+}}
+trap leave EXIT
 trap 'exit 1' HUP INT TERM PIPE
 mkfifo "$work/done" || exit 1
 exec 3<>"$work/done"
+end='echo "$?" >"$0.code"; echo "end ${{0##*/}}" >&3'
 run() {{
-  setsid timeout -k 1 "$2" sh -c "$3" >"$work/$1.out" 2>"$work/$1.err" </dev/null 3>&-
-  echo "$?" >"$work/$1.code"
-  echo end >&3
+  setsid sh -c "trap '$end' EXIT
+$2" "$work/$1" >"$work/$1.out" 2>"$work/$1.err" </dev/null &
+  eval "pid_$1=$!"
+}}
+give_up() {{
+  seconds=$1; shift
+  for name; do
+    [ -s "$work/$name.code" ] || echo "hung:$seconds" >"$work/$name.limit"
+    [ -s "$work/$name.code" ] || eval "kill -s KILL -- -\$pid_$name" 2>/dev/null
+    echo "end $name" >&3
+  done
 }}
 (
   trap 'kill "$nap" 2>/dev/null; exit 0' TERM
-  sleep {deadline} & nap=$!
-  wait "$nap" && echo late >&3
+{watch}
 ) >/dev/null 2>&1 </dev/null &
 watch=$!
 {runs}
-left={count}
-while [ "$left" -gt 0 ] && read -r word <&3 && [ "$word" = end ]; do left=$((left - 1)); done
-echo "provision-probe 1 {token}"
+waiting=" {names} "
+while [ "$waiting" != " " ] && read -r word name <&3; do
+  case $word in
+    end) case $waiting in *" $name "*) waiting="${{waiting%% $name *}} ${{waiting#* $name }}";; esac;;
+    limit) give_up $name;;
+  esac
+done
+set --
 for name in {names}; do
   code=hung
-  [ ! -s "$work/$name.code" ] || read -r code <"$work/$name.code"
-  echo "{token} out $name"
-  [ ! -s "$work/$name.out" ] || cat "$work/$name.out"
-  echo
-  echo "{token} err $name"
-  [ ! -s "$work/$name.err" ] || tail -n 20 "$work/$name.err"
-  echo
-  echo "{token} end $name $code"
+  for file in "$work/$name.limit" "$work/$name.code"; do [ ! -s "$file" ] || read -r code <"$file"; done
+  echo "{token} out $name" >"$work/$name.1"
+  echo "
+{token} err $name" >"$work/$name.2"
+  echo "
+{token} end $name $code" >"$work/$name.3"
+  set -- "$@" "$work/$name.1" "$work/$name.out" "$work/$name.2" "$work/$name.err" "$work/$name.3"
 done
+echo "provision-probe 1 {token}"
+cat "$@"
 """

@@ -42,10 +42,12 @@ class SystemFact:
 
     name: ClassVar[str] = "system"
     label: ClassVar[str] = "cat /etc/os-release"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
-cat /etc/os-release /usr/lib/os-release 2>/dev/null
-echo "probe_kernel=$(uname -r)"; echo "probe_machine=$(uname -m)"
+for file in /usr/lib/os-release /etc/os-release; do
+  [ ! -r $file ] || while IFS= read -r line; do echo "$line"; done <$file
+done
+echo "probe_uname=$(uname -rm)"
 """
 
     def parse(self, raw: RawOutput) -> System | Unknown:
@@ -53,12 +55,13 @@ echo "probe_kernel=$(uname -r)"; echo "probe_machine=$(uname -m)"
         pairs = {key: value.strip("\"'") for key, value in raw.pairs().items()}
         if not pairs.get("ID"):
             return Unknown("there is no /etc/os-release with an ID")
+        kernel, _, architecture = pairs.get("probe_uname", "").partition(" ")
         return System(
             id=pairs["ID"].lower(),
             version=pairs.get("VERSION_ID", ""),
             title=pairs.get("PRETTY_NAME", pairs["ID"]),
-            kernel=pairs.get("probe_kernel", ""),
-            architecture=pairs.get("probe_machine", ""),
+            kernel=kernel,
+            architecture=architecture,
         )
 
 
@@ -85,7 +88,7 @@ class KindFact:
 
     name: ClassVar[str] = "kind"
     label: ClassVar[str] = "systemd-detect-virt"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
 if command -v systemd-detect-virt >/dev/null; then
   echo "container=$(systemd-detect-virt --container)"; echo "vm=$(systemd-detect-virt --vm)"
@@ -128,7 +131,7 @@ class BootFact:
 
     name: ClassVar[str] = "boot"
     label: ClassVar[str] = "cat /proc/uptime"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 read -r up _ </proc/uptime; echo "uptime=$up"
 echo "boot_id=$(cat /proc/sys/kernel/random/boot_id)"
@@ -156,7 +159,7 @@ class HardwareFact:
 
     name: ClassVar[str] = "hardware"
     label: ClassVar[str] = "nproc"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 echo "cpus=$(nproc)"
 while read -r key value _; do [ "$key" != MemTotal: ] || echo "memory=$value"; done </proc/meminfo
@@ -186,7 +189,7 @@ class LimitsFact:
 
     name: ClassVar[str] = "limits"
     label: ClassVar[str] = "cat /proc/self/limits"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = "cat /proc/self/limits; echo '== init'; cat /proc/1/limits"
 
     def parse(self, raw: RawOutput) -> Limits | Unknown:
@@ -223,22 +226,22 @@ class DisksFact:
 
     name: ClassVar[str] = "disks"
     label: ClassVar[str] = "df"
-    limit_seconds: ClassVar[int] = 10
+    limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
+set --
 for path in $PROBE_PATHS; do
-  [ ! -e "$path" ] || { echo "path=$path"; df -Pk "$path" | tail -n 1; }
+  [ ! -e "$path" ] || { echo "path=$path"; set -- "$@" "$path"; }
 done
+[ $# -eq 0 ] || df -Pk "$@"
 """
 
     def parse(self, raw: RawOutput) -> tuple[Disk, ...] | Unknown:
-        """The program counts in KiB; a path is followed by the line of its file system."""
-        disks: list[Disk] = []
-        path = ""
-        for line in raw.lines():
-            if line.startswith("path="):
-                path = line.removeprefix("path=")
-                continue
-            columns = line.split()
-            if path and len(columns) >= 6 and columns[1].isdecimal() and columns[3].isdecimal():  # noqa: PLR2004
-                disks.append(Disk(path, int(columns[3]) // 1024, int(columns[1]) // 1024))
-        return tuple(disks)
+        """The program counts in KiB and prints a line for each path, in their order."""
+        paths = [line.removeprefix("path=") for line in raw.lines() if line.startswith("path=")]
+        rows = [line.split() for line in raw.lines() if not line.startswith("path=")]
+        rows = [row for row in rows if len(row) >= 6 and row[1].isdecimal() and row[3].isdecimal()]  # noqa: PLR2004
+        if len(rows) != len(paths):
+            return Unknown(f"df failed: {raw.said()}")
+        return tuple(
+            Disk(path, int(row[3]) // 1024, int(row[1]) // 1024) for path, row in zip(paths, rows, strict=True)
+        )
