@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Launch", "interfaces", "mpirun_argv", "parse_version"]
+__all__ = ["Launch", "mpirun_argv", "parse_version"]
 
 SUPPORTED = (4, 5)
 _PRRTE = 5
@@ -27,6 +25,8 @@ class Launch:
     """Id that marks every process of the job (environment variable PROVISION_JOB)."""
     networks: tuple[str, ...] = ()
     """Data networks as CIDRs; interface names differ between nodes, CIDRs do not."""
+    interfaces: tuple[str, ...] = ()
+    """Names of the interfaces that carry the nodes' data addresses, of all nodes together."""
     root: bool = False
     """The container's user is root, which mpirun wants to be told."""
     environment: tuple[str, ...] = ()
@@ -40,16 +40,6 @@ def parse_version(text: str) -> int | None:
     """Return the major version from ``mpirun --version``; None when it is not Open MPI."""
     found = re.search(r"\(Open MPI\) (\d+)\.", text)
     return int(found.group(1)) if found else None
-
-
-def interfaces(networks: Sequence[str], addresses: Sequence[str]) -> tuple[str, ...]:
-    """The networks that MPI may use: the inventory's, else the nodes' own data addresses and nothing else.
-
-    Without either, Open MPI would also try docker's bridge, which has the same address on every node.
-    """
-    if networks:
-        return tuple(networks)
-    return tuple(f"{address}/{ipaddress.ip_address(address).max_prefixlen}" for address in addresses if _is_ip(address))
 
 
 def mpirun_argv(launch: Launch) -> list[str]:
@@ -76,9 +66,10 @@ def _orte(launch: Launch) -> list[str]:
         "btl": "self,vader,tcp",
         "btl_vader_single_copy_mechanism": "none",  # CMA needs a capability that a container may lack
     }
-    if launch.networks:
-        networks = ",".join(launch.networks)
-        settings |= {"btl_tcp_if_include": networks, "oob_tcp_if_include": networks}
+    # Without either, Open MPI also tries docker's bridge, which has the same address on every node.
+    # A single address as /32 will not do: the shift by 32 in its netmask makes it match anything.
+    if include := ",".join(launch.networks or launch.interfaces):
+        settings |= {"btl_tcp_if_include": include, "oob_tcp_if_include": include}
     return [word for key, value in settings.items() for word in ("--mca", key, value)]
 
 
@@ -89,17 +80,9 @@ def _prrte(launch: Launch) -> list[str]:
         "prte_keep_fqdn_hostnames": "1",
     }
     library = {"pml": "ob1", "btl": "self,sm,tcp", "smsc": "^cma"}
-    if launch.networks:
-        networks = ",".join(launch.networks)
-        runtime["prte_if_include"] = networks
-        library["btl_tcp_if_include"] = networks
+    if include := ",".join(launch.networks or launch.interfaces):
+        library["btl_tcp_if_include"] = include
+    if launch.interfaces:  # by name: PRRTE 3.0.8 (Open MPI 5.0.7) finds no interface for a CIDR
+        runtime["prte_if_include"] = ",".join(launch.interfaces)
     words = [word for key, value in runtime.items() for word in ("--prtemca", key, value)]
     return words + [word for key, value in library.items() for word in ("--mca", key, value)]
-
-
-def _is_ip(address: str) -> bool:
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return True

@@ -33,6 +33,8 @@ class Container:
     root: bool
     library_path: bool
     """LD_LIBRARY_PATH is set in the container."""
+    interface: str = ""
+    """The node's interface that carries its data address, as far as it can be told."""
 
 
 def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Container]:
@@ -51,11 +53,13 @@ def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Containe
 
 def _look(connector: Connector, request: JobRequest) -> Container:
     container = request.container(connector.name)
-    result = connector.run(node_script(container, request.command, request.directory), timeout=_SECONDS)
+    address = next((entry.address for entry in request.entries if entry.name == connector.name), "")
+    script = node_script(container, request.command, request.directory, address)
+    result = connector.run(script, timeout=_SECONDS)
     return parse_node(connector.name, container, result, request)
 
 
-def node_script(container: str, command: Sequence[str], directory: str | None) -> str:
+def node_script(container: str, command: Sequence[str], directory: str | None, address: str = "") -> str:
     """A script for the node that asks its container for everything a job needs, in one `docker exec`."""
     script = script_argument(command) or ""
     inner = "\n".join(
@@ -69,7 +73,8 @@ def node_script(container: str, command: Sequence[str], directory: str | None) -
             f"[ -z {shlex.quote(script)} ] || [ -e {shlex.quote(script)} ] || echo script=missing",
         ]
     )
-    return join(exec_argv(container, ["sh", "-c", inner]))
+    look = f"ip -o addr show to {shlex.quote(address)} 2>/dev/null | awk '{{ print $2; exit }}'" if address else ":"
+    return f'echo "interface=$({look})"\n{join(exec_argv(container, ["sh", "-c", inner]))}'
 
 
 def parse_node(node: str, container: str, result: CommandResult, request: JobRequest) -> Container:
@@ -90,7 +95,9 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
             f"Open MPI {version} in the container {container} is not supported", node=node, remedy="use version 4 or 5"
         )
     _check_command(node, container, said, request)
-    return Container(version, said["mpirun"], said.get("uid") == "0", bool(said.get("library_path")))
+    return Container(
+        version, said["mpirun"], said.get("uid") == "0", bool(said.get("library_path")), said.get("interface", "")
+    )
 
 
 def _check_command(node: str, container: str, said: Mapping[str, str], request: JobRequest) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.commands.docker import exec_argv
-from provision.commands.mpirun import Launch, interfaces, mpirun_argv
+from provision.commands.mpirun import Launch, mpirun_argv
 from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
@@ -54,7 +54,13 @@ def prepare(request: JobRequest) -> Plan:
     used = tuple(entry.name for entry in used_entries(request.entries, ranks))
     containers = check_nodes(request, tuple(dict.fromkeys((request.head, *used))))
     head = containers[request.head]
-    return Plan(request, tuple(_argv(request, head, ranks)), openmpi.render(request.entries), used, head.version)
+    return Plan(
+        request,
+        tuple(_argv(request, head, ranks, _interfaces(containers))),
+        openmpi.render(request.entries),
+        used,
+        head.version,
+    )
 
 
 def dry_run(plan: Plan) -> str:
@@ -141,8 +147,13 @@ def _exit_code(ending: Ending) -> int:
     return ending.code if ending.code >= 0 else _SIGNALLED - ending.code
 
 
-def _argv(request: JobRequest, container: Container, ranks: int) -> list[str]:
-    addresses = [entry.address for entry in request.entries]
+def _interfaces(containers: Mapping[str, Container]) -> tuple[str, ...]:
+    """All data interfaces, or none when one node's is not known: a list without it would cut that node off."""
+    names = tuple(dict.fromkeys(container.interface for container in containers.values()))
+    return names if all(names) else ()
+
+
+def _argv(request: JobRequest, container: Container, ranks: int, interfaces: tuple[str, ...]) -> list[str]:
     names = ["PATH", *(["LD_LIBRARY_PATH"] if container.library_path else []), *request.environment]
     launch = Launch(
         version=container.version,
@@ -150,7 +161,8 @@ def _argv(request: JobRequest, container: Container, ranks: int) -> list[str]:
         hostfile=f"/tmp/provision-{request.job}.hostfile",  # noqa: S108 - in the container; the name is random
         command=request.command,
         job=request.job,
-        networks=interfaces(networks_of(request.entries, request.networks), addresses),
+        networks=networks_of(request.entries, request.networks),
+        interfaces=interfaces,
         root=container.root,
         environment=tuple(dict.fromkeys(names)),
         workdir=request.directory,

@@ -1,6 +1,6 @@
 import pytest
 
-from provision.commands.mpirun import Launch, interfaces, mpirun_argv, parse_version
+from provision.commands.mpirun import Launch, mpirun_argv, parse_version
 
 LAUNCH = Launch(
     version=4,
@@ -58,12 +58,13 @@ def test_version_4_is_spoken_to_in_its_own_dialect():
 
 def test_version_5_is_spoken_to_in_its_own_dialect():
     """Open MPI 5 gets PRRTE's names and no option that it would warn about."""
-    argv = with_changes(version=5)
+    argv = with_changes(version=5, interfaces=("ens4",))
     runtime = pairs(argv, "--prtemca")
 
     assert runtime["plm_ssh_agent"] == "ssh -F /etc/provision/ssh/ssh_config"
     assert runtime["prte_launch_agent"] == "env PROVISION_JOB=abc prted"
-    assert runtime["prte_if_include"] == "10.1.0.0/24,10.2.0.0/24"
+    assert runtime["prte_if_include"] == "ens4"
+    assert pairs(argv, "--mca")["btl_tcp_if_include"] == "10.1.0.0/24,10.2.0.0/24"
     assert pairs(argv, "--mca")["btl"] == "self,sm,tcp"
     assert not {"plm_rsh_agent", "orte_launch_agent", "oob_tcp_if_include"} & set(argv)
     assert argv[argv.index("--output") + 1] == "tag"
@@ -82,10 +83,17 @@ def test_variables_go_by_name_and_never_by_value():
     assert [argv[i + 1] for i, word in enumerate(argv) if word == "-x"] == ["PROVISION_JOB", "TOKEN"]
 
 
-def test_without_networks_only_the_nodes_own_addresses_are_used():
+@pytest.mark.parametrize(("version", "control"), [(4, "oob_tcp_if_include"), (5, "prte_if_include")])
+def test_without_networks_the_nodes_data_interfaces_are_used(version, control):
     """docker's bridge, which has one address everywhere, is never tried."""
-    assert interfaces((), ("10.0.0.1", "fd00::1", "a-name")) == ("10.0.0.1/32", "fd00::1/128")
-    assert interfaces(("10.0.0.0/8",), ("10.0.0.1",)) == ("10.0.0.0/8",)
+    argv = with_changes(version=version, networks=(), interfaces=("ens4", "bond0"))
+
+    assert argv[argv.index(control) + 1] == argv[argv.index("btl_tcp_if_include") + 1] == "ens4,bond0"
+
+
+def test_nothing_known_is_nothing_said():
+    """Without networks and interfaces Open MPI chooses by itself."""
+    assert not any("if_include" in word for word in with_changes(networks=()))
 
 
 def test_the_working_folder_is_said_only_when_asked_for():

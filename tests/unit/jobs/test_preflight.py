@@ -1,3 +1,6 @@
+import shlex
+import subprocess
+
 import pytest
 
 from provision.errors import LaunchError
@@ -67,8 +70,12 @@ def test_the_users_words_cannot_break_the_script():
     """A program name with quotes is looked up literally."""
     script = node_script("c", ("a'b; rm -rf /", "x"), "/w d")
 
-    assert script.startswith("docker exec c sh -c ")
-    assert script.count("\n") > 3
+    done = subprocess.run(
+        ["sh", "-c", f"docker() {{ printf '%s|' \"$@\"; }}; {script}"], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("interface=\nexec|c|sh|-c|")
+    assert shlex.quote("a'b; rm -rf /") in done.stdout
 
 
 def test_a_missing_host_key_names_the_node_that_it_is_missing_for():

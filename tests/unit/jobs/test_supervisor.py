@@ -1,6 +1,7 @@
 """The supervisor and the reaper as real processes on this machine, with a shell script for a launcher."""
 
 import ast
+import contextlib
 import json
 import os
 import signal
@@ -54,7 +55,8 @@ def start():
         child.kill()
         child.wait()
         for pid in marked(job):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def marked(job):
