@@ -1,1 +1,1 @@
-
+"""Pure builders of command lines; nothing here executes."""
