@@ -78,6 +78,7 @@ baremetal: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/baremetal
 
 docs: setup
+	$(BIN)/python -m provision.inventory.example > inventories/example/group_vars/all.yml
 	$(BIN)/python tests/roles/readme.py --write
 
 clean:
