@@ -4,4 +4,4 @@ for status in /proc/[0-9]*/comm; do
   read -r name <"$status" 2>/dev/null || continue
   case "$name" in mpirun | mpiexec | orterun | orted | prte | prted | prterun) exit 0 ;; esac
 done
-rm -rf /tmp/ompi.* /tmp/prte.* /dev/shm/vader_segment.* /dev/shm/sm_segment.*
+rm -rf /tmp/ompi.* /tmp/prte.* /tmp/prterun.* /dev/shm/vader_segment.* /dev/shm/sm_segment.*

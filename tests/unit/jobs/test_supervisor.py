@@ -159,7 +159,7 @@ def test_stop_ends_the_job_and_says_so(start):
 
 def test_children_without_the_mark_are_ended_too(start):
     """A rank that cleared its environment still ends, because its parent carries the mark."""
-    child, job = start(f'env -i /bin/sh -c "{STUBBORN}" & echo child $!; wait')
+    child, job = start(f'env -i /bin/sh -c "{STUBBORN}" & echo child $!; wait', grace_seconds=1)
     data = read_until(child, b"child ", b"ready")
     pid = int(data.split(b"child ")[1].split()[0])
     child.stdin.write(b"stop\n")
