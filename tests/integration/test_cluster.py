@@ -266,8 +266,9 @@ def test_from_addresses_to_a_job_by_the_readme(provision, cluster, ssh_files):
     lab_inventory = yaml.safe_load((ssh_files / "inventory/hosts.yml").read_text())
     group = lab_inventory.get("gpu_nodes") or lab_inventory["all"]["children"]["gpu_nodes"]
     variables = provision.folder / "inventories/mine/group_vars/all.yml"
-    wanted = {k: v for k, v in {**lab_inventory.get("all", {}).get("vars", {}), **group.get("vars", {})}.items()
-              if k.startswith(("docker_engine_", "training_", "nvidia_container_", "platform_", "cluster_data_net"))}  # fmt: skip
+    ours = ("docker_engine_", "training_", "nvidia_container_", "platform_", "cluster_data_net")
+    given = {**lab_inventory.get("all", {}).get("vars", {}), **group.get("vars", {})}
+    wanted = {key: value for key, value in given.items() if key.startswith(ours)}
     variables.write_text(variables.read_text() + "\n" + yaml.safe_dump(wanted))
 
     applied = provision("apply", "--yes", "--json")

@@ -200,7 +200,7 @@ def test_site_only_imports_the_stages() -> None:
 
 
 def test_every_role_is_in_one_stage_with_its_tag_and_switch() -> None:
-    """Each role runs in exactly one stage, under its own tag, and only when it is enabled; platform in each stage, once."""
+    """Each role runs in one stage, under its own tag, and only when it is enabled; platform in each stage, once."""
     stages = [play for name in ("nodes", "containers") for play in load(ROOT / "playbooks" / f"{name}.yml")]
     entries = [entry for play in stages for entry in play["roles"]]
     others = [entry for entry in entries if entry["role"] != "platform"]

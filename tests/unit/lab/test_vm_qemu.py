@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from provision.lab.vm_qemu import Machine, MachineSettings, is_running, kill, qemu_argv
+from tests.support.command import eventually
 
 SETTINGS = MachineSettings(
     accelerator=("-accel", "tcg", "-cpu", "max"),
@@ -50,9 +51,9 @@ def test_reused_process_number_is_not_the_node(machine, stranger):
 def test_pulling_power_ends_the_nodes_process(machine):
     """The node's own process is found, ended at once, and waited for."""
     process = start_lookalike(machine)
-    assert is_running(machine)
+    eventually(lambda: is_running(machine), seconds=10, what="the new process shows its own command line")
     kill(machine)
-    assert process.wait(timeout=1) == -9
+    assert process.wait(timeout=10) == -9
     assert not is_running(machine)
 
 
