@@ -135,15 +135,17 @@ def test_a_silent_client_ends_the_job(start):
     assert marked(job) == []
 
 
-def test_beats_keep_the_job_and_are_answered(start):
-    """A client that beats is answered and the job goes on to its own end."""
-    child, _ = start("echo ready; sleep 0.5; exit 0", silence_seconds=5)
+def test_beats_are_answered_and_end_nothing(start):
+    """A client that beats hears that it was heard, and the job goes on until it asks for the end."""
+    child, job = start(STUBBORN)
     read_until(child, b"ready")
     child.stdin.write(b"beat\n")
-    found = frames(child)
+    read_until(child, b"a 0\n")
+    alive_then = marked(job)
+    child.stdin.write(b"stop\n")
 
-    assert ("a", b"") in found
-    assert ending(found)["code"] == 0
+    assert alive_then
+    assert ending(frames(child))["reason"] == "stop"
 
 
 def test_stop_ends_the_job_and_says_so(start):
