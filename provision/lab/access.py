@@ -113,7 +113,8 @@ def wait_for_ssh(
 ) -> float:
     """Return the seconds it took until `node` ran a command over SSH.
 
-    `alive` is asked between attempts: None while the node may still come up, else the reason why it never will.
+    `alive` is asked between attempts: None while the node may still come up, else the reason why it never will
+    (further lines become the error's output).
 
     Raises:
         LabError: the node is dead, or did not answer within `limit_seconds`.
@@ -136,7 +137,13 @@ def wait_for_ssh(
             )
         reason = alive()
         if reason is not None:
-            raise LabError(f"the node stopped before it answered on SSH: {reason}", node=node.name)
+            what, _, output = reason.partition("\n")
+            raise LabError(
+                f"the node stopped before it answered on SSH: {what}",
+                node=node.name,
+                remedy="run `provision lab up` again; if it stays so, take the lab down and up",
+                output=output,
+            )
         if waited > limit_seconds:
             raise LabError(
                 f"no SSH login within {limit_seconds:.0f} s: {_last_line(done.stderr)}",

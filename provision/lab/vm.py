@@ -6,6 +6,7 @@ In the lab's folder: ``vm/plan.json`` (ports and addresses), ``vm/NODE/`` (disk,
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -54,10 +55,12 @@ class VmDriver:
     def up(self, spec: LabSpec, folder: Path, progress: Progress) -> list[LabNode]:
         """Make all nodes of `spec` exist, run and answer on SSH; start what is stopped, keep what runs."""
         need_programs(_PROGRAMS)
-        image = ensure_image(recipe_for(spec.distro), progress)
+        machines = _machines(spec, folder)
+        made = [machine for machine in machines if machine.disk.exists()]
+        # Nodes stay on the image that they were made from, so a newer recipe is built only for new nodes.
+        image = _image_of(made[0], spec) if made == machines != [] else ensure_image(recipe_for(spec.distro), progress)
         acceleration = accelerator(image, cache_folder(), progress)
         plan = _planned(spec, folder)
-        machines = _machines(spec, folder)
         for machine in machines:
             _prepare(machine, plan, image, folder)
 
@@ -111,7 +114,7 @@ class VmDriver:
             return
         need_programs(_PROGRAMS)
         silent = _Silent()
-        acceleration = accelerator(ensure_image(recipe_for(spec.distro), silent), cache_folder(), silent)
+        acceleration = accelerator(_image_of(machine, spec), cache_folder(), silent)
         self._start(spec, folder, machine, plan, acceleration, silent)
 
     def link(self, spec: LabSpec, folder: Path, node: str, *, up: bool) -> None:
@@ -143,7 +146,7 @@ class VmDriver:
         fresh = not is_running(machine)
         if fresh:
             progress.step(f"starting {machine.name}")
-            _need_image_of(machine, spec)
+            _image_of(machine, spec)
             start(machine, _settings(spec, machine, plan, acceleration))
         seconds = wait_for_ssh(folder, _node(machine, plan), limit_seconds=_BOOT_SECONDS, alive=_alive(machine))
         progress.step(f"{machine.name} answers on SSH" + (f" after {seconds:.0f} s" if fresh else ""))
@@ -212,19 +215,19 @@ def _prepare(machine: Machine, plan: Plan, image: Image, folder: Path) -> None:
     partial.replace(machine.disk)
 
 
-def _need_image_of(machine: Machine, spec: LabSpec) -> None:
-    """A node's disk holds only what differs from its image; without that very image it is lost."""
-    done = subprocess.run(
-        ["qemu-img", "info", "-U", str(machine.disk)], capture_output=True, text=True, errors="replace", check=False
-    )
-    backing = [line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("backing file: ")]
-    if not backing or not Path(backing[0]).exists():
+def _image_of(machine: Machine, spec: LabSpec) -> Image:
+    """The image under a node's disk, which holds only what differs; without that very image the node is lost."""
+    argv = ["qemu-img", "info", "-U", "--output=json", str(machine.disk)]
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
+    disk = Path(json.loads(done.stdout).get("backing-filename", "")) if done.returncode == 0 else Path()
+    if not disk.is_file():
         raise LabError(
             "the image that the node's disk stands on is gone from the cache, or the disk is damaged",
             node=machine.name,
             remedy=f"Make the nodes anew: provision lab down {spec.name}, then provision lab up {spec.name}",
             output=done.stderr,
         )
+    return Image.beside(disk)
 
 
 def _settings(spec: LabSpec, machine: Machine, plan: Plan, acceleration: tuple[str, ...]) -> MachineSettings:

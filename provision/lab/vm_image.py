@@ -15,6 +15,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from provision.errors import LabError
 from provision.lab.access import file_lock
@@ -47,6 +48,11 @@ class Image:
     disk: Path
     kernel: Path
     initrd: Path
+
+    @classmethod
+    def beside(cls, disk: Path) -> Self:
+        """The image that `disk` belongs to: its files lie in one folder."""
+        return cls(disk, disk.with_name("vmlinuz"), disk.with_name("initrd.img"))
 
 
 def ensure_image(recipe: Recipe, progress: Progress, *, cache: Path | None = None) -> Image:
@@ -89,7 +95,7 @@ def _load(folder: Path) -> Image | None:
         disk = json.loads((folder / "image.json").read_text())["disk"]
     except (OSError, ValueError, KeyError):
         return None
-    return Image(folder / disk, folder / "vmlinuz", folder / "initrd.img")
+    return Image.beside(folder / disk)
 
 
 def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
@@ -119,7 +125,7 @@ def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     progress.step(f"the {recipe.distro} node image is ready ({time.monotonic() - begin:.0f} s)")
-    return Image(folder / disk, folder / "vmlinuz", folder / "initrd.img")
+    return Image.beside(folder / disk)
 
 
 def _root_tree(recipe: Recipe, scratch: Path) -> Path:

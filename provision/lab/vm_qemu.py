@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ __all__ = ["Machine", "MachineSettings", "is_running", "kill", "qemu_argv", "set
 
 _START_SECONDS = 60
 _KILL_SECONDS = 30
+_REAP_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def kill(machine: Machine) -> None:
             signal.pidfd_send_signal(process, signal.SIGKILL)
             if not select.select([process], [], [], _KILL_SECONDS)[0]:
                 raise LabError(f"its process did not end within {_KILL_SECONDS} s", node=machine.name)
+            _await_reaped(machine)
         except ProcessLookupError:
             pass
         finally:
@@ -171,6 +174,14 @@ def _open_process(machine: Machine) -> int | None:
         return process
     os.close(process)
     return None
+
+
+def _await_reaped(machine: Machine) -> None:
+    """Give init the moment that it needs to take a dead process off the process list."""
+    entry = Path(f"/proc/{machine.pid_file.read_text().strip()}")
+    end = time.monotonic() + _REAP_SECONDS
+    while entry.exists() and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 def _card(name: str, slot: str, mac: str) -> str:

@@ -1,6 +1,7 @@
 """The QEMU process of a node: its command line, and that no other process is ever taken for it."""
 
 import subprocess
+import threading
 
 import pytest
 
@@ -36,6 +37,7 @@ def start_lookalike(machine):
     """A process that carries the node's pid file on its command line, as the node's QEMU does."""
     process = subprocess.Popen(["sh", "-c", "sleep 60; :", "qemu", "-pidfile", str(machine.pid_file)])
     machine.pid_file.write_text(f"{process.pid}\n")
+    threading.Thread(target=process.wait, daemon=True).start()  # as init does: a dead process leaves the list
     return process
 
 
