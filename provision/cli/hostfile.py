@@ -9,10 +9,12 @@ import typer
 from provision.cli.common import (
     AskBecomePassOption,
     InventoryOption,
+    JsonOption,
     LabOption,
     LimitOption,
     ask_become_password,
     cluster_from,
+    print_json,
     say,
 )
 from provision.errors import NodeError, UsageError
@@ -29,6 +31,7 @@ def hostfile(
         str, typer.Option("--launcher", metavar="NAME", help=f"Whose dialect: {', '.join(LAUNCHERS)}.")
     ] = "openmpi",
     ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the host file of a launcher, with slots as they are on the nodes now.
 
@@ -38,7 +41,7 @@ def hostfile(
     \b
     Examples:
       provision hostfile --launcher openmpi > hosts
-      provision hostfile --lab demo --limit demo-1
+      provision hostfile --lab demo --limit demo-1 --json
     """
     from provision import workflow
 
@@ -50,4 +53,8 @@ def hostfile(
         say(f"left out: {name}: {reason}")
     if not text:
         raise NodeError("no node can take ranks, so there is no host file", remedy="Run: provision verify")
-    typer.echo(text, nl=False)
+    if as_json:
+        omitted = [{"node": name, "reason": reason} for name, reason in left_out]
+        print_json({"ok": True, "launcher": launcher, "hostfile": text, "left_out": omitted})
+    else:
+        typer.echo(text, nl=False)

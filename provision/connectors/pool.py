@@ -92,8 +92,8 @@ def _jump_settings(node: Node, jump: str) -> SshSettings:
         word for flag, word in zip(node.connection.ssh_args, node.connection.ssh_args[1:], strict=False) if flag == "-F"
     ]
     common = ("-F", files[0]) if files else ()
-    known = node.connection.known_hosts
-    return _settings(node.name, Connection(host, port=port, user=user or None, known_hosts=known, ssh_args=common))
+    # As with OpenSSH's own ProxyJump, what is said of the node (its known_hosts, its key) is not said of the jump host.
+    return _settings(node.name, Connection(host, port=port, user=user or None, ssh_args=common))
 
 
 def _host_and_port(place: str) -> tuple[str, int | None]:

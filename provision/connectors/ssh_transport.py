@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ __all__ = ["CONNECT_SECONDS", "open_transport"]
 CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 15
 _UNANSWERED_MILLISECONDS = 30_000
+_QUIET = logging.NullHandler()
 
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 
@@ -34,6 +36,8 @@ def open_transport(
     """
     import paramiko
 
+    # paramiko logs tracebacks of connections that break; what broke is in our own error. Whoever logs gets them still.
+    logging.getLogger("paramiko").addHandler(_QUIET)
     known = known_hosts.read(settings.known_hosts)
     names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
     trusted = known_hosts.keys_for(known, names)

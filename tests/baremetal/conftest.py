@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tests.support.command import Provision
 
-LAB = "metal"
+LAB = f"metal{os.getpid()}"
 
 
 @pytest.fixture(scope="session")

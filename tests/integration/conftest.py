@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ import pytest
 
 from tests.support.command import Provision
 
-LAB = "jobs"
+LAB = f"jobs{os.getpid()}"
+"""A name of its own, so that two checkouts can be tested beside each other."""
 
 
 @pytest.fixture(scope="session")

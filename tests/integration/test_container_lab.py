@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.command import Provision
 
-LAB = "bare"
+LAB = f"bare{os.getpid()}"
 FIRST, SECOND = f"{LAB}-1", f"{LAB}-2"
 
 

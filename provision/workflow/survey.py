@@ -1,42 +1,35 @@
-"""The steps behind each verb, as small functions: load, probe, apply, verify, launch.
-
-Nothing here parses a command line or prints; progress goes to the callbacks that are passed in.
-"""
+"""Looking at the nodes: what is on them, whether that is right, and which of them can take ranks."""
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import NodeError, ProvisionError, UsageError
-from provision.model import (
-    ApplyReport,
-    Cluster,
-    Failure,
-    Node,
-    NodeChecks,
-    NodeReport,
-    NodeStatus,
-    Secret,
-    Verification,
-)
+from provision.errors import NodeError, ProvisionError
+from provision.model import Cluster, Node, NodeChecks, Verification
 
 if TYPE_CHECKING:
     from provision.checks import PairOutcome
     from provision.connectors.base import Connector
-    from provision.engine import Event
     from provision.facts import NodeFacts
     from provision.hostfiles import HostEntry
 
+__all__ = [
+    "Survey",
+    "chosen",
+    "host_entries",
+    "hostfile",
+    "probe",
+    "role_defaults",
+    "supported_systems",
+    "try_pairs",
+    "verify",
+    "with_defaults",
+]
+
 _PROBE_MARGIN_SECONDS = 180
 """What a slow node may need beyond its slowest fact: the slack that the script gives it, and to send the outputs."""
-_LOGS = 5
-"""How many logs of applies a support bundle takes along."""
 
 
 def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
@@ -44,87 +37,6 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
     from provision.inventory import select
 
     return select(cluster, limit)
-
-
-def apply(
-    cluster: Cluster,
-    nodes: Sequence[Node],
-    *,
-    roles: Sequence[str] = (),
-    become_password: Secret | None = None,
-    on_event: Callable[[Event], None] | None = None,
-) -> ApplyReport:
-    """Run the playbooks on `nodes` (only `roles` when given) and report on every node.
-
-    Nodes that cannot be reached are found first, in one SSH session each, and reported with the exact reason;
-    they never hold up or stop the others.
-    """
-    from provision import engine
-
-    started = time.monotonic()
-    lost = unreachable(nodes)
-    for name in lost:
-        if on_event:
-            on_event(engine.Event(name, None, "connect", "unreachable"))
-    reached = [node.name for node in nodes if node.name not in lost]
-    done: dict[str, NodeReport] = {}
-    tasks = 0
-    if reached:
-        report = engine.run_playbook(
-            cluster.inventory,
-            reached,
-            tags=roles,
-            become_password=become_password,
-            on_event=on_event,
-            log=log_folder() / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log",
-        )
-        done = {node.name: node for node in report.nodes}
-        tasks = report.tasks
-    reports = tuple(done.get(node.name) or _lost_report(node.name, lost[node.name]) for node in nodes)
-    return ApplyReport(reports, round(time.monotonic() - started, 1), tasks)
-
-
-def unreachable(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
-    """Return the nodes on which not even ``true`` can be run as root, with the reason."""
-    from provision.connectors import each
-
-    outcomes = each(nodes, _knock)
-    return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, ProvisionError)}
-
-
-def _knock(connector: Connector) -> None:
-    result = connector.run("true", timeout=60)
-    if not result.ok:
-        raise NodeError(
-            f"logged in, but a command as root exited {result.exit_code}",
-            node=connector.name,
-            output=result.last_lines(),
-            remedy="Check ansible_become and the user's sudo rights on the node.",
-        )
-
-
-def _lost_report(name: str, error: ProvisionError) -> NodeReport:
-    failure = Failure(None, "connect", error.message, error.output, error.remedy)
-    return NodeReport(name, NodeStatus.UNREACHABLE, (), failure)
-
-
-def local_inventory(name: str, image: str | None) -> str:
-    """Return an inventory of this machine alone; without `image` the container roles are off."""
-    variables: dict[str, object] = {"ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"}
-    if os.geteuid() != 0:
-        variables["ansible_become"] = True
-    if image:
-        variables["training_image_reference"] = image
-    else:
-        roles = ("training_image", "training_container", "container_ssh")
-        variables |= {f"{role}_enabled": False for role in roles}
-    return json.dumps({"gpu_nodes": {"hosts": {name: variables}}}, indent=2)
-
-
-def log_folder() -> Path:
-    """Return where the logs of applies are kept, newest 20; ``support-bundle`` takes them along."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
-    return Path(state, "provision", "logs")
 
 
 def role_defaults() -> dict[str, Any]:
@@ -272,55 +184,3 @@ def hostfile(cluster: Cluster, launcher: str, limit: str | None = None) -> tuple
     full = with_defaults(cluster)
     entries, left_out = host_entries(full, probe(chosen(full, limit)))
     return LAUNCHERS[launcher](entries), left_out
-
-
-def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> list[str]:
-    """Write facts, checks, raw probe outputs, logs and versions, secrets removed, to a file that only we can read.
-
-    Returns the names of the files inside. The file must not exist: nothing is overwritten.
-    """
-    from provision.report.bundle import archive, bundle_files
-    from provision.report.redaction import Redactor
-
-    if target.exists():
-        raise UsageError(f"{target} exists already", remedy="Give another name with --output.")
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {target.absolute().parent}", remedy="Give another place with --output.")
-    survey = verify(cluster, limit)
-    logs = sorted(log_folder().glob("*.log"))[-_LOGS:]
-    files = bundle_files(
-        survey.facts,
-        survey.verification,
-        {log.name: log.read_text(encoding="utf-8", errors="replace") for log in logs},
-        Redactor(known_secrets(cluster)),
-        simulated=survey.simulated(),
-    )
-    _write_private(target, archive(files, target.name.partition(".tar")[0].removesuffix(".tgz")))
-    return list(files)
-
-
-def known_secrets(cluster: Cluster) -> set[str]:
-    """Return every value that the inventory or the operator gave as a secret."""
-    from provision.report.redaction import secrets_of
-
-    known: set[str] = set()
-    for node in cluster.nodes:
-        connection = node.connection
-        known |= secrets_of(node.variables)
-        known |= secrets_of((connection.become_password, connection.password, connection.ssh_args))
-    return known
-
-
-def _write_private(target: Path, data: bytes) -> None:
-    """Write beside the target first, so that an interruption leaves no half file under its name."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            stream.write(data)
-        draft.replace(target)
-    except OSError as error:
-        raise ProvisionError(
-            f"{target} cannot be written: {error.strerror}", remedy="Give another place with --output."
-        ) from error
-    finally:
-        draft.unlink(missing_ok=True)
