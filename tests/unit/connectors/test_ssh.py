@@ -204,3 +204,12 @@ def test_a_jump_host_is_held_to_the_same_trust(node, port):
     """The key of a jump host that nobody knows ends the connection."""
     with pytest.raises(ConnectionFailed, match="is not known"):
         connect(node(trust=None, jump=f"root@localhost:{port}"))
+
+
+def test_the_inventory_s_known_hosts_is_not_the_jump_host_s(node, port):
+    """Trust that an inventory gives a node is not lent to the jump host, as the ssh program does not lend it."""
+    behind = node(jump=f"root@localhost:{port}")
+    known = behind.connection.known_hosts
+    known.write_text(known.read_text().replace("[127.0.0.1]", "[127.0.0.1],[localhost]").replace("],[", f"]:{port},["))
+    with pytest.raises(ConnectionFailed, match="is not known"):
+        connect(behind)
