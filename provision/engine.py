@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.errors import Interrupted, ProvisionError
+from provision.local_processes import end_descendants
 from provision.model import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
 from provision.report.remedies import remedy_for
 
@@ -223,7 +224,7 @@ def _run(
     import ansible_runner
 
     folder = playbooks_folder()
-    cancelled = threading.Event()
+    cancelled, ended = threading.Event(), threading.Event()
     result: list[Any] = []
 
     def handle(event: Mapping[str, Any]) -> bool:
@@ -233,29 +234,34 @@ def _run(
         return collector.handle(event)
 
     def work() -> None:
-        result.append(
-            ansible_runner.run(
-                private_data_dir=private,
-                project_dir=str(folder),
-                playbook=playbook,
-                inventory=str(inventory.resolve()),
-                cmdline=_join(arguments),
-                extravars=variables or None,
-                envvars=_environment(folder),
-                passwords={r"^BECOME password.*:\s*?$": become_password.reveal()} if become_password else None,
-                event_handler=handle,
-                cancel_callback=cancelled.is_set,
-                quiet=True,
-                suppress_env_files=become_password is not None,
-            )
-        )
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    interrupted = False
-    while thread.is_alive():
         try:
-            thread.join(timeout=0.5)
+            result.append(
+                ansible_runner.run(
+                    private_data_dir=private,
+                    project_dir=str(folder),
+                    playbook=playbook,
+                    inventory=str(inventory.resolve()),
+                    cmdline=_join(arguments),
+                    extravars=variables or None,
+                    envvars=_environment(folder),
+                    passwords={r"^BECOME password.*:\s*?$": become_password.reveal()} if become_password else None,
+                    event_handler=handle,
+                    cancel_callback=cancelled.is_set,
+                    quiet=True,
+                    suppress_env_files=become_password is not None,
+                )
+            )
+        finally:
+            ended.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    # Not Thread.join: a Ctrl-C in it makes Python 3.11 take the thread for ended.
+    interrupted = False
+    while not ended.is_set():
+        try:
+            ended.wait(timeout=0.5)
+            if cancelled.is_set():
+                end_descendants()
         except KeyboardInterrupt:
             interrupted = True
             cancelled.set()
@@ -267,7 +273,13 @@ def _run(
 def _environment(folder: Path) -> dict[str, str]:
     """Ansible of this interpreter's own environment, configured by the playbooks' own file."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {"PATH": path, "ANSIBLE_CONFIG": str(folder / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
+    return {
+        "PATH": path,
+        "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+        "ANSIBLE_FORCE_COLOR": "0",
+        # ansible-runner switches the check off wherever this is not in the environment, whatever ansible.cfg says.
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+    }
 
 
 def _join(arguments: Sequence[str]) -> str:
