@@ -40,6 +40,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
 
 HOSTS = "/etc/hosts"
+REPOSITORY_FILES = "/etc/apt/sources.list.d/provision-*.sources"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -232,6 +233,7 @@ def main():
         "hosts": hosts_block(),
         "jobs": running_jobs(),
         "packages": packages(module),
+        "repository_files": sorted(glob.glob(REPOSITORY_FILES)),
     }
     node.update(os_release())
     node.update(rdma(kernel))

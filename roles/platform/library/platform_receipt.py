@@ -5,33 +5,42 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: platform_receipt
-short_description: Leave a role's receipt on the node
+short_description: Leave roles' receipts on the node
 description:
-  - Writes what was wanted and what is managed to C(/var/lib/provision/receipts/ROLE.json).
-  - The content has no time in it and the file is written only when it differs, so a second run changes nothing.
+  - Writes what was wanted and what is managed to C(/var/lib/provision/receipts/ROLE.json), for all roles in one remote task.
+  - The content has no time in it and a file is written only when it differs, so a second run changes nothing.
 options:
-  role: {description: Name of the role., type: str, required: true}
-  inputs: {description: Wanted values. No secrets., type: dict, default: {}}
-  files: {description: Managed files; their SHA-256 is recorded., type: list, elements: str, default: []}
-  packages: {description: Managed packages; their versions are recorded., type: list, elements: str, default: []}
-  units: {description: Managed systemd units., type: list, elements: str, default: []}
-  modules: {description: Managed kernel modules., type: list, elements: str, default: []}
-  images: {description: Managed container images., type: list, elements: str, default: []}
-  containers: {description: Managed containers., type: list, elements: str, default: []}
-  reductions: {description: What was cut or left out on this node and why., type: list, elements: str, default: []}
+  receipts:
+    description: What each role says of itself.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      role: {description: Name of the role., type: str, required: true}
+      inputs: {description: Wanted values. No secrets., type: dict, default: {}}
+      files: {description: Managed files; their SHA-256 is recorded., type: list, elements: str, default: []}
+      packages: {description: Managed packages; their versions are recorded., type: list, elements: str, default: []}
+      units: {description: Managed systemd units., type: list, elements: str, default: []}
+      modules: {description: Managed kernel modules., type: list, elements: str, default: []}
+      images: {description: Managed container images., type: list, elements: str, default: []}
+      containers: {description: Managed containers., type: list, elements: str, default: []}
+      reductions: {description: What was cut or left out on this node and why., type: list, elements: str, default: []}
 author: [provision]
 """
 
 EXAMPLES = r"""
-- name: Leave the receipt
-  platform_receipt: {role: base_system, files: [/etc/hosts]}
+- name: Leave the receipts
+  platform_receipt:
+    receipts:
+      - {role: base_system, files: [/etc/hosts]}
 """
 
 RETURN = r"""
-path:
-  description: The receipt's path.
+written:
+  description: The roles whose receipts were, or in check mode would be, written.
   returned: always
-  type: str
+  type: list
+  elements: str
 """
 
 import hashlib
@@ -82,12 +91,8 @@ def write(path, text):
     os.rename(temporary, path)
 
 
-def main():
-    """Run the module."""
-    spec = {name: {"type": "list", "elements": "str", "default": []} for name in LISTS}
-    spec.update(role={"type": "str", "required": True}, inputs={"type": "dict", "default": {}})
-    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
-    wanted = module.params
+def leave(module, wanted):
+    """Write one receipt where it differs; return its diff, None where there is nothing to do."""
     receipt = {name: sorted(set(wanted[name])) for name in LISTS}
     receipt.update(
         role=wanted["role"],
@@ -102,13 +107,25 @@ def main():
             before = stream.read()
     except OSError:
         before = ""
-    if before != text and not module.check_mode:
+    if before == text:
+        return None
+    if not module.check_mode:
         try:
             write(path, text)
         except OSError as error:
             module.fail_json(msg=f"{path}: the receipt could not be written: {error.strerror}")
-    diff = {"before_header": path, "after_header": path, "before": before, "after": text}
-    module.exit_json(changed=before != text, path=path, diff=diff)
+    return {"before_header": path, "after_header": path, "before": before, "after": text}
+
+
+def main():
+    """Run the module."""
+    receipt = {name: {"type": "list", "elements": "str", "default": []} for name in LISTS}
+    receipt.update(role={"type": "str", "required": True}, inputs={"type": "dict", "default": {}})
+    spec = {"receipts": {"type": "list", "elements": "dict", "required": True, "options": receipt}}
+    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
+    diffs = {item["role"]: leave(module, item) for item in module.params["receipts"]}
+    written = [role for role, diff in diffs.items() if diff]
+    module.exit_json(changed=bool(written), written=written, diff=[diffs[role] for role in written])
 
 
 if __name__ == "__main__":
