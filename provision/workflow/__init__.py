@@ -5,8 +5,8 @@ Nothing here parses a command line or prints; progress goes to the callbacks tha
 
 from __future__ import annotations
 
-from provision.workflow.converge import apply, local_inventory, log_folder, unreachable
 from provision.workflow.bundle import known_secrets, support_bundle
+from provision.workflow.converge import apply, local_inventory, log_folder, unreachable
 from provision.workflow.survey import (
     Survey,
     chosen,

@@ -47,8 +47,9 @@ rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/var/lib/dpkg/*-old
 mkdir -p "$1/run/sshd"
 # Perl's modules are needed while packages are configured; what runs later makes do with those of perl-base.
 rm -rf "$1"/usr/share/perl/5.* "$1"/usr/lib/x86_64-linux-gnu/perl
-rm -rf "$1"/usr/lib/python3/dist-packages/numpy/tests "$1"/usr/lib/python3/dist-packages/numpy/*/tests "$1"/usr/lib/python3.*/test
-rm -f "$1"/usr/lib/udev/hwdb.bin
+cd "$1/usr/lib"
+rm -rf python3/dist-packages/numpy/tests python3/dist-packages/numpy/*/tests python3.*/test
+rm -f udev/hwdb.bin
 """
 _CHUNK = 1 << 20
 _BUILD_SECONDS = 1800
