@@ -1,0 +1,125 @@
+"""What virtual machines can show and containers cannot: kernel modules, power cuts in the middle, real reboots."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.baremetal.conftest import LAB
+from tests.support.command import eventually
+
+UP = ("lab", "up", LAB, "--driver", "vm", "--nodes", "2", "--machine", "pair")
+KERNEL = ("apply", "--lab", LAB, "--yes", "--json", "--only", "base_system", "--only", "rdma_stack")
+ALL = ("apply", "--lab", LAB, "--yes", "--json")
+
+
+def processes_naming(text):
+    """Pids of processes whose command line holds `text`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if text in line:
+                found.append((int(entry.name), line[:120]))
+    return found
+
+
+def cut_power_during(provision, words, node, role):
+    """Run an apply, pull the power of `node` when it is at `role`, and return the apply's report of that node."""
+    running = provision.start(*words)
+    try:
+        seen = []
+        for line in running.stdout:
+            seen.append(line)
+            if f"{node}: {role}" in line:
+                break
+        assert running.poll() is None, "".join(seen)
+        provision.ok("lab", "power", LAB, node, "off")
+        rest = running.stdout.read()
+        code = running.wait()
+    finally:
+        running.kill()
+    assert code == 1, rest
+    document = json.loads(rest[rest.index("\n{\n") :])
+    return {entry["name"]: entry for entry in document["nodes"]}
+
+
+def statuses(done):
+    """The status of each node in an apply's document."""
+    return [node["status"] for node in done.document["nodes"]]
+
+
+def on_node(provision, node, command):
+    """Run a shell command on a node."""
+    return provision.ok("lab", "ssh", LAB, node, "--", command).out
+
+
+def test_a_power_cut_is_named_and_the_next_apply_finishes_the_work(provision, lab):
+    """The report names node, role and task, the other node is done, and what the cut left is repaired."""
+    first, second = (node["name"] for node in lab["nodes"])
+    report = cut_power_during(provision, KERNEL, second, "platform")
+
+    assert report[first]["status"] == "changed"
+    assert report[second]["status"] == "unreachable"
+    assert report[second]["error"]["role"] == "platform"
+    assert report[second]["error"]["task"]
+
+    provision.ok(*UP)
+    provision.ok(*KERNEL)
+    assert statuses(provision.ok(*KERNEL)) == ["unchanged", "unchanged"]
+
+
+def test_rdma_is_there_again_after_a_reboot(provision, lab):
+    """Soft-RoCE on the data network comes back by itself, before anything that needs it."""
+    second = lab["nodes"][1]["name"]
+    before = on_node(provision, second, "ls /sys/class/infiniband /dev/infiniband")
+    assert "uverbs0" in before, before
+
+    provision.ok("lab", "reboot", LAB, second)
+
+    after = eventually(
+        lambda: on_node(provision, second, "ls /sys/class/infiniband /dev/infiniband; true"),
+        seconds=60,
+        what="the RDMA device is back",
+    )
+    assert after == before
+    state = on_node(provision, second, "cat /sys/class/infiniband/*/ports/1/state")
+    assert "ACTIVE" in state
+    assert statuses(provision.ok(*KERNEL)) == ["unchanged", "unchanged"]
+
+
+@pytest.mark.long
+def test_a_cluster_survives_a_power_cut_and_a_reboot(provision, lab):
+    """Power is cut while docker is set up; then both nodes converge, run a job, and do so after a reboot."""
+    first, second = (node["name"] for node in lab["nodes"])
+    report = cut_power_during(provision, ALL, second, "docker_engine")
+    assert report[second]["status"] == "unreachable"
+
+    provision.ok(*UP)
+    provision.ok(*ALL)
+    assert statuses(provision.ok(*ALL)) == ["unchanged", "unchanged"]
+
+    provision.ok("lab", "reboot", LAB, second)
+    eventually(lambda: provision("verify", "--lab", LAB).code == 0, seconds=120, what="verify passes after a reboot")
+    job = provision.ok("run", "--lab", LAB, "--", "provision-smoke")
+    assert job.out.count("sum 10") >= 4
+    assert first in job.out
+    assert second in job.out
+
+
+def test_lab_down_leaves_nothing_behind(provision, lab):
+    """No process, file or socket of the lab is left when it is down."""
+    folder = provision.folder / "state/provision/labs" / LAB
+    assert folder.is_dir()
+    assert lab["nodes"]
+    provision.ok("lab", "down", LAB)
+
+    assert not folder.exists()
+    assert processes_naming(f"labs/{LAB}") == []
+    assert processes_naming(f"{LAB}-1") == []
