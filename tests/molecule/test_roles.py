@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,16 +46,24 @@ def docker(*words: str, check: bool = True) -> None:
     subprocess.run(["docker", *words], check=check, capture_output=True)
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_role_converges_once_and_is_what_it_promises(role: str) -> None:
-    """The role applies to a bare node, changes nothing the second time, and its verify.yml holds."""
+@pytest.fixture(scope="session")
+def outcomes(request: pytest.FixtureRequest, engine: None) -> Iterator[dict[str, Future[tuple[int, str]]]]:
+    """Run the scenarios of all roles that were chosen, two at a time: a node waits more than it works."""
+    assert engine is None
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    roles = [item.callspec.params["role"] for item in items if hasattr(item, "callspec")]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        yield {role: pool.submit(scenario, role) for role in roles}
+
+
+def scenario(role: str) -> tuple[int, str]:
+    """Run one role's scenario from bare node to bare node; return its exit code and what it printed."""
     molecule = Path(sys.executable).with_name("molecule")
     environment = os.environ | {
         "NO_COLOR": "1",
         "ANSIBLE_NOCOLOR": "1",
         "PATH": f"{molecule.parent}:{os.environ['PATH']}",
     }
-
     done = subprocess.run(
         [molecule, "-c", HERE / "base.yml", "test"],
         cwd=HERE.parents[1] / "roles" / role,
@@ -65,6 +74,11 @@ def test_role_converges_once_and_is_what_it_promises(role: str) -> None:
         text=True,
         check=False,
     )
+    return done.returncode, COLOUR.sub("", done.stdout)
 
-    lines = COLOUR.sub("", done.stdout).splitlines()
-    assert done.returncode == 0, "\n".join(lines[-60:])
+
+@pytest.mark.parametrize("role", ROLES)
+def test_role_converges_once_and_is_what_it_promises(role: str, outcomes: dict[str, Future[tuple[int, str]]]) -> None:
+    """The role applies to a bare node, changes nothing the second time, and its verify.yml holds."""
+    code, told = outcomes[role].result()
+    assert code == 0, "\n".join(told.splitlines()[-60:])
