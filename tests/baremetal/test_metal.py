@@ -91,7 +91,6 @@ def test_rdma_is_there_again_after_a_reboot(provision, lab):
     assert after == before
     state = on_node(provision, second, "cat /sys/class/infiniband/*/ports/1/state")
     assert "ACTIVE" in state
-    assert statuses(provision.ok(*KERNEL)) == ["unchanged", "unchanged"]
 
 
 @pytest.mark.long
