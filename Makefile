@@ -18,7 +18,7 @@ help:
 	@echo "make check      lint, types, layers, unit tests (under a minute)"
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
-	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way (40 minutes)"
+	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
 	@echo "make clean      remove the virtual environment"
 
 demo: setup
