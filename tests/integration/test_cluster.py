@@ -201,7 +201,7 @@ def test_a_broken_daemon_json_is_kept_and_reported(provision, cluster, on_node):
         done = provision("apply", "--lab", LAB, "--yes", "--json", "--only", "docker_engine")
         left = on_node(name, "cat /etc/docker/daemon.json")
     finally:
-        on_node(name, "cp /root/daemon.json.kept /etc/docker/daemon.json; rm -f /etc/docker/daemon.json.*broken*")
+        on_node(name, "mv /root/daemon.json.kept /etc/docker/daemon.json; rm -f /etc/docker/daemon.json.*broken*")
 
     status = {node["name"]: node for node in done.document["nodes"]}
     assert done.code == 1

@@ -91,9 +91,10 @@ def test_files_go_both_ways(make, transport, tmp_path):
     source.write_bytes(bytes(range(256)) * 8192)
     source.chmod(0o640)
     connector = connect(make(user="free", ssh_args=TRANSPORTS[transport]))
-    connector.put(source, "/root/copy")
-    connector.get("/root/copy", tmp_path / "back")
-    told = connector.run("stat -c '%a %U' /root/copy; ls /root").stdout.split()
+    connector.run("rm -rf /root/into && mkdir /root/into")
+    connector.put(source, "/root/into/copy")
+    connector.get("/root/into/copy", tmp_path / "back")
+    told = connector.run("cd /root/into && stat -c '%a %U' copy; ls -A").stdout.split()
     connector.close()
 
     assert (tmp_path / "back").read_bytes() == source.read_bytes()
