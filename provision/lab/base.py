@@ -38,6 +38,7 @@ class LabSpec:
     """Name of a described GPU machine that the nodes pretend to be; None for nodes without GPUs."""
     memory_mib: int = 3072
     cpus: int = 2
+    """Virtual CPUs of a node with hardware virtualization; an emulated one has a single CPU."""
 
 
 @dataclass(frozen=True)

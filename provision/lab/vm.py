@@ -27,7 +27,7 @@ from provision.lab.access import (
 from provision.lab.base import LabNode, LabSpec, NodeState, Progress
 from provision.lab.paths import cache_folder
 from provision.lab.seed import Identity, seed_archive
-from provision.lab.vm_accel import accelerator
+from provision.lab.vm_accel import accelerator, virtual_cpus
 from provision.lab.vm_image import Image, ensure_image, need_programs
 from provision.lab.vm_plan import Plan, load_plan, make_plan, save_plan
 from provision.lab.vm_qemu import Machine, MachineSettings, is_running, kill, set_link, start
@@ -233,7 +233,7 @@ def _image_of(machine: Machine, spec: LabSpec) -> Image:
 def _settings(spec: LabSpec, machine: Machine, plan: Plan, acceleration: tuple[str, ...]) -> MachineSettings:
     return MachineSettings(
         accelerator=acceleration,
-        cpus=spec.cpus,
+        cpus=virtual_cpus(acceleration, spec.cpus),
         memory_mib=spec.memory_mib,
         ssh_port=plan.ssh_ports[machine.name],
         multicast=plan.multicast,
