@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,7 +19,8 @@ from provision import __version__
 from provision.errors import Interrupted, ProvisionError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
     from typing import Any
 
 __all__ = ["GROUPS", "VERBS", "build_app", "main", "normalise"]
@@ -61,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         words = normalise(arguments)
         command = typer.main.get_command(build_app(_verb(words)))
-        code = command.main(args=words, prog_name="provision", standalone_mode=False)
+        with _ending_like_ctrl_c():
+            code = command.main(args=words, prog_name="provision", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except ProvisionError as error:
         sys.exit(_report(error, as_json=as_json))
@@ -75,6 +80,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         if code is None:
             raise
         sys.exit(code)
+
+
+@contextmanager
+def _ending_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP (a service stopped, a terminal closed) end the command in order, as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]  # nohup stays
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def build_app(verb: str | None) -> typer.Typer:

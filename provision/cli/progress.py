@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyProgress", "Steps"]
 
+_LONG_SECONDS = 30.0
+"""A task that takes longer is named where there is no terminal, and again when it has taken twice as long."""
+
 
 class Steps:
     """Says each step of a long command as it begins, with the time since the command began."""
@@ -37,7 +40,10 @@ class ApplyProgress:
         self._changes = dict.fromkeys(nodes, 0)
         self._roles: dict[str, str | None] = dict.fromkeys(nodes)
         self._start = time.monotonic()
+        self._begun = dict.fromkeys(nodes, self._start)
+        self._due = dict.fromkeys(nodes, float("inf"))
         self._lock = threading.Lock()
+        self._over = threading.Event()
         self._live: Any = None
 
     def __enter__(self) -> Self:
@@ -47,14 +53,17 @@ class ApplyProgress:
             from rich.live import Live
 
             console = Console(stderr=True, no_color="NO_COLOR" in os.environ or None)
-            self._live = Live("", console=console, refresh_per_second=4, transient=True)
+            self._live = Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=True)
             self._live.start()
+        else:
+            threading.Thread(target=self._name_long_tasks, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop showing; the terminal is left clean."""
+        self._over.set()
         if self._live:
             self._live.stop()
 
@@ -66,12 +75,16 @@ class ApplyProgress:
                 self._current[event.node] = f"{event.status.upper()} at {event.role or '-'}: {event.task}"
             elif event.status == "start":
                 self._current[event.node] = f"{event.role or '-'}: {event.task}"
-            if self._live:
-                from rich.text import Text
-
-                self._live.update(Text("\n".join(self._lines())))
-            else:
+            self._begun[event.node] = time.monotonic()
+            self._due[event.node] = _LONG_SECONDS if event.status == "start" else float("inf")
+            if not self._live:
                 self._line(event)
+
+    def _table(self) -> Any:
+        from rich.text import Text
+
+        with self._lock:
+            return Text("\n".join(self._lines()))
 
     def _lines(self) -> list[str]:
         width = max(map(len, self._nodes))
@@ -89,3 +102,15 @@ class ApplyProgress:
         elif event.status in {"changed", "failed", "unreachable"}:
             sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role or '-'}: {event.task}: {event.status}\n")
         sys.stderr.flush()
+
+    def _name_long_tasks(self) -> None:
+        """Until all is over, say which task a node has been at for long."""
+        while not self._over.wait(_LONG_SECONDS / 10):
+            now = time.monotonic()
+            with self._lock:
+                late = [name for name in self._nodes if now - self._begun[name] >= self._due[name]]
+                for name in late:
+                    self._due[name] *= 2
+                    at = f"{self._current[name]}: for {now - self._begun[name]:.0f} s now"
+                    sys.stderr.write(f"[{now - self._start:5.0f}s] {name}: {at}\n")
+                sys.stderr.flush()

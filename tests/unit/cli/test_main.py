@@ -1,6 +1,9 @@
 """The command line itself: options on either side of the verb, errors in words, exit codes."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -81,3 +84,34 @@ def test_a_wrong_option_is_a_usage_error(capsys):
 
     assert code == 2
     assert "--jsno" in err
+
+
+WAITING = """
+import sys, types, time
+from provision.cli import main
+verb = types.ModuleType("waiting_verb")
+def wait():
+    "Wait for long."
+    try:
+        print("begun", flush=True)
+        time.sleep(600)
+    finally:
+        print("in order", flush=True)
+verb.wait = wait
+sys.modules["waiting_verb"] = verb
+main.VERBS["wait"] = "waiting_verb"
+main.main(["wait"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_ends_in_order(number):
+    """Ctrl-C, a stopped service and a closed terminal: what the command began is cleared up, then it exits 130."""
+    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+
+    assert (process.returncode, out) == (130, b"in order\n")
+    assert b"interrupted; the same command takes up what is left" in err
+    assert b"Traceback" not in err
