@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         words = normalise(arguments)
         command = typer.main.get_command(build_app(_verb(words)))
-        with _ending_like_ctrl_c():
+        with _ended_in_order():
             code = command.main(args=words, prog_name="provision", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except ProvisionError as error:
@@ -83,23 +83,36 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 @contextmanager
-def _ending_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP (a service stopped, a terminal closed) end the command in order, as Ctrl-C does."""
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP (a service stopped, a terminal closed) interrupt the command as Ctrl-C does.
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    Raises:
+        KeyboardInterrupt: a signal came and nobody else answered to it; typer alone would exit without a word.
+    """
+    came: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]  # nohup stays
-    for number in numbers:
+    usual: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    mine = [number for number, handler in usual.items() if signal.getsignal(number) is handler]  # nohup stays
+    for number in mine:
         signal.signal(number, interrupt)
     try:
         yield
+        if came:
+            raise KeyboardInterrupt
     finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
+        for number in mine:
+            signal.signal(number, usual[number])
 
 
 def build_app(verb: str | None) -> typer.Typer:
