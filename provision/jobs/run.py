@@ -75,10 +75,12 @@ def run(plan: Plan, write: Write) -> int:
     ends it instead.
     """
     request = plan.request
-    head = connect(request.nodes[request.head])
+    with _starting():
+        head = connect(request.nodes[request.head])
     try:
-        check_logins(head, request, _others(plan))
-        session = Session(head, _spec(plan))
+        with _starting():
+            check_logins(head, request, _others(plan))
+            session = Session(head, _spec(plan))
         try:
             ending = _follow(session, plan.version, write)
         except ProvisionError:
@@ -86,13 +88,20 @@ def run(plan: Plan, write: Write) -> int:
             raise
         finally:
             session.close()
-    except ConnectionFailed as error:
-        if "lost" in error.message:
-            raise
-        raise LaunchError(error.message, node=error.node, remedy=error.remedy, output=error.output) from error
     finally:
         head.close()
     return _exit_code(ending)
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """What fails now fails before the job has begun."""
+    try:
+        yield
+    except LaunchError:
+        raise
+    except ProvisionError as error:
+        raise LaunchError(error.message, node=error.node, remedy=error.remedy, output=error.output) from error
 
 
 def _follow(session: Session, version: int, write: Write) -> Ending:

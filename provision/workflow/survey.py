@@ -177,10 +177,17 @@ def host_entries(
     return entries, left_out
 
 
-def hostfile(cluster: Cluster, launcher: str, limit: str | None = None) -> tuple[str, list[tuple[str, str]]]:
-    """Probe the nodes and return the text of the launcher's host file, and who is left out and why."""
+def hostfile(
+    cluster: Cluster, launcher: str, limit: str | None = None
+) -> tuple[str, list[tuple[str, str]], tuple[str, ...]]:
+    """Probe the nodes; return the text of the launcher's host file, who is left out and why, and who was not reached.
+
+    Those who were not reached are among those left out.
+    """
     from provision.hostfiles import LAUNCHERS
 
     full = with_defaults(cluster)
-    entries, left_out = host_entries(full, probe(chosen(full, limit)))
-    return LAUNCHERS[launcher](entries), left_out
+    found = probe(chosen(full, limit))
+    entries, left_out = host_entries(full, found)
+    lost = tuple(name for name, facts in found.items() if isinstance(facts, ProvisionError))
+    return LAUNCHERS[launcher](entries), left_out, lost
