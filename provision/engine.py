@@ -6,6 +6,7 @@ Everything ansible-runner writes goes to a private folder that is removed afterw
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -30,6 +31,11 @@ LOCAL_ACTIONS = frozenset({
 """Actions that never leave the controller; they cost a node nothing and are not counted."""
 
 
+_ROLL_CALL = "Nodes that came to the end"
+"""The name of the last play. Ansible tells nothing of a node that it stops because of another one (`run_once`, a
+batch that failed as a whole); who does not answer here was stopped."""
+
+
 @dataclass(frozen=True)
 class Event:
     """Something that happened on a node, told while it happens."""
@@ -50,6 +56,10 @@ class _Seen:
     error: Failure | None = None
     unreachable: bool = False
     role: str | None = None
+    failed_at: int = 0
+    """The number of the event by which it failed."""
+    last: int = 0
+    """The number of its last event; handlers, which run on stopped nodes too, do not count."""
 
 
 class Collector:
@@ -63,7 +73,9 @@ class Collector:
     def __init__(self, nodes: Sequence[str], on_event: Callable[[Event], None] | None = None) -> None:
         self._seen = {name: _Seen() for name in nodes}
         self._on_event = on_event or (lambda _event: None)
-        self._task_role: dict[str, str | None] = {}
+        self._events = 0
+        self._handlers: set[str] = set()
+        self._at_the_end: set[str] = set()
         self.finished = False
         self.output: list[str] = []
 
@@ -71,10 +83,16 @@ class Collector:
         """Take one event; the return value tells ansible-runner not to write it to disk."""
         kind = str(event.get("event", ""))
         data: Mapping[str, Any] = event.get("event_data") or {}
+        if data.get("play") == _ROLL_CALL and kind != "playbook_on_stats":
+            if kind == "runner_on_ok":
+                self._at_the_end.add(str(data.get("host")))
+            return False
         if text := event.get("stdout"):
             self.output.append(str(text))
         if kind == "playbook_on_stats":
             self.finished = True
+        if kind == "playbook_on_handler_task_start":
+            self._handlers.add(str(data.get("task_uuid")))
         host = data.get("host")
         if host in self._seen and kind.startswith("runner_on_"):
             self._host_event(kind.removeprefix("runner_on_"), str(host), data)
@@ -83,6 +101,9 @@ class Collector:
     def _host_event(self, kind: str, host: str, data: Mapping[str, Any]) -> None:
         seen, role, task = self._seen[host], data.get("role"), str(data.get("task") or "")
         result: Mapping[str, Any] = data.get("res") or {}
+        self._events += 1
+        if data.get("task_uuid") not in self._handlers:
+            seen.last = self._events
         if kind == "ok":
             changed = bool(result.get("changed"))
             action = str(data.get("task_action", "")).rsplit(".", 1)[-1]
@@ -94,11 +115,13 @@ class Collector:
             self._tell(host, role, task, "skipped")
         elif kind == "failed" and not data.get("ignore_errors"):
             seen.error = self._failure(role, task, result)
+            seen.failed_at = self._events
             if role:
                 seen.roles[role] = RoleStatus.FAILED
             self._tell(host, role, task, "failed")
         elif kind == "unreachable":
             seen.unreachable = True
+            seen.failed_at = self._events
             seen.role = role
             if role:
                 seen.roles[role] = RoleStatus.FAILED
@@ -140,6 +163,25 @@ class Collector:
             if seen.error and not failed.get(name) and not unreachable.get(name):
                 seen.error = None
                 seen.roles = {r: RoleStatus.CHANGED if s is RoleStatus.FAILED else s for r, s in seen.roles.items()}
+
+    def call_roll(self) -> None:
+        """Take for failed whoever did not come to the end, though nothing failed there: others stopped them."""
+        failures = sorted((s.failed_at, name) for name, s in self._seen.items() if s.error and s.failed_at)
+        stopped = [name for name, seen in self._seen.items() if not seen.error and name not in self._at_the_end]
+        for seen in map(self._seen.__getitem__, stopped):
+            after = [other for at, other in failures if at > seen.last] or [other for _, other in failures[-1:]]
+            self._stop(seen, after[0] if after else None)
+
+    def _stop(self, seen: _Seen, by: str | None) -> None:
+        cause = self._seen[by].error if by else None
+        if by is None or cause is None:
+            text = "Ansible stopped before it came to the end of this node's tasks, and gave no reason"
+            seen.error = Failure(None, "the end of the playbook", text, "", "The log of the run may say more.")
+            return
+        if cause.role:
+            seen.roles[cause.role] = RoleStatus.WAITING
+        remedy = f"Mend {by} and apply again, or go on without it: --limit '!{by}'."
+        seen.error = Failure(cause.role, cause.task, f"stopped when this failed on {by}: {cause.message}", "", remedy)
 
     def report(self, seconds: float) -> ApplyReport:
         """Return what is known so far as a report."""
@@ -189,9 +231,10 @@ def run_playbook(
     with tempfile.TemporaryDirectory(prefix="provision-") as private:
         limit = Path(private, "limit")
         limit.write_text("\n".join(nodes) + "\n")
+        whole = _with_roll_call(Path(private), playbooks_folder() / playbook)
         arguments = ["--limit", f"@{limit}", *(["--tags", ",".join(tags)] if tags else [])]
         arguments += ["--ask-become-pass"] if become_password else []
-        outcome = _run(private, playbook, inventory, arguments, dict(variables or {}), become_password, collector)
+        outcome = _run(private, str(whole), inventory, arguments, dict(variables or {}), become_password, collector)
     _write_log(log, collector.output)
     if outcome.interrupted:
         raise Interrupted("interrupted; what is done stands, and the next apply finishes the rest")
@@ -201,7 +244,17 @@ def run_playbook(
             output="\n".join(collector.output[-15:]) or outcome.text,
             remedy="Read the lines above; `ansible-playbook` from playbooks/ shows the same with more detail.",
         )
+    collector.call_roll()
     return collector.report(time.monotonic() - started)
+
+
+def _with_roll_call(private: Path, playbook: Path) -> Path:
+    """Write a playbook that runs `playbook`, and then one task on every node that is still taking part."""
+    task = {"name": "Answer", "ansible.builtin.assert": {"that": [True], "quiet": True}, "become": False}
+    last = {"name": _ROLL_CALL, "hosts": "all", "gather_facts": False, "tags": ["always"], "tasks": [task]}
+    whole = private / "whole.yml"
+    whole.write_text(json.dumps([{"import_playbook": str(playbook.resolve())}, last]))
+    return whole
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,50 @@ def test_ansible_checks_host_keys(playbook):
     assert [(node.status, node.error) for node in report.nodes] == [(NodeStatus.UNCHANGED, None)]
 
 
+THREE = "".join(f"{name} {HOSTS.partition(' ')[2]}" for name in "abc")
+
+
+def test_nodes_that_a_failed_run_once_stops_are_not_fine(playbook):
+    """Ansible says nothing about them; the report names what stopped them."""
+    Path("hosts").write_text(THREE)
+    playbook("{name: Look at the image, command: 'false', run_once: true}\n    - command: 'true'")
+    report = engine.run_playbook(Path("hosts"), ["a", "b", "c"])
+
+    assert [node.status for node in report.nodes] == [NodeStatus.FAILED] * 3
+    assert "stopped when this failed on a: " in report.nodes[1].error.message
+    assert report.nodes[1].error.task == "Look at the image"
+
+
+def test_one_failing_node_stops_no_other(playbook):
+    """Also when a handler has to run on it afterwards, and when another node has no task after that."""
+    Path("hosts").write_text(THREE)
+    playbook(
+        "{command: 'true', notify: again}\n"
+        "    - {command: \"{{ (inventory_hostname == 'a') | ternary('false', 'true') }}\", "
+        "when: inventory_hostname != 'c', changed_when: false}\n"
+        "  force_handlers: true\n"
+        "  handlers: [{name: again, command: 'true'}]"
+    )
+    report = engine.run_playbook(Path("hosts"), ["a", "b", "c"])
+
+    assert [str(node.status) for node in report.nodes] == ["failed", "changed", "changed"]
+    assert "stopped" not in report.nodes[0].error.message
+
+
+def test_handlers_on_a_stopped_node_do_not_hide_that_it_was_stopped(playbook):
+    """They run on every failed node, and the task that stopped it is still named."""
+    Path("hosts").write_text(THREE)
+    playbook(
+        "{command: 'true', notify: again}\n"
+        "    - {name: Only once, command: 'false', run_once: true}\n"
+        "  force_handlers: true\n"
+        "  handlers: [{name: again, command: 'true'}]"
+    )
+    report = engine.run_playbook(Path("hosts"), ["a", "b", "c"])
+
+    assert [(str(node.status), node.error.task) for node in report.nodes] == [("failed", "Only once")] * 3
+
+
 def test_ctrl_c_ends_ansible_and_its_workers(playbook):
     """After Ctrl-C nothing goes on changing nodes behind the user's back."""
     playbook("command: sleep 600")
