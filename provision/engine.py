@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +217,15 @@ def run_playbook(
     *,
     playbook: str = "site.yml",
     tags: Sequence[str] = (),
-    variables: Mapping[str, Any] | None = None,
     become_password: Secret | None = None,
+    environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None] | None = None,
     log: Path | None = None,
 ) -> ApplyReport:
     """Run a playbook on exactly `nodes` and report per node and role.
+
+    `environment` holds what Ansible needs to read the inventory as the operator's own Ansible does. Relative paths in
+    the inventory count from the current folder, as they do for everything else here.
 
     Raises ProvisionError when Ansible could not run at all, and Interrupted after Ctrl-C.
     """
@@ -234,8 +237,16 @@ def run_playbook(
         whole = _with_roll_call(Path(private), playbooks_folder() / playbook)
         arguments = ["--limit", f"@{limit}", *(["--tags", ",".join(tags)] if tags else [])]
         arguments += ["--ask-become-pass"] if become_password else []
-        outcome = _run(private, str(whole), inventory, arguments, dict(variables or {}), become_password, collector)
-    _write_log(log, collector.output)
+        outcome = _run(
+            private,
+            str(whole),
+            inventory,
+            arguments,
+            become_password,
+            collector,
+            dict(environment or {}),
+        )
+    trouble = _write_log(log, collector.output)
     if outcome.interrupted:
         raise Interrupted("interrupted; what is done stands, and the next apply finishes the rest")
     if not collector.finished:
@@ -245,7 +256,7 @@ def run_playbook(
             remedy="Read the lines above; `ansible-playbook` from playbooks/ shows the same with more detail.",
         )
     collector.call_roll()
-    return collector.report(time.monotonic() - started)
+    return replace(collector.report(time.monotonic() - started), warnings=(trouble,) if trouble else ())
 
 
 def _with_roll_call(private: Path, playbook: Path) -> Path:
@@ -270,13 +281,12 @@ def _run(
     playbook: str,
     inventory: Path,
     arguments: list[str],
-    variables: dict[str, Any],
     become_password: Secret | None,
     collector: Collector,
+    environment: dict[str, str],
 ) -> _Outcome:
     import ansible_runner
 
-    folder = playbooks_folder()
     cancelled, ended = threading.Event(), threading.Event()
     result: list[Any] = []
 
@@ -291,12 +301,11 @@ def _run(
             result.append(
                 ansible_runner.run(
                     private_data_dir=private,
-                    project_dir=str(folder),
+                    project_dir=str(Path.cwd()),
                     playbook=playbook,
                     inventory=str(inventory.resolve()),
                     cmdline=_join(arguments),
-                    extravars=variables or None,
-                    envvars=_environment(folder),
+                    envvars=environment | _environment(playbooks_folder()),
                     passwords={r"^BECOME password.*:\s*?$": become_password.reveal()} if become_password else None,
                     event_handler=handle,
                     cancel_callback=cancelled.is_set,
@@ -330,6 +339,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "PATH": path,
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_FORCE_COLOR": "0",
+        "ANSIBLE_NOCOLOR": "1",  # ansible-runner gives Ansible a terminal, so that it would colour the log
         # ansible-runner switches the check off wherever this is not in the environment, whatever ansible.cfg says.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
     }
@@ -341,9 +351,18 @@ def _join(arguments: Sequence[str]) -> str:
     return shlex.join(arguments)
 
 
-def _write_log(log: Path | None, lines: Sequence[str]) -> None:
+def _write_log(log: Path | None, lines: Sequence[str]) -> str:
+    """Keep the log; what went wrong with that is returned, because the report matters more."""
     if log is None:
-        return
+        return ""
+    try:
+        _write_private(log, lines)
+    except OSError as error:
+        return f"the log of this run could not be written to {log}: {error.strerror}"
+    return ""
+
+
+def _write_private(log: Path, lines: Sequence[str]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:

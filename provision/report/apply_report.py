@@ -16,6 +16,7 @@ def as_document(report: ApplyReport) -> dict[str, Any]:
         "seconds": report.seconds,
         "nodes": [_node_document(node) for node in report.nodes],
         "remote_tasks": report.tasks,
+        "warnings": list(report.warnings),
     }
 
 
@@ -45,6 +46,7 @@ def as_text(report: ApplyReport) -> str:
         if node.error:
             lines += ["", *_failure(node)]
     good = sum(node.status in (NodeStatus.CHANGED, NodeStatus.UNCHANGED) for node in report.nodes)
+    lines += [f"warning: {text}" for text in report.warnings]
     lines += ["", f"{good} of {len(report.nodes)} nodes are as wanted ({report.seconds:.0f} s)."]
     return "\n".join(lines)
 

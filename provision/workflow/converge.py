@@ -33,6 +33,7 @@ def apply(
     they never hold up or stop the others.
     """
     from provision import engine
+    from provision.inventory.settings import reading_environment
 
     started = time.monotonic()
     lost = unreachable(nodes)
@@ -42,19 +43,21 @@ def apply(
     reached = [node.name for node in nodes if node.name not in lost]
     done: dict[str, NodeReport] = {}
     tasks = 0
+    warnings: tuple[str, ...] = ()
     if reached:
         report = engine.run_playbook(
             cluster.inventory,
             reached,
             tags=roles,
             become_password=become_password,
+            environment=reading_environment(),
             on_event=on_event,
             log=log_folder() / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log",
         )
         done = {node.name: node for node in report.nodes}
-        tasks = report.tasks
+        tasks, warnings = report.tasks, report.warnings
     reports = tuple(done.get(node.name) or _lost_report(node.name, lost[node.name]) for node in nodes)
-    return ApplyReport(reports, round(time.monotonic() - started, 1), tasks)
+    return ApplyReport(reports, round(time.monotonic() - started, 1), tasks, warnings)
 
 
 def unreachable(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
