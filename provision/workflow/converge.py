@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import time
@@ -9,14 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.errors import NodeError, ProvisionError
+from provision.errors import NodeError, ProvisionError, UsageError
 from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeStatus, Secret
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
     from provision.engine import Event
 
-__all__ = ["apply", "local_inventory", "log_folder", "unreachable"]
+__all__ = ["apply", "chosen_roles", "local_inventory", "log_folder", "unreachable"]
 
 
 def apply(
@@ -58,6 +59,42 @@ def apply(
         tasks, warnings = report.tasks, report.warnings
     reports = tuple(done.get(node.name) or _lost_report(node.name, lost[node.name]) for node in nodes)
     return ApplyReport(reports, round(time.monotonic() - started, 1), tasks, warnings)
+
+
+def chosen_roles(words: Sequence[str]) -> tuple[str, ...]:
+    """Return what ``--only`` names: roles, or single steps of them such as ``docker_engine_service``.
+
+    Raises:
+        UsageError: no role and no step is called so; Ansible would do nothing and be content.
+    """
+    named = tuple(part.strip() for word in words for part in word.split(",") if part.strip())
+    known = _roles_and_steps()
+    for name in named:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            roles = ", ".join(role for role, steps in known.items() if steps)
+            raise UsageError(
+                f"--only {name}: no role is called so" + (f"; did you mean {close[0]}?" if close else ""),
+                remedy=f"The roles are {roles}.",
+            )
+    if words and not named:
+        raise UsageError("--only names no role", remedy="Name one, or leave --only out.")
+    return named
+
+
+def _roles_and_steps() -> dict[str, bool]:
+    """Return every name that ``--only`` takes, and whether it is that of a role."""
+    import yaml
+
+    from provision.inventory.specs import roles_folder
+
+    known: dict[str, bool] = {}
+    for file in sorted(roles_folder().glob("*/tasks/main.yml")):
+        role = file.parent.parent.name
+        known[role] = True
+        for task in yaml.safe_load(file.read_text(encoding="utf-8")) or ():
+            known |= {tag: False for tag in task.get("tags", ()) if tag.startswith(f"{role}_")}
+    return known
 
 
 def unreachable(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
