@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from provision.model import ApplyReport, NodeReport, NodeStatus, RoleStatus
+from provision.model import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
 
-__all__ = ["as_document", "as_text"]
+__all__ = ["as_document", "as_text", "from_document"]
 
 
 def as_document(report: ApplyReport) -> dict[str, Any]:
@@ -36,6 +37,24 @@ def _node_document(node: NodeReport) -> dict[str, Any]:
         "roles": [{"role": r.role, "status": r.status.value, "reasons": list(r.reasons)} for r in node.roles],
         "error": error,
     }
+
+
+def from_document(document: Mapping[str, Any]) -> ApplyReport:
+    """Return the report that ``apply --json`` printed."""
+    return ApplyReport(
+        tuple(
+            NodeReport(
+                node["name"],
+                NodeStatus(node["status"]),
+                tuple(RoleReport(r["role"], RoleStatus(r["status"]), tuple(r["reasons"])) for r in node["roles"]),
+                Failure(**node["error"]) if node["error"] else None,
+            )
+            for node in document["nodes"]
+        ),
+        document["seconds"],
+        document["remote_tasks"],
+        tuple(document["warnings"]),
+    )
 
 
 def as_text(report: ApplyReport) -> str:
