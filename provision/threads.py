@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 __all__ = ["outcomes"]
@@ -38,8 +39,13 @@ def outcomes(function: Callable[[In], Out], items: Sequence[In], *, limit: int) 
 
     for _ in range(min(limit, len(items))):
         threading.Thread(target=work, daemon=True).start()
+    found: dict[int, Out | Exception] = {}
     try:
-        found = dict(done.get() for _ in items)
+        while len(found) < len(items):
+            # With a limit: a Ctrl-C that comes just before a wait begins would not end one without.
+            with suppress(queue.Empty):
+                number, outcome = done.get(timeout=0.5)
+                found[number] = outcome
     finally:
         over.set()
     return [found[number] for number in range(len(items))]
