@@ -167,6 +167,8 @@ def _request(
     variables = {node.name: node.variables for node in full.nodes}
     wanted = str(variables[names[0]].get("cluster_head") or names[0])
     head = wanted if wanted in names else names[0]
+    for name in names:
+        _refuse_templates(name, variables[name])
     return JobRequest(
         command=command,
         entries=tuple(entries),
@@ -180,6 +182,19 @@ def _request(
         environment=environment,
         job=new_job_id(),
     )
+
+
+def _refuse_templates(name: str, variables: Mapping[str, object]) -> None:
+    """A name that only Ansible could make, on the node, would be taken literally."""
+    from provision.facts import plain
+
+    for key in ("training_container_name", "cluster_data_networks", "cluster_head"):
+        if not plain(variables.get(key)):
+            raise LaunchError(
+                f"{key} cannot be resolved without Ansible: {variables[key]}",
+                node=name,
+                remedy="Write it so that it needs no facts of the node.",
+            )
 
 
 def _environment(words: Sequence[str]) -> dict[str, Secret]:

@@ -60,9 +60,15 @@ def supported_systems() -> tuple[str, ...]:
 
 
 def with_defaults(cluster: Cluster) -> Cluster:
-    """Return the cluster with the roles' defaults filled in under each node's own variables."""
-    defaults = role_defaults()
-    nodes = tuple(replace(node, variables={**defaults, **node.variables}) for node in cluster.nodes)
+    """Return the cluster with the roles' defaults under each node's own variables, which have the roles' types."""
+    from provision.inventory.specs import as_type, read_specs, roles_folder
+
+    defaults, known = role_defaults(), read_specs(roles_folder()).options
+
+    def typed(variables: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: as_type(known[key], value) if key in known else value for key, value in variables.items()}
+
+    nodes = tuple(replace(node, variables={**defaults, **typed(node.variables)}) for node in cluster.nodes)
     return replace(cluster, nodes=nodes)
 
 

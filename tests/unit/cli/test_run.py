@@ -105,6 +105,15 @@ def test_a_host_file_without_a_lost_node_is_printed_with_exit_1(run):
     assert "left out: b: " in err
 
 
+def test_a_name_that_only_ansible_could_make_is_not_taken_literally(run, monkeypatch):
+    """The job does not look for something called `{{ ... }}`."""
+    monkeypatch.setattr(survey, "role_defaults", lambda: {"cluster_head": "{{ ansible_hostname }}"})
+    code, out, err = run(healthy(), "run", "--dry-run", "--", "true")
+
+    assert (code, out) == (125, "")
+    assert "cluster_head cannot be resolved" in err
+
+
 @pytest.mark.parametrize(
     "words",
     [
