@@ -6,13 +6,14 @@ Everything ansible-runner writes goes to a private folder that is removed afterw
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ LOCAL_ACTIONS = frozenset({
     "include_tasks", "include_vars", "meta", "pause", "set_fact", "validate_argument_spec",
 })  # fmt: skip
 """Actions that never leave the controller; they cost a node nothing and are not counted."""
+
+
+_ROLL_CALL = "Nodes that came to the end"
+"""The name of the last play. Ansible tells nothing of a node that it stops because of another one (`run_once`, a
+batch that failed as a whole); who does not answer here was stopped."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,10 @@ class _Seen:
     error: Failure | None = None
     unreachable: bool = False
     role: str | None = None
+    failed_at: int = 0
+    """The number of the event by which it failed."""
+    last: int = 0
+    """The number of its last event; handlers, which run on stopped nodes too, do not count."""
 
 
 class Collector:
@@ -63,7 +73,9 @@ class Collector:
     def __init__(self, nodes: Sequence[str], on_event: Callable[[Event], None] | None = None) -> None:
         self._seen = {name: _Seen() for name in nodes}
         self._on_event = on_event or (lambda _event: None)
-        self._task_role: dict[str, str | None] = {}
+        self._events = 0
+        self._handlers: set[str] = set()
+        self._at_the_end: set[str] = set()
         self.finished = False
         self.output: list[str] = []
 
@@ -71,10 +83,16 @@ class Collector:
         """Take one event; the return value tells ansible-runner not to write it to disk."""
         kind = str(event.get("event", ""))
         data: Mapping[str, Any] = event.get("event_data") or {}
+        if data.get("play") == _ROLL_CALL and kind != "playbook_on_stats":
+            if kind == "runner_on_ok":
+                self._at_the_end.add(str(data.get("host")))
+            return False
         if text := event.get("stdout"):
             self.output.append(str(text))
         if kind == "playbook_on_stats":
             self.finished = True
+        if kind == "playbook_on_handler_task_start":
+            self._handlers.add(str(data.get("task_uuid")))
         host = data.get("host")
         if host in self._seen and kind.startswith("runner_on_"):
             self._host_event(kind.removeprefix("runner_on_"), str(host), data)
@@ -83,6 +101,9 @@ class Collector:
     def _host_event(self, kind: str, host: str, data: Mapping[str, Any]) -> None:
         seen, role, task = self._seen[host], data.get("role"), str(data.get("task") or "")
         result: Mapping[str, Any] = data.get("res") or {}
+        self._events += 1
+        if data.get("task_uuid") not in self._handlers:
+            seen.last = self._events
         if kind == "ok":
             changed = bool(result.get("changed"))
             action = str(data.get("task_action", "")).rsplit(".", 1)[-1]
@@ -94,11 +115,13 @@ class Collector:
             self._tell(host, role, task, "skipped")
         elif kind == "failed" and not data.get("ignore_errors"):
             seen.error = self._failure(role, task, result)
+            seen.failed_at = self._events
             if role:
                 seen.roles[role] = RoleStatus.FAILED
             self._tell(host, role, task, "failed")
         elif kind == "unreachable":
             seen.unreachable = True
+            seen.failed_at = self._events
             seen.role = role
             if role:
                 seen.roles[role] = RoleStatus.FAILED
@@ -141,6 +164,25 @@ class Collector:
                 seen.error = None
                 seen.roles = {r: RoleStatus.CHANGED if s is RoleStatus.FAILED else s for r, s in seen.roles.items()}
 
+    def call_roll(self) -> None:
+        """Take for failed whoever did not come to the end, though nothing failed there: others stopped them."""
+        failures = sorted((s.failed_at, name) for name, s in self._seen.items() if s.error and s.failed_at)
+        stopped = [name for name, seen in self._seen.items() if not seen.error and name not in self._at_the_end]
+        for seen in map(self._seen.__getitem__, stopped):
+            after = [other for at, other in failures if at > seen.last] or [other for _, other in failures[-1:]]
+            self._stop(seen, after[0] if after else None)
+
+    def _stop(self, seen: _Seen, by: str | None) -> None:
+        cause = self._seen[by].error if by else None
+        if by is None or cause is None:
+            text = "Ansible stopped before it came to the end of this node's tasks, and gave no reason"
+            seen.error = Failure(None, "the end of the playbook", text, "", "The log of the run may say more.")
+            return
+        if cause.role:
+            seen.roles[cause.role] = RoleStatus.WAITING
+        remedy = f"Mend {by} and apply again, or go on without it: --limit '!{by}'."
+        seen.error = Failure(cause.role, cause.task, f"stopped when this failed on {by}: {cause.message}", "", remedy)
+
     def report(self, seconds: float) -> ApplyReport:
         """Return what is known so far as a report."""
         nodes = tuple(self._node(name, seen) for name, seen in self._seen.items())
@@ -175,12 +217,15 @@ def run_playbook(
     *,
     playbook: str = "site.yml",
     tags: Sequence[str] = (),
-    variables: Mapping[str, Any] | None = None,
     become_password: Secret | None = None,
+    environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None] | None = None,
     log: Path | None = None,
 ) -> ApplyReport:
     """Run a playbook on exactly `nodes` and report per node and role.
+
+    `environment` holds what Ansible needs to read the inventory as the operator's own Ansible does. Relative paths in
+    the inventory count from the current folder, as they do for everything else here.
 
     Raises ProvisionError when Ansible could not run at all, and Interrupted after Ctrl-C.
     """
@@ -189,10 +234,19 @@ def run_playbook(
     with tempfile.TemporaryDirectory(prefix="provision-") as private:
         limit = Path(private, "limit")
         limit.write_text("\n".join(nodes) + "\n")
+        whole = _with_roll_call(Path(private), playbooks_folder() / playbook)
         arguments = ["--limit", f"@{limit}", *(["--tags", ",".join(tags)] if tags else [])]
         arguments += ["--ask-become-pass"] if become_password else []
-        outcome = _run(private, playbook, inventory, arguments, dict(variables or {}), become_password, collector)
-    _write_log(log, collector.output)
+        outcome = _run(
+            private,
+            str(whole),
+            inventory,
+            arguments,
+            become_password,
+            collector,
+            dict(environment or {}),
+        )
+    trouble = _write_log(log, collector.output)
     if outcome.interrupted:
         raise Interrupted("interrupted; what is done stands, and the next apply finishes the rest")
     if not collector.finished:
@@ -201,7 +255,17 @@ def run_playbook(
             output="\n".join(collector.output[-15:]) or outcome.text,
             remedy="Read the lines above; `ansible-playbook` from playbooks/ shows the same with more detail.",
         )
-    return collector.report(time.monotonic() - started)
+    collector.call_roll()
+    return replace(collector.report(time.monotonic() - started), warnings=(trouble,) if trouble else ())
+
+
+def _with_roll_call(private: Path, playbook: Path) -> Path:
+    """Write a playbook that runs `playbook`, and then one task on every node that is still taking part."""
+    task = {"name": "Answer", "ansible.builtin.assert": {"that": [True], "quiet": True}, "become": False}
+    last = {"name": _ROLL_CALL, "hosts": "all", "gather_facts": False, "tags": ["always"], "tasks": [task]}
+    whole = private / "whole.yml"
+    whole.write_text(json.dumps([{"import_playbook": str(playbook.resolve())}, last]))
+    return whole
 
 
 @dataclass(frozen=True)
@@ -217,13 +281,12 @@ def _run(
     playbook: str,
     inventory: Path,
     arguments: list[str],
-    variables: dict[str, Any],
     become_password: Secret | None,
     collector: Collector,
+    environment: dict[str, str],
 ) -> _Outcome:
     import ansible_runner
 
-    folder = playbooks_folder()
     cancelled, ended = threading.Event(), threading.Event()
     result: list[Any] = []
 
@@ -238,12 +301,11 @@ def _run(
             result.append(
                 ansible_runner.run(
                     private_data_dir=private,
-                    project_dir=str(folder),
+                    project_dir=str(Path.cwd()),
                     playbook=playbook,
                     inventory=str(inventory.resolve()),
                     cmdline=_join(arguments),
-                    extravars=variables or None,
-                    envvars=_environment(folder),
+                    envvars=environment | _environment(playbooks_folder()),
                     passwords={r"^BECOME password.*:\s*?$": become_password.reveal()} if become_password else None,
                     event_handler=handle,
                     cancel_callback=cancelled.is_set,
@@ -277,6 +339,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "PATH": path,
         "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
         "ANSIBLE_FORCE_COLOR": "0",
+        "ANSIBLE_NOCOLOR": "1",  # ansible-runner gives Ansible a terminal, so that it would colour the log
         # ansible-runner switches the check off wherever this is not in the environment, whatever ansible.cfg says.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
     }
@@ -288,9 +351,18 @@ def _join(arguments: Sequence[str]) -> str:
     return shlex.join(arguments)
 
 
-def _write_log(log: Path | None, lines: Sequence[str]) -> None:
+def _write_log(log: Path | None, lines: Sequence[str]) -> str:
+    """Keep the log; what went wrong with that is returned, because the report matters more."""
     if log is None:
-        return
+        return ""
+    try:
+        _write_private(log, lines)
+    except OSError as error:
+        return f"the log of this run could not be written to {log}: {error.strerror}"
+    return ""
+
+
+def _write_private(log: Path, lines: Sequence[str]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:

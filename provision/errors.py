@@ -3,7 +3,8 @@
 ProvisionError                exit 1
 ├── UsageError                exit 2   wrong words on the command line, or a refusal
 │   └── InventoryError        exit 2   the inventory cannot be used (file and key named)
-├── ConnectionFailed          exit 1   a node cannot be reached, authenticated or trusted
+├── ConnectionFailed          exit 1   a node cannot be reached or authenticated
+│   └── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
 ├── NodeError                 exit 1   a node was reached and something there failed
 ├── LabError                  exit 1   the lab on this machine cannot do what was asked
 ├── LockedError               exit 4   somebody else holds the lock
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 __all__ = [
     "ConnectionFailed",
+    "HostNotTrusted",
     "Interrupted",
     "InventoryError",
     "LabError",
@@ -64,6 +66,10 @@ class InventoryError(UsageError):
 
 class ConnectionFailed(ProvisionError):
     """A node cannot be reached, does not let us in, or shows a host key that is not trusted."""
+
+
+class HostNotTrusted(ConnectionFailed):
+    """A node shows a host key that is not known, is another than the known one, or is revoked."""
 
 
 class NodeError(ProvisionError):

@@ -28,7 +28,10 @@ def apply(
     lab: LabOption = None,
     limit: LimitOption = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="ROLE", help="Run this role alone (may be repeated).")
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="ROLE", help="Run this role (or one step of it, ROLE_STEP) alone; may be repeated."
+        ),
     ] = None,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
@@ -50,6 +53,7 @@ def apply(
     from provision.cli.progress import ApplyProgress
     from provision.report.apply_report import as_document, as_text
 
+    roles = workflow.chosen_roles(only or ())
     password = ask_become_password(ask=ask_become_pass)
     cluster = cluster_from(inventory, lab, become_password=password)
     nodes = workflow.chosen(cluster, limit)
@@ -57,7 +61,7 @@ def apply(
     say(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
     confirm(f"Change {'this node' if len(nodes) == 1 else 'these nodes'}?", yes=yes)
     with ApplyProgress([node.name for node in nodes]) as progress:
-        report = workflow.apply(cluster, nodes, roles=only or (), become_password=password, on_event=progress.event)
+        report = workflow.apply(cluster, nodes, roles=roles, become_password=password, on_event=progress.event)
     if as_json:
         print_json(as_document(report))
     else:

@@ -24,7 +24,10 @@ def bootstrap(
         str | None, typer.Option("--image", metavar="REFERENCE", help="Training image to pull and start.")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="ROLE", help="Run this role alone (may be repeated).")
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="ROLE", help="Run this role (or one step of it, ROLE_STEP) alone; may be repeated."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of this node; default its host name.")] = None,
     yes: YesOption = False,
@@ -50,6 +53,7 @@ def bootstrap(
     from provision.inventory import load
     from provision.report.apply_report import as_document, as_text
 
+    roles = workflow.chosen_roles(only or ())
     node_name = name or socket.gethostname()
     password = ask_become_password(ask=ask_become_pass)
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
@@ -60,7 +64,7 @@ def bootstrap(
         confirm("Change this machine?", yes=yes)
         with ApplyProgress([node_name]) as progress:
             report = workflow.apply(
-                cluster, cluster.nodes, roles=only or (), become_password=password, on_event=progress.event
+                cluster, cluster.nodes, roles=roles, become_password=password, on_event=progress.event
             )
     if as_json:
         print_json(as_document(report))

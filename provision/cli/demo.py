@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -39,21 +41,63 @@ def demo(
     _show("3. Prove it.", ["verify", *lab])
     _show("4. Run an MPI job over all nodes: rank, node and an all-reduce.", ["run", *lab, "--", "provision-smoke"])
     _show("5. The host file that was used.", ["hostfile", *lab, "--launcher", "openmpi"])
-    _show("6. Apply again: nothing may change.", ["apply", *lab, "--yes"])
+    _nothing_left(_show("6. Apply again: nothing may change.", ["apply", *lab, "--yes", "--json"], capture=True))
     typer.echo(_summary(name, driver, time.monotonic() - begin))
 
 
-def _show(title: str, words: list[str]) -> None:
-    """Print one step and its command, run it, and stop the demo when it fails."""
+def _nothing_left(printed: str) -> None:
+    """Show what the second apply did, and stop when that is anything at all."""
+    from provision.model import NodeStatus
+    from provision.report.apply_report import as_text, from_document
+
+    report = from_document(json.loads(printed))
+    typer.echo(as_text(report))
+    changed = [
+        f"{node.name}: " + "; ".join(f"{role.role}: {', '.join(role.reasons)}" for role in node.roles if role.reasons)
+        for node in report.nodes
+        if node.status is not NodeStatus.UNCHANGED
+    ]
+    if changed:
+        raise ProvisionError(
+            "the second apply changed what the first one had made",
+            remedy="A role that finds something to do each time is at fault; the lines name it.",
+            output="\n".join(changed),
+        )
+
+
+def _show(title: str, words: list[str], *, capture: bool = False) -> str:
+    """Print one step and its command, run it, and stop the demo when it fails; return what was to be captured."""
     say(f"\n== {title}\n$ provision {shlex.join(words)}")
     begin = time.monotonic()
-    code = subprocess.run([sys.executable, "-m", "provision", *words], check=False).returncode
+    code, printed = _run(words, capture=capture)
     say(f"== exit {code}, {time.monotonic() - begin:.0f} s")
     if code:
+        sys.stdout.write(printed)
         raise ProvisionError(
             f"the demo stopped: `provision {shlex.join(words)}` exited {code}",
             remedy="Read what it printed above; the same command can be run again by hand.",
         )
+    return printed
+
+
+def _run(words: list[str], *, capture: bool) -> tuple[int, str]:
+    """Run one command to its end, also when it is interrupted: it has more to end than itself.
+
+    It is in a process group of its own, so that it is told of a Ctrl-C once, by us, however we were told.
+    """
+    out = subprocess.PIPE if capture else None
+    child = subprocess.Popen([sys.executable, "-m", "provision", *words], stdout=out, text=True, process_group=0)
+    interrupted = False
+    while True:
+        try:
+            printed, _ = child.communicate()
+            break
+        except KeyboardInterrupt:
+            interrupted = True
+            child.send_signal(signal.SIGINT)
+    if interrupted:
+        raise KeyboardInterrupt
+    return child.returncode, printed or ""
 
 
 def _summary(name: str, driver: str, seconds: float) -> str:

@@ -36,7 +36,7 @@ def hostfile(
     """Print the host file of a launcher, with slots as they are on the nodes now.
 
     A slot is a GPU; on a node without GPUs cluster_slots of the inventory, else a CPU. Nodes that
-    could not take ranks are left out, and stderr says why.
+    could not take ranks are left out, and stderr says why; the exit code is 1 when one of them was not reached.
 
     \b
     Examples:
@@ -48,13 +48,14 @@ def hostfile(
     if launcher not in LAUNCHERS:
         raise UsageError(f"no launcher is called {launcher!r}", remedy=f"Known are: {', '.join(LAUNCHERS)}.")
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    text, left_out = workflow.hostfile(cluster, launcher, limit)
+    text, left_out, lost = workflow.hostfile(cluster, launcher, limit)
     for name, reason in left_out:
         say(f"left out: {name}: {reason}")
     if not text:
         raise NodeError("no node can take ranks, so there is no host file", remedy="Run: provision verify")
     if as_json:
         omitted = [{"node": name, "reason": reason} for name, reason in left_out]
-        print_json({"ok": True, "launcher": launcher, "hostfile": text, "left_out": omitted})
+        print_json({"ok": not lost, "launcher": launcher, "hostfile": text, "left_out": omitted})
     else:
         typer.echo(text, nl=False)
+    raise typer.Exit(1 if lost else 0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from provision import __version__
-from provision.errors import Interrupted, ProvisionError, UsageError
+from provision.errors import Interrupted, LaunchError, ProvisionError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +42,9 @@ GROUPS = {"lab": "provision.cli.lab"}
 
 _FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K"}
 _WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l"}
+_RUN_WITH_VALUE = {"-n", "--ranks", "--sync", "--env", "-e", "--workdir", "-w"}
+_STARTING = (["run"], ["lab", "ssh"])
+"""Verbs that start a program of the user; from their first argument on, no word is ours."""
 
 HELP = """From bare GPU servers and SSH to a running multi-node training job.
 
@@ -61,7 +64,7 @@ Exit codes: 0 ok, 1 something failed, 2 usage or refused, 4 locked by another,
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one ``provision`` command and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in _before_dashes(arguments) or _wants_json(arguments)
+    as_json = _wants_json(arguments)
     try:
         words = normalise(arguments)
         command = typer.main.get_command(build_app(_verb(words)))
@@ -69,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             code = command.main(args=words, prog_name="provision", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except ProvisionError as error:
-        sys.exit(_report(error, as_json=as_json))
+        sys.exit(_exit_code(_report(error, as_json=as_json), arguments))
     except KeyboardInterrupt:
         sys.exit(_report(Interrupted("interrupted; the same command takes up what is left"), as_json=as_json))
     except BrokenPipeError:
@@ -79,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _click_exit(error, as_json=as_json)
         if code is None:
             raise
-        sys.exit(code)
+        sys.exit(_exit_code(code, arguments) if not isinstance(error, typer.Exit) else code)
 
 
 @contextmanager
@@ -159,16 +162,31 @@ def normalise(arguments: Sequence[str]) -> list[str]:
         else:
             break
     depth = 0 if not rest else 2 if rest[0] in GROUPS and len(rest) > 1 else 1
-    return _output_words([*rest[:depth], *hoisted, *rest[depth:]])
+    words = [*rest[:depth], *hoisted, *rest[depth:]]
+    own, _ = _own(words)
+    return [*_output_words(own), *words[len(own) :]]
 
 
-def _output_words(words: list[str]) -> list[str]:
-    """Replace ``-o json`` before ``--`` by ``--json``."""
+def _own(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
+    """Return the words that are ours, and the verbs among them; what follows belongs to a program that we start."""
+    verbs: list[str] = []
+    at = 0
+    while at < len(words) and words[at] != "--":
+        if words[at].startswith("-"):
+            at += 2 if words[at] in _WITH_VALUE | _RUN_WITH_VALUE | {"-o", "--output"} else 1
+            continue
+        if verbs in _STARTING:
+            break
+        verbs.append(words[at])
+        at += 1
+    return words[:at], verbs
+
+
+def _output_words(words: Sequence[str]) -> list[str]:
+    """Replace ``-o json`` by ``--json``."""
     done: list[str] = []
     items = iter(words)
     for word in items:
-        if word == "--":
-            return [*done, word, *items]
         if word == "-o":
             form = next(items, None)
             if form == "json":
@@ -180,13 +198,15 @@ def _output_words(words: list[str]) -> list[str]:
     return done
 
 
-def _before_dashes(words: Sequence[str]) -> Sequence[str]:
-    return words[: words.index("--")] if "--" in words else words
-
-
 def _wants_json(words: Sequence[str]) -> bool:
-    before = list(_before_dashes(words))
-    return any(a == "-o" and b == "json" for a, b in itertools.pairwise(before))
+    own, _ = _own(words)
+    return "--json" in own or any(a == "-o" and b == "json" for a, b in itertools.pairwise(own))
+
+
+def _exit_code(code: int, arguments: Sequence[str]) -> int:
+    """``run`` exits 2 only when its program did; our own refusal is 125."""
+    _, verbs = _own(arguments)
+    return LaunchError.exit_code if verbs == ["run"] and code == UsageError.exit_code else code
 
 
 def _verb(words: Sequence[str]) -> str | None:

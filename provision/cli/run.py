@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,12 +22,14 @@ from provision.cli.common import (
     confirm,
     say,
 )
-from provision.errors import LaunchError, UsageError
+from provision.errors import HostNotTrusted, Interrupted, LaunchError, ProvisionError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from provision.jobs import JobRequest
+    from provision.facts import NodeFacts
+    from provision.hostfiles import HostEntry
+    from provision.jobs import JobRequest, Plan
     from provision.model import Cluster, Secret
 
 __all__ = ["run"]
@@ -53,6 +57,9 @@ def run(  # noqa: PLR0917 - one parameter for each option
         str | None,
         typer.Option("--workdir", "-w", metavar="D", help="Start every rank in this folder of the container."),
     ] = None,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Go on without nodes that cannot take ranks, each named on stderr.")
+    ] = False,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
 ) -> None:
@@ -61,6 +68,9 @@ def run(  # noqa: PLR0917 - one parameter for each option
     Slots are GPUs; on a node without GPUs the variable cluster_slots, or its CPUs. Output comes live, every
     line with its rank; the exit code is the program's own, or 125 when it could not be started. Ctrl-C, or the
     end of this command by any other way, ends the job on all nodes.
+
+    A node that cannot take ranks stops the job before it starts, unless --limit leaves it out or --allow-missing
+    goes on without it. A node whose host key is not the known one always stops it.
 
     \b
     Examples:
@@ -71,25 +81,78 @@ def run(  # noqa: PLR0917 - one parameter for each option
     """
     from provision import jobs
 
-    environment = _environment(env or ())
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    request = _request(cluster, limit, tuple(command), ranks, sync, environment, workdir)
-    if dry_run:
-        sys.stdout.write(jobs.dry_run(jobs.prepare(request)))
-        return
-    if request.sync is not None:
-        for line in jobs.sync(request, lambda question: confirm(question, yes=yes)):
-            say(line)
-    plan = jobs.prepare(request)
+    with _before_the_start():
+        environment = _environment(env or ())
+        cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+        entries = _entries(cluster, limit, allow_missing=allow_missing)
+        plan = _plan(_request(cluster, entries, tuple(command), ranks, sync, environment, workdir), dry_run, yes)
+        if dry_run:
+            sys.stdout.write(jobs.dry_run(plan))
+            return
     raise typer.Exit(jobs.run(plan, _write))
 
 
 run.typer_settings = {"context_settings": {"allow_interspersed_args": False}}  # type: ignore[attr-defined]
 
 
+@contextmanager
+def _before_the_start() -> Iterator[None]:
+    """Make every failure one of the start: scripts tell by 125 that the program never ran."""
+    try:
+        yield
+    except (LaunchError, Interrupted):
+        raise
+    except ProvisionError as error:
+        raise LaunchError(error.message, node=error.node, remedy=error.remedy, output=error.output) from error
+
+
+def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:
+    from provision import jobs
+
+    if request.sync is not None and not dry_run:
+        for line in jobs.sync(request, lambda question: confirm(question, yes=yes)):
+            say(line)
+    return jobs.prepare(request)
+
+
+def _entries(cluster: Cluster, limit: str | None, *, allow_missing: bool) -> list[HostEntry]:
+    """Return the nodes that get ranks; LaunchError when one that was asked for cannot, unless that is allowed."""
+    from provision import workflow
+
+    full = workflow.with_defaults(cluster)
+    found = workflow.probe(workflow.chosen(full, limit), names=[node.name for node in full.nodes])
+    entries, left_out = workflow.host_entries(full, found)
+    distrusted = [(name, why) for name, why in left_out if isinstance(found[name], HostNotTrusted)]
+    if distrusted or (left_out and not allow_missing):
+        raise _missing(distrusted or left_out, found)
+    for name, reason in left_out:
+        say(f"left out: {name}: {reason}")
+    if not entries:
+        raise LaunchError(
+            "no node can take ranks",
+            remedy="`provision verify` says what each node lacks; `provision apply` mends it",
+            output="\n".join(f"{name}: {reason}" for name, reason in left_out),
+        )
+    return entries
+
+
+def _missing(left_out: list[tuple[str, str]], found: Mapping[str, NodeFacts | ProvisionError]) -> LaunchError:
+    """Name every node that was asked for and cannot take ranks, and what to do about the first."""
+    name, reason = left_out[0]
+    error = found[name]
+    known = error.remedy if isinstance(error, ProvisionError) else None
+    remedy = known or f"`provision verify --limit {name}` says what it lacks; `provision apply --limit {name}` mends it"
+    if not any(isinstance(found[node], HostNotTrusted) for node, _ in left_out):
+        remedy += "; or go on without it: --allow-missing, or --limit with the others"
+    if len(left_out) == 1:
+        return LaunchError(reason, node=name, remedy=remedy)
+    lines = "\n".join(f"  {node}: {why}" for node, why in left_out)
+    return LaunchError(f"{len(left_out)} of {len(found)} nodes cannot take ranks:\n{lines}", remedy=remedy)
+
+
 def _request(
     cluster: Cluster,
-    limit: str | None,
+    entries: list[HostEntry],
     command: tuple[str, ...],
     ranks: int | None,
     sync: Path | None,
@@ -100,21 +163,12 @@ def _request(
     from provision.jobs import JobRequest, new_job_id
 
     full = workflow.with_defaults(cluster)
-    nodes = workflow.chosen(full, limit)
-    entries, left_out = workflow.host_entries(full, workflow.probe(nodes, names=[node.name for node in full.nodes]))
-    for name, reason in left_out:
-        say(f"left out: {name}: {reason}")
-    if not entries:
-        reasons = "\n".join(f"{name}: {reason}" for name, reason in left_out)
-        raise LaunchError(
-            "no node can take ranks",
-            remedy="`provision verify` says what each node lacks; `provision apply` mends it",
-            output=reasons,
-        )
     names = [entry.name for entry in entries]
     variables = {node.name: node.variables for node in full.nodes}
     wanted = str(variables[names[0]].get("cluster_head") or names[0])
     head = wanted if wanted in names else names[0]
+    for name in names:
+        _refuse_templates(name, variables[name])
     return JobRequest(
         command=command,
         entries=tuple(entries),
@@ -128,6 +182,19 @@ def _request(
         environment=environment,
         job=new_job_id(),
     )
+
+
+def _refuse_templates(name: str, variables: Mapping[str, object]) -> None:
+    """A name that only Ansible could make, on the node, would be taken literally."""
+    from provision.facts import plain
+
+    for key in ("training_container_name", "cluster_data_networks", "cluster_head"):
+        if not plain(variables.get(key)):
+            raise LaunchError(
+                f"{key} cannot be resolved without Ansible: {variables[key]}",
+                node=name,
+                remedy="Write it so that it needs no facts of the node.",
+            )
 
 
 def _environment(words: Sequence[str]) -> dict[str, Secret]:

@@ -13,18 +13,11 @@ def exec_argv(
     *,
     stdin: bool = False,
     environment: Mapping[str, str] | None = None,
-    environment_names: Sequence[str] = (),
 ) -> list[str]:
-    """Run `argv` in a running container.
-
-    `environment` is visible to everybody on the node. The values of `environment_names` are not: docker takes
-    them from its own environment.
-    """
+    """Run `argv` in a running container; `environment` is visible to everybody on the node."""
     words = ["docker", "exec"]
     if stdin:
         words.append("-i")
     for name, value in (environment or {}).items():
         words += ["-e", f"{name}={value}"]
-    for name in environment_names:
-        words += ["-e", name]
     return [*words, container, *argv]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from provision.commands.ssh import SshProblem, SudoProblem, explain_sudo
 from provision.connectors.known_hosts import KnownKey, fingerprint
-from provision.errors import ConnectionFailed
+from provision.errors import ConnectionFailed, HostNotTrusted
 
 __all__ = [
     "broke",
@@ -56,10 +56,10 @@ def no_answer(node: str, host: str, port: int, seconds: float = 10) -> Connectio
     )
 
 
-def unknown_key(node: str, name: str, files: Sequence[str], *, key_type: str = "", shown: str = "") -> ConnectionFailed:
+def unknown_key(node: str, name: str, files: Sequence[str], *, key_type: str = "", shown: str = "") -> HostNotTrusted:
     """The host shows a key and we know none for it."""
     what = f" ({key_type} {shown})".replace("( ", "(").replace(" )", ")") if key_type or shown else ""
-    return ConnectionFailed(
+    return HostNotTrusted(
         f"the host key of {name} is not known{what}: none of {_listed(files)} has an entry for it",
         node=node,
         remedy=f"compare the fingerprint with the one on the node's console, then add the key to {_first(files)}"
@@ -67,10 +67,10 @@ def unknown_key(node: str, name: str, files: Sequence[str], *, key_type: str = "
     )
 
 
-def changed_key(node: str, name: str, *, shown: str, known: Sequence[KnownKey]) -> ConnectionFailed:
+def changed_key(node: str, name: str, *, shown: str, known: Sequence[KnownKey]) -> HostNotTrusted:
     """The host shows another key than the one on record: another machine, a new installation, or an attack."""
     recorded = ", ".join(f"{key.type} {fingerprint(key.blob)} ({key.where})" for key in known)
-    return ConnectionFailed(
+    return HostNotTrusted(
         f"the host key of {name} has CHANGED: it shows {shown}, but known is {recorded}",
         node=node,
         remedy="either the node was installed anew or another machine answers in its place; if you know that it was"
@@ -134,7 +134,7 @@ def from_openssh(
 ) -> ConnectionFailed:
     """The same sentences, from what the ``ssh`` program said."""
     name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - SSH's port
-    plain = {
+    plain: dict[str, Callable[[], ConnectionFailed]] = {
         "resolve": lambda: unresolvable(node, host),
         "refused": lambda: from_oserror(node, host, port, ConnectionRefusedError()),
         "timeout": lambda: no_answer(node, host, port),

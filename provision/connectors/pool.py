@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,8 +13,9 @@ from provision.connectors import known_hosts
 from provision.connectors.base import Connector
 from provision.connectors.local import LocalConnector
 from provision.connectors.openssh import OpenSshConnector
-from provision.errors import ConnectionFailed, ProvisionError
+from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.model import Connection, Node
+from provision.threads import outcomes
 
 __all__ = ["connect", "each"]
 
@@ -44,14 +44,12 @@ def each(
 
     What goes wrong on one node is that node's value, and stops no other.
     """
-    if not nodes:
-        return {}
-    pool = ThreadPoolExecutor(max_workers=min(limit, len(nodes)), thread_name_prefix="node")
-    try:
-        futures = {node.name: pool.submit(_one, node, function) for node in nodes}
-        return {name: future.result() for name, future in futures.items()}
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    results: dict[str, T | ProvisionError] = {}
+    for node, outcome in zip(nodes, outcomes(lambda node: _one(node, function), nodes, limit=limit), strict=True):
+        if isinstance(outcome, Exception) and not isinstance(outcome, ProvisionError):
+            raise outcome
+        results[node.name] = outcome
+    return results
 
 
 def _one(node: Node, function: Callable[[Connector], T]) -> T | ProvisionError:
@@ -64,6 +62,9 @@ def _one(node: Node, function: Callable[[Connector], T]) -> T | ProvisionError:
     except ProvisionError as error:
         error.node = error.node or node.name
         return error
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return NodeError(f"this machine could not do its part: {what}", node=node.name)
 
 
 def _settings(node: str, connection: Connection) -> SshSettings:

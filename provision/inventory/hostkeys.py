@@ -9,7 +9,6 @@ import pwd
 import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +16,7 @@ from typing import TypeVar
 from provision.commands.ssh import parse_settings, settings_argv
 from provision.errors import ProvisionError, UsageError
 from provision.model import Connection
+from provision.threads import outcomes
 
 __all__ = ["HostKey", "Target", "in_parallel", "known_keys", "line_for", "preferred", "scan", "target_of"]
 
@@ -145,15 +145,12 @@ def line_for(target: Target, key: HostKey) -> str:
 
 def in_parallel(function: Callable[[In], Out], items: Sequence[In]) -> list[Out | ProvisionError]:
     """Apply `function` to all items at once; an item's ProvisionError is its result."""
-
-    def guarded(item: In) -> Out | ProvisionError:
-        try:
-            return function(item)
-        except ProvisionError as error:
-            return error
-
-    with ThreadPoolExecutor(max_workers=_WIDTH) as pool:
-        return list(pool.map(guarded, items))
+    results: list[Out | ProvisionError] = []
+    for outcome in outcomes(function, items, limit=_WIDTH):
+        if isinstance(outcome, Exception) and not isinstance(outcome, ProvisionError):
+            raise outcome
+        results.append(outcome)
+    return results
 
 
 def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from provision.inventory.listing import NODE_GROUP, Listing, list_inventory
 from provision.inventory.problems import worded
 from provision.inventory.sources import SourceIndex, shown, variable_files
 from provision.inventory.specs import read_specs, roles_folder
-from provision.inventory.templates import has_template, is_vault, rendered
+from provision.inventory.templates import READ_KEYS, has_template, is_vault, rendered
 from provision.inventory.validate import cluster_problems, doubtful_names, variable_problems
 from provision.model import Cluster, Node, Secret
 
@@ -43,8 +43,9 @@ def load(path: Path, *, become_password: Secret | None = None, roles: Path | Non
     if problems:
         raise _refusal(path, worded(problems, listing, sources), listing.warnings)
     doubts = worded(doubtful_names(listing, specs), listing, sources)
+    read = rendered(path, listing, READ_KEYS, all_needed=False)
     nodes = tuple(
-        Node(name, connections[name], _hidden(listing.hosts[name]), listing.groups_of.get(name, ()))
+        Node(name, connections[name], _hidden({**listing.hosts[name], **read[name]}), listing.groups_of.get(name, ()))
         for name in listing.nodes
     )
     return Cluster(

@@ -12,7 +12,7 @@ import yaml
 
 from provision.errors import ProvisionError
 
-__all__ = ["Option", "Specs", "read_specs", "roles_folder"]
+__all__ = ["Option", "Specs", "as_type", "read_specs", "roles_folder"]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -71,6 +71,20 @@ def read_specs(roles: Path) -> Specs:
         for name, raw in (main.get("options") or {}).items():
             options[str(name)] = _option(str(name), role, raw or {})
     return Specs(options, tuple(names))
+
+
+def as_type(option: Option, value: Any) -> Any:
+    """Return `value` as the roles take it: INI files and templates give text where a number or a truth is meant."""
+    if option.type == "int" and isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        return int(value)
+    if option.type == "bool" and not isinstance(value, bool) and isinstance(value, str | int):
+        return _TRUTH.get(str(value).strip().lower(), value)
+    return value
+
+
+_TRUTH = dict.fromkeys(("true", "yes", "on", "1", "y", "t"), True) | dict.fromkeys(
+    ("false", "no", "off", "0", "n", "f"), False
+)
 
 
 def _option(name: str, role: str, raw: Mapping[str, Any]) -> Option:

@@ -12,7 +12,21 @@ from typing import Any
 from provision.errors import InventoryError
 from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environment, ansible_program
 
-__all__ = ["has_template", "is_vault", "rendered"]
+__all__ = ["READ_KEYS", "has_template", "is_vault", "rendered"]
+
+READ_KEYS = (
+    "cluster_data_address",
+    "cluster_data_networks",
+    "cluster_head",
+    "cluster_slots",
+    "container_ssh_port",
+    "docker_engine_data_root",
+    "training_container_name",
+    "training_container_profile",
+    "training_image_digest",
+    "training_image_reference",
+)
+"""Variables of roles by which we judge nodes and start jobs: we need their values as the roles do. No secrets."""
 
 _SIMPLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _DEPTH = 8
@@ -34,11 +48,14 @@ def is_vault(value: Any) -> bool:
     return isinstance(value, Mapping) and "__ansible_vault" in value
 
 
-def rendered(path: Path, listing: Listing, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+def rendered(
+    path: Path, listing: Listing, keys: Sequence[str], *, all_needed: bool = True
+) -> dict[str, dict[str, Any]]:
     """Return for each node those of `keys` that it has, ready to use.
 
     ``{{ name }}`` of a plain variable, of inventory_dir or inventory_hostname is filled in here. When anything else is
-    left, one run of Ansible's own debug module, which connects nowhere, gives all values.
+    left, one run of Ansible's own debug module, which connects nowhere, gives all values. Where it cannot, because a
+    value is made of a node's facts, that is an error; unless `all_needed`, the value then stays as it is written.
     """
     values: dict[str, dict[str, Any]] = {}
     for name in listing.nodes:
@@ -51,7 +68,13 @@ def rendered(path: Path, listing: Listing, keys: Sequence[str]) -> dict[str, dic
     left = sorted({key for found in values.values() for key, value in found.items() if has_template(value)})
     if left:
         hosts = [name for name, found in values.items() if any(has_template(v) for v in found.values())]
-        for name, exact in _ask_ansible(path, hosts, left).items():
+        try:
+            answers = _ask_ansible(path, hosts, left)
+        except InventoryError:
+            if all_needed:
+                raise
+            answers = {}
+        for name, exact in answers.items():
             values[name].update({key: value for key, value in exact.items() if key in values[name]})
     return values
 
@@ -65,6 +88,8 @@ def _inventory_folder(path: Path) -> Path | None:
 
 
 def _fill(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_fill(part, names) for part in value]
     for _ in range(_DEPTH):
         if not isinstance(value, str) or "{{" not in value:
             return value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +27,9 @@ __all__ = ["Plan", "dry_run", "prepare", "run"]
 _SIGNALLED = 128
 _USR_BIN = ("/usr/bin/mpirun", "/usr/local/bin/mpirun", "/bin/mpirun")
 
-_LAUNCHER = """cat >"$1" && file=$1 && shift || exit 125
-"$@" </dev/null
+_LAUNCHER = """variables=$(head -c "$1") && shift || exit 125
+cat >"$1" && file=$1 && shift || exit 125
+(eval "$variables" && exec "$@") </dev/null
 code=$?
 rm -f "$file"
 exit $code"""
@@ -75,28 +78,36 @@ def run(plan: Plan, write: Write) -> int:
     ends it instead.
     """
     request = plan.request
-    head = connect(request.nodes[request.head])
+    with _starting():
+        head = connect(request.nodes[request.head])
     try:
-        check_logins(head, request, _others(plan))
-        session = Session(head, _spec(plan))
+        with _starting():
+            check_logins(head, request, _others(plan))
+            session = Session(head, _spec(plan))
         try:
-            ending = _follow(session, plan.version, write)
-        except ProvisionError:
-            _end_everywhere(plan)
-            raise
+            interrupted = _follow(session, plan.version, write)
+        except ProvisionError as error:
+            raise _with_remains(error, _end_everywhere(plan)) from error
         finally:
             session.close()
-    except ConnectionFailed as error:
-        if "lost" in error.message:
-            raise
-        raise LaunchError(error.message, node=error.node, remedy=error.remedy, output=error.output) from error
     finally:
         head.close()
-    return _exit_code(ending)
+    return _exit_code(session.ending, interrupted=interrupted)
 
 
-def _follow(session: Session, version: int, write: Write) -> Ending:
-    """Pass the output on until the job has ended."""
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """What fails now fails before the job has begun."""
+    try:
+        yield
+    except LaunchError:
+        raise
+    except ProvisionError as error:
+        raise LaunchError(error.message, node=error.node, remedy=error.remedy, output=error.output) from error
+
+
+def _follow(session: Session, version: int, write: Write) -> bool:
+    """Pass the output on until the job has ended; return whether we were told to end it."""
     lines = {name: RankLines(name, version) for name in ("stdout", "stderr")}
     with _signals(session) as caught:
         for stream, data in session.frames():
@@ -105,11 +116,7 @@ def _follow(session: Session, version: int, write: Write) -> Ending:
         for reader in lines.values():
             for name, line in reader.end():
                 write(name, line)
-    if caught:
-        raise Interrupted("interrupted; the job was ended on all its nodes")
-    if session.ending is None:
-        raise LaunchError("the job ended without saying how")
-    return session.ending
+    return bool(caught)
 
 
 @contextlib.contextmanager
@@ -134,14 +141,20 @@ def _signals(session: Session) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _exit_code(ending: Ending) -> int:
+def _exit_code(ending: Ending | None, *, interrupted: bool) -> int:
+    if ending is None:
+        raise LaunchError("the job ended without saying how")
     if ending.left:
         said = "\n".join(f"{name}: {text}" for name, text in ending.left.items())
-        raise ProvisionError(
-            f"the job is over, but something of it is left on {', '.join(ending.left)}",
+        where = ", ".join(ending.left)
+        kind = Interrupted if interrupted else ProvisionError
+        raise kind(
+            f"{'interrupted' if interrupted else 'the job is over'}, but something of it is left on {where}",
             remedy="look at these processes on the node",
             output=said,
         )
+    if interrupted:
+        raise Interrupted("interrupted; the job was ended on all its nodes")
     if ending.reason is not None or ending.code is None:
         raise ConnectionFailed(f"the connection to the job was lost ({ending.reason}); the job was ended")
     return ending.code if ending.code >= 0 else _SIGNALLED - ending.code
@@ -179,18 +192,16 @@ def _spec(plan: Plan) -> dict[str, Any]:
     request = plan.request
     container = request.container(request.head)
     hostfile = f"/tmp/provision-{request.job}.hostfile"  # noqa: S108
+    exports = _exports(request)
     visible = {"PROVISION_JOB": request.job, "PROVISION_NODE": request.head}
-    launcher = ["sh", "-c", _LAUNCHER, "sh", hostfile, *plan.argv]
+    launcher = ["sh", "-c", _LAUNCHER, "sh", str(len(os.fsencode(exports))), hostfile, *plan.argv]
     reach = ["ssh", "-F", "/etc/provision/ssh/ssh_config", "-o", "ConnectTimeout=5", "@NODE@", "sh"]
     return {
         "id": request.job,
         "head": request.head,
         "others": _others(plan),
-        "argv": exec_argv(
-            container, launcher, stdin=True, environment=visible, environment_names=tuple(request.environment)
-        ),
-        "environment": {name: value.reveal() for name, value in request.environment.items()},
-        "hostfile": plan.hostfile,
+        "argv": exec_argv(container, launcher, stdin=True, environment=visible),
+        "input": exports + plan.hostfile,
         "reap": _file("reap.sh"),
         "reach": exec_argv(container, reach, stdin=True),
         "sweep": _file("sweep.sh"),
@@ -199,12 +210,37 @@ def _spec(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _exports(request: JobRequest) -> str:
+    """Shell lines that set the ranks' variables; they travel on standard input, so no process list shows them."""
+    return "".join(f"export {name}={shlex.quote(value.reveal())}\n" for name, value in request.environment.items())
+
+
 def _file(name: str) -> str:
     return (FILES / name).read_text(encoding="utf-8")
 
 
-def _end_everywhere(plan: Plan) -> Mapping[str, object]:
-    """When the supervisor is lost: end what can be reached of the job through our own connections."""
+def _end_everywhere(plan: Plan) -> dict[str, str]:
+    """When the supervisor is lost: end what can be reached of the job through our own connections.
+
+    Returns the nodes on which something of the job may be left, with what is known about it.
+    """
     script = f"job={plan.request.job}; grace=3; term=1; linger=1\n{_file('reap.sh')}"
     nodes = [plan.request.nodes[name] for name in dict.fromkeys((plan.request.head, *plan.used))]
-    return each(nodes, lambda connector: connector.run(script, timeout=30))
+    outcomes = each(nodes, lambda connector: connector.run(script, timeout=30))
+    left: dict[str, str] = {}
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, ProvisionError):
+            left[name] = outcome.message
+        elif not outcome.ok:
+            left[name] = outcome.last_lines() or f"exit {outcome.exit_code}"
+    return left
+
+
+def _with_remains(error: ProvisionError, left: Mapping[str, str]) -> ProvisionError:
+    """Add to an error where the job may still run."""
+    if left:
+        said = (f"{name}: {text}" for name, text in left.items())
+        error.output = "\n".join(filter(None, [error.output.strip(), *said]))
+        again = f"something of the job may be left on {', '.join(left)}: look there for its processes"
+        error.remedy = f"{again}; {error.remedy}" if error.remedy else again
+    return error

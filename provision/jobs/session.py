@@ -24,9 +24,10 @@ _ANSWER_SECONDS = 45.0
 
 FILES = Path(__file__).parent / "files"
 
+# Isolated (-I): else a file such as json.py in the login user's home would be imported, as root.
 _LOADER = """
 command -v python3 >/dev/null 2>&1 || {{ echo "there is no python3 on this node" >&2; exit 127; }}
-exec python3 -c '
+exec python3 -I -c '
 import os
 code = b""
 while len(code) < {length}:

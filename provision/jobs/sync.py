@@ -62,7 +62,7 @@ def sync(request: JobRequest, confirm: Callable[[str], None]) -> list[str]:
     """
     folder = cast("Path", request.sync)
     check_target(folder)
-    wanted, passed_over = manifest(folder)
+    wanted, passed_over = _manifest(folder)
     names = list(dict.fromkeys((request.head, *(entry.name for entry in request.entries))))
     nodes = [request.nodes[name] for name in names]
     found = _good(each(nodes, lambda connector: _look(connector, request.container(connector.name), folder)))
@@ -93,6 +93,21 @@ def check_target(folder: Path) -> None:
         raise UsageError("--sync: the folder's name holds a line break")
 
 
+def _manifest(folder: Path) -> tuple[Manifest, list[str]]:
+    try:
+        return manifest(folder)
+    except FileNotFoundError as error:
+        raise LaunchError(
+            f"--sync {folder}: {error.filename} went away while it was read",
+            remedy="does something still write there? Run it again",
+        ) from error
+    except OSError as error:
+        raise LaunchError(
+            f"--sync {folder}: {error.filename} cannot be read: {error.strerror}",
+            remedy="make it readable, or keep it outside the folder",
+        ) from error
+
+
 def manifest(folder: Path) -> tuple[Manifest, list[str]]:
     """Return what `folder` holds, and the paths that are neither file, folder nor link."""
     entries: Manifest = {}
@@ -113,11 +128,16 @@ def manifest(folder: Path) -> tuple[Manifest, list[str]]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):
+    for root, folders, files in os.walk(folder, onerror=_fail):
         folders.sort()
         for name in sorted([*folders, *files]):
             if Path(root) != folder or name != MARK:
                 yield Path(root, name)
+
+
+def _fail(error: OSError) -> None:
+    """A folder that cannot be listed is not an empty one."""
+    raise error
 
 
 def _sha256(path: Path) -> str:
@@ -209,8 +229,16 @@ def _bring(connector: Connector, container: str, folder: Path, wanted: Manifest,
         exec_argv(container, ["sh", "-c", _script("sync-unpack.sh"), "sh", str(folder), str(len(removed))], stdin=True)
     )
     process = connector.start(script)
-    process.write(removed)
-    _send(process, folder, wanted, change.copy)
+    try:
+        process.write(removed)
+        _send(process, folder, wanted, change.copy)
+    except OSError as error:
+        process.close()
+        raise LaunchError(
+            f"{folder} changed while it was copied: {error.filename or ''} {error.strerror or error}",
+            node=connector.name,
+            remedy="does something still write there? Run it again",
+        ) from error
     process.close_stdin()
     _finish(process, connector.name, f"{folder} could not be copied into the container {container}")
     left = compare(wanted, _look(connector, container, folder))

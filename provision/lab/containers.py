@@ -10,7 +10,6 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from provision.lab.container_image import ensure_image
 from provision.lab.container_plan import Plan, choose_block, labels_of, load_plan, node_names, route_networks, save_plan
 from provision.lab.engine_process import engine_of, release_engine, require_engine
 from provision.lab.paths import cache_folder
+from provision.threads import outcomes
 
 __all__ = ["ContainerDriver"]
 
@@ -45,9 +45,9 @@ class ContainerDriver:
         for index, name in enumerate(names):
             site.make_node(spec, index, name, progress)
         progress.step(f"waiting for SSH on {', '.join(names)}")
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            for waiting in [pool.submit(site.wait, index, name) for index, name in enumerate(names)]:
-                waiting.result()
+        waited = outcomes(lambda numbered: site.wait(*numbered), list(enumerate(names)), limit=8)
+        for error in filter(None, waited):
+            raise error
         return self.nodes(spec, folder)
 
     def nodes(self, spec: LabSpec, folder: Path) -> list[LabNode]:

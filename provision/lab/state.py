@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pwd
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
-from provision.errors import LabError, LockedError, UsageError
+from provision.errors import LabError, UsageError
 from provision.lab.access import write_private
 from provision.lab.base import DriverName, LabSpec
 from provision.lab.paths import labs_folder, private_folder
+from provision.locks import held
 
 __all__ = ["check_name", "known_labs", "lab_folder", "load_spec", "locked", "save_spec"]
 
@@ -79,48 +75,5 @@ def locked(name: str, purpose: str) -> Iterator[None]:
     Raises:
         LockedError: another process holds it; the message says which, since when and for what.
     """
-    path = private_folder(labs_folder()) / f".{check_name(name)}.lock"
-    file = _take(path, name)
-    try:
-        file.seek(0)
-        file.truncate()
-        json.dump({"pid": os.getpid(), "user": _user(), "since": int(time.time()), "purpose": purpose}, file)
-        file.flush()
+    with held(private_folder(labs_folder()) / f".{check_name(name)}.lock", f"lab {name}", purpose):
         yield
-    finally:
-        path.unlink(missing_ok=True)
-        file.close()
-
-
-def _take(path: Path, name: str) -> IO[str]:
-    """Lock the file that is at `path` now, not one that its last holder removed meanwhile."""
-    while True:
-        file = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _holder(path)
-            file.close()
-            raise LockedError(f"lab {name} is in use: {holder}", remedy="Wait until it has ended.") from None
-        try:
-            if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                return file
-        except FileNotFoundError:
-            pass
-        file.close()
-
-
-def _holder(path: Path) -> str:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
-        return f"process {found['pid']} of {found['user']}, since {since}, for `{found['purpose']}`"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process has just begun"
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from provision.lab.vm_image import Image, ensure_image, need_programs
 from provision.lab.vm_plan import Plan, load_plan, make_plan, save_plan
 from provision.lab.vm_qemu import Machine, MachineSettings, is_running, kill, set_link, start
 from provision.lab.vm_recipe import recipe_for
+from provision.threads import outcomes
 
 __all__ = ["HOST_ADDRESS", "VmDriver"]
 
@@ -257,11 +257,8 @@ def _boot_id(folder: Path, node: LabNode) -> str:
 
 def _in_parallel(function: Callable[[Machine], None], machines: Sequence[Machine]) -> None:
     """Call `function` for all machines at once; every one is waited for, then the first error is raised."""
-    if not machines:
-        return
-    with ThreadPoolExecutor(max_workers=len(machines)) as pool:
-        futures = [pool.submit(function, machine) for machine in machines]
-    errors = [error for future in futures if (error := future.exception()) is not None]
+    found = outcomes(function, machines, limit=len(machines))
+    errors = [error for error in found if error is not None]
     for error in errors:
         if not isinstance(error, ProvisionError):
             raise error

@@ -65,6 +65,8 @@ class ApplyReport:
     seconds: float
     tasks: int = 0
     """Remote tasks per node that ran, the largest over all nodes."""
+    warnings: tuple[str, ...] = ()
+    """What went wrong beside the nodes, and does not make them less as wanted."""
 
     @property
     def ok(self) -> bool:

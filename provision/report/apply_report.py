@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from provision.model import ApplyReport, NodeReport, NodeStatus, RoleStatus
+from provision.model import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
 
-__all__ = ["as_document", "as_text"]
+__all__ = ["as_document", "as_text", "from_document"]
 
 
 def as_document(report: ApplyReport) -> dict[str, Any]:
@@ -16,6 +17,7 @@ def as_document(report: ApplyReport) -> dict[str, Any]:
         "seconds": report.seconds,
         "nodes": [_node_document(node) for node in report.nodes],
         "remote_tasks": report.tasks,
+        "warnings": list(report.warnings),
     }
 
 
@@ -37,6 +39,24 @@ def _node_document(node: NodeReport) -> dict[str, Any]:
     }
 
 
+def from_document(document: Mapping[str, Any]) -> ApplyReport:
+    """Return the report that ``apply --json`` printed."""
+    return ApplyReport(
+        tuple(
+            NodeReport(
+                node["name"],
+                NodeStatus(node["status"]),
+                tuple(RoleReport(r["role"], RoleStatus(r["status"]), tuple(r["reasons"])) for r in node["roles"]),
+                Failure(**node["error"]) if node["error"] else None,
+            )
+            for node in document["nodes"]
+        ),
+        document["seconds"],
+        document["remote_tasks"],
+        tuple(document["warnings"]),
+    )
+
+
 def as_text(report: ApplyReport) -> str:
     """Return the summary for a person: a line per node, then every failure in full."""
     width = max((len(node.name) for node in report.nodes), default=4)
@@ -45,6 +65,7 @@ def as_text(report: ApplyReport) -> str:
         if node.error:
             lines += ["", *_failure(node)]
     good = sum(node.status in (NodeStatus.CHANGED, NodeStatus.UNCHANGED) for node in report.nodes)
+    lines += [f"warning: {text}" for text in report.warnings]
     lines += ["", f"{good} of {len(report.nodes)} nodes are as wanted ({report.seconds:.0f} s)."]
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ Nothing here parses a command line or prints; progress goes to the callbacks tha
 from __future__ import annotations
 
 from provision.workflow.bundle import known_secrets, support_bundle
-from provision.workflow.converge import apply, local_inventory, log_folder, unreachable
+from provision.workflow.converge import apply, chosen_roles, local_inventory, log_folder, unreachable
 from provision.workflow.survey import (
     Survey,
     chosen,
@@ -24,6 +24,7 @@ __all__ = [
     "Survey",
     "apply",
     "chosen",
+    "chosen_roles",
     "host_entries",
     "hostfile",
     "known_secrets",

@@ -29,7 +29,7 @@ def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> 
     if not target.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {target.absolute().parent}", remedy="Give another place with --output.")
     survey = verify(cluster, limit)
-    logs = sorted(log_folder().glob("*.log"))[-_LOGS:]
+    logs = sorted(log_folder(cluster).glob("*.log"))[-_LOGS:]
     files = bundle_files(
         survey.facts,
         survey.verification,

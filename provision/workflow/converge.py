@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
+import hashlib
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.errors import NodeError, ProvisionError
+from provision.errors import NodeError, ProvisionError, UsageError
+from provision.facts import RawOutput, Unknown
+from provision.facts.system import SystemFact
+from provision.locks import held
 from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeStatus, Secret
 
 if TYPE_CHECKING:
     from provision.connectors.base import Connector
     from provision.engine import Event
 
-__all__ = ["apply", "local_inventory", "log_folder", "unreachable"]
+__all__ = ["apply", "chosen_roles", "local_inventory", "log_folder", "unreachable"]
 
 
 def apply(
@@ -31,37 +39,94 @@ def apply(
 
     Nodes that cannot be reached are found first, in one SSH session each, and reported with the exact reason;
     they never hold up or stop the others.
+
+    Raises:
+        LockedError: an apply of this inventory is under way; the message says whose.
     """
+    with _alone(cluster) as warnings:
+        report = _apply(cluster, nodes, roles, become_password, on_event)
+        return replace(report, warnings=(*warnings, *report.warnings))
+
+
+def _apply(
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    roles: Sequence[str],
+    become_password: Secret | None,
+    on_event: Callable[[Event], None] | None,
+) -> ApplyReport:
     from provision import engine
+    from provision.inventory.settings import reading_environment
 
     started = time.monotonic()
     lost = unreachable(nodes)
-    for name in lost:
+    for name, error in lost.items():
         if on_event:
-            on_event(engine.Event(name, None, "connect", "unreachable"))
+            on_event(engine.Event(name, None, "connect", _lost_status(error).value))
     reached = [node.name for node in nodes if node.name not in lost]
     done: dict[str, NodeReport] = {}
     tasks = 0
+    warnings: tuple[str, ...] = ()
     if reached:
         report = engine.run_playbook(
             cluster.inventory,
             reached,
             tags=roles,
             become_password=become_password,
+            environment=reading_environment(),
             on_event=on_event,
-            log=log_folder() / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log",
+            log=log_folder(cluster) / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log",
         )
         done = {node.name: node for node in report.nodes}
-        tasks = report.tasks
+        tasks, warnings = report.tasks, report.warnings
     reports = tuple(done.get(node.name) or _lost_report(node.name, lost[node.name]) for node in nodes)
-    return ApplyReport(reports, round(time.monotonic() - started, 1), tasks)
+    return ApplyReport(reports, round(time.monotonic() - started, 1), tasks, warnings)
+
+
+def chosen_roles(words: Sequence[str]) -> tuple[str, ...]:
+    """Return what ``--only`` names: roles, or single steps of them such as ``docker_engine_service``.
+
+    Raises:
+        UsageError: no role and no step is called so; Ansible would do nothing and be content.
+    """
+    named = tuple(part.strip() for word in words for part in word.split(",") if part.strip())
+    known = _roles_and_steps()
+    for name in named:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            roles = ", ".join(role for role, steps in known.items() if steps)
+            raise UsageError(
+                f"--only {name}: no role is called so" + (f"; did you mean {close[0]}?" if close else ""),
+                remedy=f"The roles are {roles}.",
+            )
+    if words and not named:
+        raise UsageError("--only names no role", remedy="Name one, or leave --only out.")
+    return named
+
+
+def _roles_and_steps() -> dict[str, bool]:
+    """Return every name that ``--only`` takes, and whether it is that of a role."""
+    import yaml
+
+    from provision.inventory.specs import roles_folder
+
+    known: dict[str, bool] = {}
+    for file in sorted(roles_folder().glob("*/tasks/main.yml")):
+        role = file.parent.parent.name
+        known[role] = True
+        for task in yaml.safe_load(file.read_text(encoding="utf-8")) or ():
+            known |= {tag: False for tag in task.get("tags", ()) if tag.startswith(f"{role}_")}
+    return known
 
 
 def unreachable(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
-    """Return the nodes on which not even ``true`` can be run as root, with the reason."""
+    """Return the nodes that cannot be worked on, with the reason: no login, not root, no Python, unsupported system."""
     from provision.connectors import each
+    from provision.workflow.survey import supported_systems
 
-    outcomes = each(nodes, _knock)
+    supported = supported_systems()
+    own_python = {node.name for node in nodes if node.variables.get("ansible_python_interpreter")}
+    outcomes = each(nodes, lambda c: _knock(c, supported, python_needed=c.name not in own_python))
     return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, ProvisionError)}
 
 
@@ -78,14 +143,49 @@ def local_inventory(name: str, image: str | None) -> str:
     return json.dumps({"gpu_nodes": {"hosts": {name: variables}}}, indent=2)
 
 
-def log_folder() -> Path:
-    """Return where the logs of applies are kept, newest 20; ``support-bundle`` takes them along."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
-    return Path(state, "provision", "logs")
+def log_folder(cluster: Cluster) -> Path:
+    """Return where the logs of applies of this inventory are kept, newest 20; ``support-bundle`` takes them along."""
+    return _state_folder() / "logs" / _identity(cluster)
 
 
-def _knock(connector: Connector) -> None:
-    result = connector.run("true", timeout=60)
+def _state_folder() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "provision")
+
+
+def _identity(cluster: Cluster) -> str:
+    """Return a name for what is applied to: the same for an inventory's folder and for its only hosts file."""
+    if all(node.connection.local for node in cluster.nodes):
+        return "this-machine"
+    place = cluster.inventory.resolve()
+    if place.is_file() and place.stem in {"hosts", "inventory"}:
+        place = place.parent
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", cluster.name).lstrip(".")
+    return f"{name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
+
+
+@contextmanager
+def _alone(cluster: Cluster) -> Iterator[list[str]]:
+    """Keep a second apply of the same inventory out: the two would undo each other's steps.
+
+    Where no lock can be written (a full disk), that is a warning.
+    """
+    warnings: list[str] = []
+    path = _state_folder() / "locks" / f"{_identity(cluster)}.lock"
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack.enter_context(held(path, str(cluster.inventory), "apply"))
+        except OSError as error:
+            warnings.append(f"no lock keeps others from applying at the same time: {path}: {error.strerror}")
+        yield warnings
+
+
+_LOOK = SystemFact.command + 'echo "probe_python3=$(command -v python3)"\n'
+
+
+def _knock(connector: Connector, supported: Sequence[str], *, python_needed: bool) -> None:
+    """Find out whether Ansible could work on the node at all; it would say less clearly why not."""
+    result = connector.run(_LOOK, timeout=60)
     if not result.ok:
         raise NodeError(
             f"logged in, but a command as root exited {result.exit_code}",
@@ -93,8 +193,27 @@ def _knock(connector: Connector) -> None:
             output=result.last_lines(),
             remedy="Check ansible_become and the user's sudo rights on the node.",
         )
+    said = RawOutput(result.stdout, result.exit_code)
+    system = SystemFact().parse(said)
+    title = "an unknown system without /etc/os-release" if isinstance(system, Unknown) else system.title
+    if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
+        raise NodeError(
+            f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
+            node=connector.name,
+            remedy="Install a supported system, or add a file for this one under roles/platform/vars.",
+        )
+    if python_needed and not said.pairs().get("probe_python3"):
+        raise NodeError(
+            f"there is no python3 on it ({title}), and Ansible needs one",
+            node=connector.name,
+            remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
+        )
 
 
 def _lost_report(name: str, error: ProvisionError) -> NodeReport:
     failure = Failure(None, "connect", error.message, error.output, error.remedy)
-    return NodeReport(name, NodeStatus.UNREACHABLE, (), failure)
+    return NodeReport(name, _lost_status(error), (), failure)
+
+
+def _lost_status(error: ProvisionError) -> NodeStatus:
+    return NodeStatus.FAILED if isinstance(error, NodeError) else NodeStatus.UNREACHABLE

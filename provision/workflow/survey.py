@@ -60,9 +60,15 @@ def supported_systems() -> tuple[str, ...]:
 
 
 def with_defaults(cluster: Cluster) -> Cluster:
-    """Return the cluster with the roles' defaults filled in under each node's own variables."""
-    defaults = role_defaults()
-    nodes = tuple(replace(node, variables={**defaults, **node.variables}) for node in cluster.nodes)
+    """Return the cluster with the roles' defaults under each node's own variables, which have the roles' types."""
+    from provision.inventory.specs import as_type, read_specs, roles_folder
+
+    defaults, known = role_defaults(), read_specs(roles_folder()).options
+
+    def typed(variables: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: as_type(known[key], value) if key in known else value for key, value in variables.items()}
+
+    nodes = tuple(replace(node, variables={**defaults, **typed(node.variables)}) for node in cluster.nodes)
     return replace(cluster, nodes=nodes)
 
 
@@ -177,10 +183,17 @@ def host_entries(
     return entries, left_out
 
 
-def hostfile(cluster: Cluster, launcher: str, limit: str | None = None) -> tuple[str, list[tuple[str, str]]]:
-    """Probe the nodes and return the text of the launcher's host file, and who is left out and why."""
+def hostfile(
+    cluster: Cluster, launcher: str, limit: str | None = None
+) -> tuple[str, list[tuple[str, str]], tuple[str, ...]]:
+    """Probe the nodes; return the text of the launcher's host file, who is left out and why, and who was not reached.
+
+    Those who were not reached are among those left out.
+    """
     from provision.hostfiles import LAUNCHERS
 
     full = with_defaults(cluster)
-    entries, left_out = host_entries(full, probe(chosen(full, limit)))
-    return LAUNCHERS[launcher](entries), left_out
+    found = probe(chosen(full, limit))
+    entries, left_out = host_entries(full, found)
+    lost = tuple(name for name, facts in found.items() if isinstance(facts, ProvisionError))
+    return LAUNCHERS[launcher](entries), left_out, lost

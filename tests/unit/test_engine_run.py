@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from provision import engine
+from provision.inventory.settings import reading_environment
 from provision.local_processes import descendants
 from provision.model import NodeStatus
+from provision.report.apply_report import as_text
 
 HOSTS = "here ansible_connection=local ansible_python_interpreter=/usr/bin/python3\n"
 CALL = "from pathlib import Path; from provision.engine import run_playbook; run_playbook(Path('hosts'), ['here'])"
@@ -39,6 +41,137 @@ def test_ansible_checks_host_keys(playbook):
     playbook("assert: {that: \"lookup('config', 'HOST_KEY_CHECKING')\"}")
     report = engine.run_playbook(Path("hosts"), ["here"])
     assert [(node.status, node.error) for node in report.nodes] == [(NodeStatus.UNCHANGED, None)]
+
+
+THREE = "".join(f"{name} {HOSTS.partition(' ')[2]}" for name in "abc")
+
+
+def test_nodes_that_a_failed_run_once_stops_are_not_fine(playbook):
+    """Ansible says nothing about them; the report names what stopped them."""
+    Path("hosts").write_text(THREE)
+    playbook("{name: Look at the image, command: 'false', run_once: true}\n    - command: 'true'")
+    report = engine.run_playbook(Path("hosts"), ["a", "b", "c"])
+
+    assert [node.status for node in report.nodes] == [NodeStatus.FAILED] * 3
+    assert "stopped when this failed on a: " in report.nodes[1].error.message
+    assert report.nodes[1].error.task == "Look at the image"
+
+
+def test_one_failing_node_stops_no_other(playbook):
+    """Also when a handler has to run on it afterwards, and when another node has no task after that."""
+    Path("hosts").write_text(THREE)
+    playbook(
+        "{command: 'true', notify: again}\n"
+        "    - {command: \"{{ (inventory_hostname == 'a') | ternary('false', 'true') }}\", "
+        "when: inventory_hostname != 'c', changed_when: false}\n"
+        "  force_handlers: true\n"
+        "  handlers: [{name: again, command: 'true'}]"
+    )
+    report = engine.run_playbook(Path("hosts"), ["a", "b", "c"])
+
+    assert [str(node.status) for node in report.nodes] == ["failed", "changed", "changed"]
+    assert "stopped" not in report.nodes[0].error.message
+
+
+def test_handlers_on_a_stopped_node_do_not_hide_that_it_was_stopped(playbook):
+    """They run on every failed node, and the task that stopped it is still named."""
+    Path("hosts").write_text(THREE)
+    playbook(
+        "{command: 'true', notify: again}\n"
+        "    - {name: Only once, command: 'false', run_once: true}\n"
+        "  force_handlers: true\n"
+        "  handlers: [{name: again, command: 'true'}]"
+    )
+    report = engine.run_playbook(Path("hosts"), ["a", "b", "c"])
+
+    assert [(str(node.status), node.error.task) for node in report.nodes] == [("failed", "Only once")] * 3
+
+
+def _vault(text: str, password: str) -> str:
+    """Encrypt as ``ansible-vault encrypt_string`` does."""
+    program = str(Path(sys.executable).parent / "ansible-vault")
+    argv = [program, "encrypt_string", "--vault-password-file", password, text]
+    return subprocess.run(argv, check=True, capture_output=True, text=True, env={**os.environ}).stdout
+
+
+def _operators_folder(tmp_path: Path) -> Path:
+    """Make a folder with an ansible.cfg that names a vault password, and an inventory with a vaulted variable."""
+    folder = tmp_path / "operator"
+    folder.mkdir()
+    (folder / "pw").write_text("hunter2\n")
+    (folder / "ansible.cfg").write_text("[defaults]\nvault_password_file = pw\nhost_key_checking = False\n")
+    word = _vault("plaintext", str(folder / "pw"))
+    line = "{ansible_connection: local, ansible_python_interpreter: /usr/bin/python3}"
+    (folder / "hosts.yml").write_text(
+        f"all:\n  hosts:\n    here: {line}\n  vars:\n    word: {word.replace(chr(10), chr(10) + '    ')}\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_the_playbooks_read_the_inventory_as_the_operator_does(playbook, tmp_path, monkeypatch, by_environment):
+    """The vault password of the operator's ansible.cfg, or a relative one of the environment, opens vaults there too.
+
+    What that file says about host keys is not taken over.
+    """
+    playbook(
+        "assert: {that: [\"word == 'plaintext'\", \"lookup('config', 'HOST_KEY_CHECKING')\", "
+        "\"lookup('file', lookup('env', 'PWD') ~ '/pw') == 'hunter2'\"]}"
+    )
+    folder = _operators_folder(tmp_path)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PWD", str(folder))
+    if by_environment:
+        (folder / "ansible.cfg").unlink()
+        monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", "pw")
+    report = engine.run_playbook(Path("hosts.yml"), ["here"], environment=reading_environment())
+
+    assert [(node.status, node.error) for node in report.nodes] == [(NodeStatus.UNCHANGED, None)]
+
+
+def test_plugins_of_the_operator_are_passed_on_and_host_keys_are_not(tmp_path, monkeypatch):
+    """Lists and paths come in the form in which Ansible reads them from its environment."""
+    monkeypatch.chdir(tmp_path)
+    Path("ansible.cfg").write_text(
+        "[defaults]\nhost_key_checking = False\ninventory_plugins = one:two\n"
+        "[inventory]\nenable_plugins = ini, yaml\n"
+        "[ssh_connection]\nssh_args = -o StrictHostKeyChecking=no\n"
+    )
+    found = reading_environment()
+
+    assert found["ANSIBLE_INVENTORY_ENABLED"] == "ini,yaml"
+    assert found["ANSIBLE_INVENTORY_PLUGINS"] == f"{tmp_path}/one:{tmp_path}/two"
+    assert not any("HOST_KEY" in name or "SSH" in name for name in found)
+
+
+def test_a_relative_path_counts_from_the_current_folder(playbook, tmp_path, monkeypatch):
+    """A key file that the inventory names is found by Ansible where our own connection finds it."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "hosts").write_text(HOSTS)
+    (folder / "here.txt").write_text("x")
+    monkeypatch.chdir(folder)
+    playbook("command: {cmd: test -e here.txt, chdir: \"{{ '.' | realpath }}\"}")
+    report = engine.run_playbook(Path("hosts"), ["here"])
+
+    assert report.ok, report
+
+
+def test_the_log_has_no_colours_and_its_loss_loses_nothing_else(playbook, tmp_path):
+    """Escape codes make a log unreadable; a full or read-only home is a warning beside the report."""
+    playbook("command: 'true'")
+    log = tmp_path / "logs" / "apply-1.log"
+    report = engine.run_playbook(Path("hosts"), ["here"], log=log)
+
+    assert report.warnings == ()
+    assert "changed: [here]" in log.read_text()
+    assert "\x1b" not in log.read_text()
+
+    report = engine.run_playbook(Path("hosts"), ["here"], log=log / "no-folder" / "apply-2.log")
+
+    assert report.nodes[0].status is NodeStatus.CHANGED
+    assert "could not be written" in report.warnings[0]
+    assert "warning: " in as_text(report)
 
 
 def test_ctrl_c_ends_ansible_and_its_workers(playbook):

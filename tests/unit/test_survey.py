@@ -78,6 +78,17 @@ def test_the_inventory_wins_over_the_roles_defaults(cluster):
     assert node.variables["training_container_name"] == "provision-training"
 
 
+def test_text_of_an_ini_file_is_what_the_roles_take_it_for():
+    """A quoted number or truth counts as what it says, and not as if nothing had been said."""
+    said = {"container_ssh_port": "2223", "cluster_slots": "8", "docker_engine_enabled": "no", "own": "8"}
+    cluster = Cluster("c", Path("hosts.ini"), (Node("a", Connection("a"), said),))
+    variables = workflow.with_defaults(cluster).nodes[0].variables
+
+    assert (variables["container_ssh_port"], variables["cluster_slots"]) == (2223, 8)
+    assert variables["docker_engine_enabled"] is False
+    assert variables["own"] == "8"
+
+
 def test_supported_systems_are_those_of_the_role():
     """The list that node.os shows is that of roles/platform/vars."""
     assert {"debian 12", "debian 13"} <= set(workflow.supported_systems())

@@ -69,14 +69,16 @@ class Job:
                 send("a", wait=False)
 
     def start(self) -> None:
-        """Start the launcher; its host file is the first thing that it reads."""
+        """Start the launcher; the ranks' variables and the host file are what it reads.
+
+        The variables never reach the environment of the docker client, which is a program of this node's root.
+        """
         spec = self.spec
         child = subprocess.Popen(
             spec["argv"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(os.environ, **spec["environment"]),
             start_new_session=True,
         )
         self.pumps = [
@@ -85,7 +87,7 @@ class Job:
         ]
         for thread in self.pumps:
             thread.start()
-        feed(child, spec["hostfile"])
+        feed(child, spec["input"])
         threading.Thread(target=self.watch, args=(child,), daemon=True).start()
         self.child = child
 
@@ -170,7 +172,7 @@ def feed(child: subprocess.Popen[bytes], text: str) -> None:
     """Give a child its whole input; one that has ended already needs none."""
     if child.stdin is not None:
         with contextlib.suppress(OSError):
-            child.stdin.write(text.encode())
+            child.stdin.write(text.encode("utf-8", "surrogateescape"))
             child.stdin.close()
         child.stdin = None
 

@@ -9,6 +9,7 @@ import pytest
 
 from provision.cli.main import GROUPS, VERBS, main, normalise
 from provision.errors import UsageError
+from provision.workflow import chosen_roles
 
 
 def exit_of(capsys, *words):
@@ -84,6 +85,30 @@ def test_a_wrong_option_is_a_usage_error(capsys):
 
     assert code == 2
     assert "--jsno" in err
+
+
+@pytest.mark.parametrize("verb", ["apply", "bootstrap"])
+def test_a_misspelt_role_is_a_usage_error(capsys, verb):
+    """A role that does not exist would change nothing and look like success; the one that was meant is named."""
+    code, _, err = exit_of(capsys, verb, "--only", "platform", "--only", "docker_enigne", "--yes")
+
+    assert code == 2
+    assert "docker_enigne" in err
+    assert "did you mean docker_engine?" in err
+
+
+def test_roles_and_their_steps_can_be_chosen():
+    """Both are tags of the playbooks; several may stand in one word."""
+    assert chosen_roles(["docker_engine", "container_ssh_receipt,platform"]) == (
+        "docker_engine",
+        "container_ssh_receipt",
+        "platform",
+    )
+    assert chosen_roles([]) == ()
+    with pytest.raises(UsageError):
+        chosen_roles(["docker_engine_no_such_step"])
+    with pytest.raises(UsageError):
+        chosen_roles([","])
 
 
 WAITING = """

@@ -1,11 +1,20 @@
+import errno
+import os
 import subprocess
+import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from provision.errors import UsageError
+from provision.connectors import each
+from provision.errors import LaunchError, UsageError
+from provision.hostfiles import HostEntry
+from provision.jobs.request import JobRequest
 from provision.jobs.session import FILES
-from provision.jobs.sync import MARK, Remote, check_target, compare, manifest, parse_listing
+from provision.jobs.sync import MARK, Change, Remote, _bring, check_target, compare, manifest, parse_listing, sync
+from provision.model import CommandResult
+from provision.testing import FakeProcess, make_node
 
 EMPTY = Remote({}, marked=False, brought=frozenset(), mounts=())
 
@@ -136,3 +145,66 @@ def test_a_folder_that_is_not_here_is_said(tmp_path):
     """A typo in the folder is found before any node is asked."""
     with pytest.raises(UsageError, match="no such folder"):
         check_target(tmp_path / "nope")
+
+
+def request_for(folder):
+    """A job on this machine that brings a folder along."""
+    return JobRequest(
+        command=("true",),
+        entries=(HostEntry("n1", "127.0.0.1", 1, "cpu"),),
+        nodes={"n1": make_node("n1", local=True)},
+        head="n1",
+        sync=folder,
+    )
+
+
+@pytest.mark.parametrize("unreadable", [PermissionError, FileNotFoundError])
+def test_a_file_that_cannot_be_read_is_a_sentence(project, monkeypatch, unreadable):
+    """The file is named; root may read all files, so that the refusal is made here."""
+    real = Path.open
+
+    def refuse(path, *arguments, **options):
+        if path.name == "train.py":
+            raise unreadable(errno.EACCES, "Permission denied", str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(LaunchError, match=r"train\.py") as caught:
+        sync(request_for(project), lambda _: None)
+
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("change", [lambda file: file.unlink(), lambda file: file.write_text("")])
+def test_a_file_that_changes_while_it_is_sent_is_a_sentence(project, change):
+    """Gone or shorter than it was: nothing is guessed, and the node is named."""
+    wanted, _ = manifest(project)
+    big = project / "train.py"
+    process = FakeProcess(CommandResult("", "", 0))
+    connector = SimpleNamespace(name="n1", start=lambda _: process)
+    size = os.lstat(big)
+    change(big)
+    with pytest.MonkeyPatch.context() as patch:
+        if big.exists():
+            patch.setattr(tarfile.TarFile, "gettarinfo", lambda *_, arcname, **__: _info(arcname, size.st_size))
+        with pytest.raises(LaunchError, match="changed while it was copied") as caught:
+            _bring(connector, "c", project, wanted, Change(("train.py",), (), ()))
+
+    assert caught.value.node == "n1"
+    assert process.closed
+
+
+def _info(name, size):
+    """What tar knew of the file before it shrank."""
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info
+
+
+def test_any_file_trouble_of_this_machine_is_the_nodes_reason(tmp_path):
+    """No traceback, and the other nodes have their results."""
+    nodes = [make_node("a", local=True), make_node("b", local=True)]
+    found = each(nodes, lambda c: (tmp_path / "none").read_text() if c.name == "a" else "fine")
+
+    assert "none: No such file" in found["a"].message
+    assert found["b"] == "fine"

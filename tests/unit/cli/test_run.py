@@ -1,0 +1,164 @@
+"""``run`` and ``hostfile``: who takes part, and what is said and exited with when that is not everybody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision import workflow
+from provision.cli import main as entry
+from provision.cli import run as verb
+from provision.cli.main import main
+from provision.connectors import failures
+from provision.errors import ConnectionFailed, HostNotTrusted
+from provision.jobs import preflight
+from provision.model import Cluster
+from provision.workflow import survey
+from tests.unit.checks.conftest import healthy, make_node
+
+LOOKED_AT = preflight.Container(4, "/usr/bin/mpirun", root=True, library_path=False)
+OLD_HOST_KEY = HostNotTrusted("the host key of b has CHANGED", node="b", remedy="find out why")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command on three nodes of which b is as said; return exit code, stdout and stderr."""
+
+    def call(b, *words):
+        nodes = tuple(make_node(name, f"10.77.0.{i}") for i, name in enumerate("abc", start=1))
+        cluster = Cluster("c", Path("hosts.yml"), nodes)
+        found = {node.name: healthy() for node in nodes} | {"b": b}
+        monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
+        monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: cluster)
+        probed = lambda nodes, **_: {node.name: found[node.name] for node in nodes}  # noqa: E731
+        monkeypatch.setattr(workflow, "probe", probed)
+        monkeypatch.setattr(survey, "probe", probed)
+        monkeypatch.setattr(preflight, "each", lambda nodes, _: {node.name: LOOKED_AT for node in nodes})
+        with pytest.raises(SystemExit) as stopped:
+            main(list(words))
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("b", "said"),
+    [
+        (OLD_HOST_KEY, "host key of b has CHANGED"),
+        (failures.unknown_key("b", "b", ["known_hosts"]), "host key of b is not known"),
+        (ConnectionFailed("b port 22 did not answer", node="b", remedy="is it on?"), "hint: is it on?"),
+        (dataclasses.replace(healthy(), container=None), "b: it has no training container"),
+    ],
+)
+def test_a_node_that_cannot_take_ranks_stops_the_job(run, b, said):
+    """The job is not quietly smaller: the node is named with reason and remedy, and nothing starts."""
+    code, out, err = run(b, "run", "--dry-run", "--", "true")
+
+    assert (code, out) == (125, "")
+    assert said in err
+    assert "error: b: " in err
+
+
+def test_several_missing_nodes_are_all_named():
+    """Each with its own reason."""
+    gone = ConnectionFailed("no answer", node="b")
+    error = verb._missing([("b", "no answer"), ("c", "no container")], {"b": gone, "c": healthy()})
+
+    assert "2 of 2 nodes" in str(error)
+    assert "b: no answer" in str(error)
+    assert "c: no container" in str(error)
+
+
+def test_one_may_go_on_without_a_node_that_is_down(run):
+    """--allow-missing names it and goes on; --limit never looks at it."""
+    gone = ConnectionFailed("b port 22 did not answer", node="b")
+    code, out, err = run(gone, "run", "--allow-missing", "--dry-run", "--", "true")
+
+    assert code == 0
+    assert "a slots" in out
+    assert "b slots" not in out
+    assert "left out: b: " in err
+    assert run(gone, "run", "--limit", "a,c", "--dry-run", "--", "true")[::2] == (0, "")
+
+
+def test_nobody_goes_on_past_a_changed_host_key(run):
+    """Whoever answers in a node's place may be an attacker; --allow-missing does not cover it."""
+    code, out, err = run(OLD_HOST_KEY, "run", "--allow-missing", "--dry-run", "--", "true")
+
+    assert (code, out) == (125, "")
+    assert "CHANGED" in err
+    assert "--allow-missing" not in err
+
+
+def test_a_host_file_without_a_lost_node_is_printed_with_exit_1(run):
+    """The rest is there for whoever wants it, and a script can see that it is not all."""
+    code, out, err = run(ConnectionFailed("no answer", node="b"), "hostfile", "--json")
+
+    assert code == 1
+    assert json.loads(out)["ok"] is False
+    assert "c slots" in json.loads(out)["hostfile"]
+    assert "left out: b: " in err
+
+
+def test_a_name_that_only_ansible_could_make_is_not_taken_literally(run, monkeypatch):
+    """The job does not look for something called `{{ ... }}`."""
+    monkeypatch.setattr(survey, "role_defaults", lambda: {"cluster_head": "{{ ansible_hostname }}"})
+    code, out, err = run(healthy(), "run", "--dry-run", "--", "true")
+
+    assert (code, out) == (125, "")
+    assert "cluster_head cannot be resolved" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lab", "no-such-lab", "--", "true"],
+        ["-i", "/no/such/inventory", "--", "true"],
+        ["--env", "9=x", "--", "true"],
+        ["--no-such-option", "--", "true"],
+        [],
+    ],
+)
+def test_what_fails_before_the_start_exits_125(capsys, monkeypatch, tmp_path, words):
+    """Scripts tell our own failures from those of the program."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", *words])
+
+    assert stopped.value.code == 125
+    assert "error: " in capsys.readouterr().err
+
+
+def test_a_node_that_is_lost_before_the_job_begins_exits_125(run, monkeypatch):
+    """Also when it was still there a moment ago."""
+
+    def lost(_node):
+        raise ConnectionFailed("a port 22 did not answer", node="a")
+
+    monkeypatch.setattr(sys.modules["provision.jobs.run"], "connect", lost)
+    code, _, err = run(healthy(), "run", "--", "true")
+
+    assert code == 125
+    assert "a port 22 did not answer" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "json"),
+    [
+        (["run", "python3", "train.py", "-o", "out.txt"], False),
+        (["run", "-n", "2", "-e", "A=1", "python3", "-o", "json"], False),
+        (["run", "prog", "--json"], False),
+        (["lab", "ssh", "demo", "n1", "curl", "-o", "json"], False),
+        (["verify", "--limit", "a", "--json"], True),
+    ],
+)
+def test_the_words_of_a_job_are_its_own_without_dashes_too(words, json):
+    """From the program's name on nothing is read as an option of ours."""
+    assert entry.normalise(words) == words
+    assert entry._wants_json(words) is json

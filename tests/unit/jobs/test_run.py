@@ -1,0 +1,146 @@
+"""A job from our end to its launcher, on this machine with a stand-in for docker, and how its end is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from provision.errors import ConnectionFailed, Interrupted, ProvisionError
+from provision.hostfiles import HostEntry
+from provision.jobs import JobRequest, Plan, new_job_id, run
+from provision.jobs.session import _LOADER, Ending
+from provision.model import CommandResult, Secret
+from provision.testing import make_node
+
+module = sys.modules["provision.jobs.run"]
+
+DOCKER = """#!/bin/sh
+env >{folder}/docker.env
+printf '%s\\n' "$@" >{folder}/docker.args
+shift
+while [ "$1" != c1 ]; do [ "$1" = -e ] && export "$2"; shift; done
+shift
+exec "$@"
+"""
+
+
+def plan(script, **environment):
+    """A job of one node, which is this machine; in place of mpirun a shell script."""
+    request = JobRequest(
+        command=("true",),
+        entries=(HostEntry("n1", "127.0.0.1", 1, "cpu"),),
+        nodes={"n1": make_node("n1", local=True)},
+        head="n1",
+        containers={"n1": "c1"},
+        environment={name: Secret(value) for name, value in environment.items()},
+        job=new_job_id(),
+    )
+    return Plan(request, ("sh", "-c", script), "n1 slots=1\n", ("n1",), 4)
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    """Put a docker first on the PATH that runs everything here, and writes down how it was called."""
+    (tmp_path / "docker").write_text(DOCKER.format(folder=tmp_path))
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_values_reach_the_ranks_and_never_the_docker_client(docker):
+    """The client is a program of the node's root: a library path of the job would be loaded into it."""
+    odd = 'it\'s "two"\n$lines `here` \udcff'
+    written: list[bytes] = []
+    script = 'printf "%s|" "$LD_LIBRARY_PATH" "$ODD" "$PATH"; exit 7'
+    job = plan(script, LD_LIBRARY_PATH="/data/lib", ODD=odd, PATH="/mine:/usr/bin:/bin")
+    code = run(job, lambda _stream, line: written.append(line))
+
+    assert code == 7
+    assert b"".join(written) == b"/data/lib|" + os.fsencode(odd) + b"|/mine:/usr/bin:/bin|\n"
+    assert "/data/lib" not in (docker / "docker.env").read_text()
+    assert "/data/lib" not in (docker / "docker.args").read_text()
+    assert not list(Path("/tmp").glob(f"provision-{job.request.job}*"))
+
+
+def test_nothing_in_the_login_users_home_is_imported(tmp_path):
+    """The supervisor runs as root; a json.py in the current folder stays a file."""
+    (tmp_path / "select.py").write_text("raise SystemExit('imported')")
+    code = b"import select, sys; print('fine')"
+    done = subprocess.run(
+        ["sh", "-c", _LOADER.format(length=len(code))], input=code, cwd=tmp_path, capture_output=True, check=False
+    )
+
+    assert (done.stdout, done.returncode) == (b"fine\n", 0)
+
+
+class Session:
+    """A supervised job that ends as it is told to, or whose connection is lost."""
+
+    def __init__(self, ending, interrupt):
+        self.ending, self.interrupt = ending, interrupt
+        self.stopped = False
+
+    def __call__(self, *_):
+        return self
+
+    def frames(self):
+        """Be interrupted while the job runs."""
+        if self.interrupt:
+            os.kill(os.getpid(), signal.SIGINT)
+        if self.ending is None:
+            raise ConnectionFailed("the connection to the job was lost", node="n1", remedy="start it again")
+        yield "stdout", b""
+
+    def stop(self):
+        """Remember it."""
+        self.stopped = True
+
+    def close(self):
+        """Nothing is open."""
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Run a job whose end is given, and return the error."""
+
+    def call(ending, *, interrupt=False, ends=None):
+        monkeypatch.setattr(module, "connect", lambda _: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr(module, "Session", Session(ending, interrupt))
+        monkeypatch.setattr(module, "each", lambda *_: ends or {})
+        with pytest.raises(ProvisionError) as caught:
+            run(plan("true"), lambda *_: None)
+        return caught.value
+
+    return call
+
+
+def test_an_interrupted_job_that_left_something_is_not_said_to_be_gone(ended):
+    """What is left is named; the exit code is that of an interruption."""
+    error = ended(Ending(None, "stop", {"n2": "4711 python3"}), interrupt=True)
+
+    assert error.exit_code == 130
+    assert "something of it is left on n2" in error.message
+    assert "4711 python3" in error.output
+    assert "all its nodes" in ended(Ending(None, "stop"), interrupt=True).message
+    assert isinstance(ended(Ending(None, "stop"), interrupt=True), Interrupted)
+
+
+def test_when_the_supervisor_is_lost_the_nodes_that_could_not_be_cleared_are_named(ended):
+    """Neither a node that does not answer, nor one whose processes will not end, is passed over."""
+    ends = {
+        "n1": CommandResult("", "", 0),
+        "n2": ConnectionFailed("n2 port 22 did not answer", node="n2"),
+        "n3": CommandResult("4711 python3\n", "", 1),
+    }
+    error = ended(None, ends=ends)
+
+    assert error.exit_code == 1
+    assert "left on n2, n3" in error.remedy
+    assert "did not answer" in error.output
+    assert "4711 python3" in error.output
