@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     as_json = _wants_json(arguments)
     try:
         words = normalise(arguments)
-        command = typer.main.get_command(build_app(_verb(words)))
+        command = typer.main.get_command(build_app(_verb(words), listing=not _verb(words) and not _completing()))
         with _ended_in_order():
             code = command.main(args=words, prog_name="provision", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -118,8 +119,11 @@ def _ended_in_order() -> Iterator[None]:
             signal.signal(number, usual[number])
 
 
-def build_app(verb: str | None) -> typer.Typer:
-    """Make the command-line application with `verb` alone, or with all verbs when it is None or unknown."""
+def build_app(verb: str | None, *, listing: bool = False) -> typer.Typer:
+    """Make the command-line application with `verb` alone, or with all verbs when it is None or unknown.
+
+    With `listing` the verbs have their names and help and no options: making those is most of the work.
+    """
     app = typer.Typer(
         name="provision", help=HELP, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True
     )
@@ -129,11 +133,28 @@ def build_app(verb: str | None) -> typer.Typer:
         if not known or name == verb:
             function: Callable[..., Any] = getattr(importlib.import_module(module), name.replace("-", "_"))
             settings = getattr(function, "typer_settings", {})
-            app.command(name, **settings)(function)
+            app.command(name, **settings)(_named(function) if listing else function)
     for name, module in GROUPS.items():
         if not known or name == verb:
-            app.add_typer(importlib.import_module(module).app, name=name)
+            group: typer.Typer = importlib.import_module(module).app
+            if listing:
+                text, group = group.info.help, typer.Typer()
+                group.callback(help=text)(lambda: None)
+            app.add_typer(group, name=name)
     return app
+
+
+def _named(function: Callable[..., Any]) -> Callable[[], None]:
+    def verb() -> None:
+        """Stand in a list of verbs."""
+
+    verb.__doc__ = function.__doc__
+    return verb
+
+
+def _completing() -> bool:
+    """Whether a shell asks for completions; its words are not our arguments."""
+    return "_PROVISION_COMPLETE" in os.environ
 
 
 def _root(

@@ -11,6 +11,7 @@ from enum import StrEnum
 from provision.model import Connection
 
 __all__ = [
+    "TRUSTING",
     "SshProblem",
     "SshSettings",
     "SudoProblem",
@@ -24,6 +25,9 @@ __all__ = [
     "ssh_argv",
     "sudo_check",
 ]
+
+TRUSTING = frozenset({"no", "off", "false", "accept-new"})
+"""Values of StrictHostKeyChecking with which ssh takes a key that nobody looked at; ``ssh -G`` says false for no."""
 
 END_OF_PASSWORD = b"provision-end-of-password\n"
 """Parts the sudo password from the script: sudo may not read the password at all (NOPASSWD), and then it is skipped."""
@@ -54,6 +58,11 @@ class SshSettings:
     jumps: tuple[str, ...] = ()
     other: Mapping[str, str] = field(default_factory=dict)
     """Every other keyword of ``ssh -G``, in lower case."""
+
+    @property
+    def trusting(self) -> bool:
+        """Whether ssh would take a host key that nobody looked at."""
+        return self.other.get("stricthostkeychecking", "ask").lower() in TRUSTING
 
 
 def settings_argv(connection: Connection) -> list[str]:

@@ -19,9 +19,35 @@ from provision.errors import LabError
 if TYPE_CHECKING:
     import docker
 
-__all__ = ["DEFAULT_HOST", "ContainerSpec", "ContainerStatus", "Engine", "NodeFile", "answers", "pack"]
+__all__ = [
+    "DEFAULT_HOST",
+    "NODE_CAPABILITIES",
+    "ContainerSpec",
+    "ContainerStatus",
+    "Engine",
+    "NodeFile",
+    "answers",
+    "pack",
+]
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
+
+NODE_CAPABILITIES = (
+    "SYS_ADMIN",
+    "NET_ADMIN",
+    "NET_BROADCAST",
+    "SYS_PTRACE",
+    "SYS_NICE",
+    "SYS_TTY_CONFIG",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "LEASE",
+)
+"""What systemd, a docker engine of its own and its containers need beside docker's own default.
+
+With SYS_ADMIN among it, root there is still close to root here; what would change the machine itself (modules, raw
+input and output, clock, reboot, kernel log, security policies, files by their handles) is not given.
+"""
 
 
 @dataclass(frozen=True)
@@ -139,8 +165,7 @@ class Engine:
         endpoint = self._client.api.create_endpoint_config(ipv4_address=spec.address)
         with _worded(f"create container {spec.name}"):
             host_config = self._client.api.create_host_config(
-                cap_add=["ALL"],
-                cap_drop=["SYS_RESOURCE"],
+                cap_add=list(NODE_CAPABILITIES),
                 security_opt=["seccomp=unconfined", "apparmor=unconfined"],
                 tmpfs=dict(spec.tmpfs),
                 binds=[f"{volume}:{path}" for volume, path in spec.volumes.items()],

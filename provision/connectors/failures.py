@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from provision.commands.ssh import SshProblem, SudoProblem, explain_sudo
+from provision.commands.ssh import SshProblem, SshSettings, SudoProblem, explain_sudo
 from provision.connectors.known_hosts import KnownKey, fingerprint
 from provision.errors import ConnectionFailed, HostNotTrusted
+from provision.model import Connection
 
 __all__ = [
     "broke",
     "changed_key",
+    "check_strict",
     "from_openssh",
     "from_oserror",
     "login_refused",
@@ -19,6 +21,22 @@ __all__ = [
     "unknown_key",
     "unresolvable",
 ]
+
+
+def check_strict(node: str, connection: Connection, settings: SshSettings) -> None:
+    """Refuse ssh arguments of the inventory with which Ansible's ssh would take any host key.
+
+    `settings` is what ssh itself makes of them and of every ssh_config. Without ansible_ssh_args those of
+    playbooks/ansible.cfg come first, and they ask for strict checking.
+    """
+    if connection.own_ssh_args and settings.trusting:
+        raise ConnectionFailed(
+            f"ssh would take any host key of {settings.host}: with ansible_ssh_args of the inventory,"
+            f" StrictHostKeyChecking is {settings.other['stricthostkeychecking']!r}",
+            node=node,
+            remedy="put -o StrictHostKeyChecking=yes first into ansible_ssh_args,"
+            " or say what you need in ansible_ssh_common_args instead",
+        )
 
 
 def unresolvable(node: str, host: str) -> ConnectionFailed:

@@ -34,6 +34,7 @@ class OpenSshConnector:
         self.name = node.name
         self.host = settings.host
         self.reason = reason
+        failures.check_strict(node.name, node.connection, settings)
         self._connection = node.connection
         self._settings = settings
         self._root: bool | None = True if settings.user == "root" else None

@@ -35,6 +35,7 @@ class SshConnector:
     def __init__(self, node: Node, settings: SshSettings, jumps: tuple[SshSettings, ...] = ()) -> None:
         self.name = node.name
         self.host = settings.host
+        failures.check_strict(node.name, node.connection, settings)
         self._become = node.connection.become
         self._password: Secret | None = node.connection.become_password
         self._user = settings.user

@@ -136,7 +136,7 @@ class DockerConfigFact:
 file=/etc/docker/daemon.json
 if [ -e $file ]; then
   echo "sha256=$(sha256sum <$file | cut -c1-64)"
-  sed 's,://[^/@" ]*@,://[removed]@,g' $file; echo
+  sed -E 's,://([^" \\]|\\.)*@,://[removed]@,g' $file; echo
 fi
 for file in /etc/docker/certs.d/*/*.crt; do
   [ ! -r "$file" ] || { folder=${file%/*}; echo "== certificate ${folder##*/}"; cat "$file"; echo; }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provision.commands.ssh import TRUSTING
 from provision.inventory.problems import Problem
 from provision.model import Connection, Secret
 
@@ -20,7 +22,10 @@ _USERS = ("ansible_user", "ansible_ssh_user")
 _HOSTS = ("ansible_host", "ansible_ssh_host")
 _PORTS = ("ansible_port", "ansible_ssh_port")
 _KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file")
-_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+_OWN_ARGUMENTS = "ansible_ssh_args"
+_ARGUMENTS = (_OWN_ARGUMENTS, "ansible_ssh_common_args", "ansible_ssh_extra_args")
+"""In the order in which Ansible gives them to ssh, where the first value of an option counts."""
+_COPY_ARGUMENTS = ("ansible_sftp_extra_args", "ansible_scp_extra_args")
 
 SECRET_KEYS = (*_BECOME_PASSWORDS, *_PASSWORDS, "ansible_ssh_private_key_passphrase")
 """Variables whose values are shown nowhere."""
@@ -31,6 +36,7 @@ CONNECTION_KEYS = (
     *_USERS,
     *_KEY_FILES,
     *_ARGUMENTS,
+    *_COPY_ARGUMENTS,
     *_BECOME_PASSWORDS,
     *_PASSWORDS,
     "ansible_connection",
@@ -47,8 +53,10 @@ _FALSE = frozenset({"false", "no", "off", "0", "n", "f"})
 _SSH_CONNECTIONS = frozenset({"ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh"})
 _LOCAL_CONNECTIONS = frozenset({"local", "ansible.builtin.local"})
 _MAX_PORT = 65535
-_TRUSTING = frozenset({"no", "off", "accept-new"})
-"""Values of StrictHostKeyChecking with which ssh takes a key that nobody looked at."""
+_NO_FILE = frozenset({os.devnull, "none"})
+_FLAGS_WITH_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
+"""ssh's options of one letter that take a value."""
+_FLAG_KEYWORDS = {"J": "proxyjump", "l": "user", "p": "port", "i": "identityfile", "F": "configfile"}
 
 
 def connection_of(name: str, values: Mapping[str, Any], become_password: Secret | None = None) -> Connection:
@@ -67,6 +75,7 @@ def connection_of(name: str, values: Mapping[str, Any], become_password: Secret 
         known_hosts=_path(options.known_hosts),
         jump=options.jump,
         ssh_args=tuple(words),
+        own_ssh_args=bool(_first(values, (_OWN_ARGUMENTS,))),
         local=str(values.get("ansible_connection", "ssh")) in _LOCAL_CONNECTIONS,
         become=_bool(values.get("ansible_become", True)) is not False,
         become_password=_secret(_first(values, _BECOME_PASSWORDS)) or become_password,
@@ -80,7 +89,7 @@ def connection_problems(name: str, values: Mapping[str, Any]) -> Iterator[Proble
         port = _int(values.get(key))
         if key in values and (port is None or not 0 < port <= _MAX_PORT):
             yield Problem(name, key, f"{values[key]!r} is not a TCP port")
-    for key in (*_HOSTS, *_USERS, *_KEY_FILES, *_ARGUMENTS):
+    for key in (*_HOSTS, *_USERS, *_KEY_FILES, *_ARGUMENTS, *_COPY_ARGUMENTS):
         if isinstance(values.get(key), dict | list | bool):
             yield Problem(name, key, f"must be text, not {values[key]!r}")
     kind = str(values.get("ansible_connection", "ssh"))
@@ -101,7 +110,7 @@ def _trust_problems(name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
     for key in ("ansible_host_key_checking", "ansible_ssh_host_key_checking"):
         if key in values and _bool(values[key]) is False:
             yield Problem(name, key, remedy)
-    for key in _ARGUMENTS:
+    for key in (*_ARGUMENTS, *_COPY_ARGUMENTS):
         if not isinstance(values.get(key, ""), str):
             continue
         try:
@@ -109,8 +118,10 @@ def _trust_problems(name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
         except ValueError as error:
             yield Problem(name, key, f"cannot be split into words: {error}")
             continue
-        if options.strict in _TRUSTING or options.known_hosts == os.devnull:
+        if options.strict in TRUSTING or options.known_hosts in _NO_FILE:
             yield Problem(name, key, remedy)
+        elif key in _COPY_ARGUMENTS and options.config_file:
+            yield Problem(name, key, "-F names an ssh_config for copies alone; say it in ansible_ssh_common_args")
 
 
 @dataclass
@@ -124,27 +135,31 @@ class _SshOptions:
     key_file: str | None = None
     strict: str | None = None
 
+    config_file: str | None = None
+
     @classmethod
     def read(cls, words: Sequence[str]) -> _SshOptions:
-        """Read split ssh arguments."""
+        """Read split ssh arguments; letters may stand together, as in ``-qo StrictHostKeyChecking=yes``."""
         options = cls()
         rest = list(words)
         while rest:
             word = rest.pop(0)
-            if len(word) < 2 or word[0] != "-" or word[1] not in "oJlpi":  # noqa: PLR2004 - a dash and a letter
+            letters = word[1:] if word.startswith("-") and not word.startswith("--") else ""
+            position = next((at for at, letter in enumerate(letters) if letter in _FLAGS_WITH_VALUE), None)
+            if position is None:
                 continue
-            value = word[2:] or (rest.pop(0) if rest else "")
-            if word[1] == "o":
-                key, _, value = value.strip().replace("=", " ", 1).partition(" ")
+            letter, value = letters[position], letters[position + 1 :] or (rest.pop(0) if rest else "")
+            if letter == "o":
+                key, value = (*re.split(r"\s*=\s*|\s+", value.strip(), maxsplit=1), "")[:2]
                 options.take(key.lower(), value.strip())
-            else:
-                options.take({"J": "proxyjump", "l": "user", "p": "port", "i": "identityfile"}[word[1]], value)
+            elif letter in _FLAG_KEYWORDS:
+                options.take(_FLAG_KEYWORDS[letter], value)
         return options
 
     def take(self, key: str, value: str) -> None:
         """Keep one keyword's value unless there is one already."""
         if key == "userknownhostsfile":
-            self.known_hosts = self.known_hosts or next(iter(shlex.split(value)), None)
+            self.known_hosts = self.known_hosts or _unquoted(value)
         elif key == "proxyjump":
             self.jump = self.jump or value
         elif key == "user":
@@ -152,9 +167,19 @@ class _SshOptions:
         elif key == "port":
             self.port = self.port or _int(value)
         elif key == "identityfile":
-            self.key_file = self.key_file or next(iter(shlex.split(value)), None)
+            self.key_file = self.key_file or _unquoted(value)
         elif key == "stricthostkeychecking":
-            self.strict = self.strict or value.lower()
+            self.strict = self.strict or (_unquoted(value) or "").lower()
+        elif key == "configfile":
+            self.config_file = self.config_file or value
+
+
+def _unquoted(value: str) -> str | None:
+    """The first word of a value, without the quotes that ssh itself takes off."""
+    try:
+        return next(iter(shlex.split(value)), None)
+    except ValueError:  # an open quote: ssh refuses it in its own words
+        return value.strip("\"'")
 
 
 def _words(values: Mapping[str, Any]) -> list[str]:

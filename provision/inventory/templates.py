@@ -12,7 +12,7 @@ from typing import Any
 from provision.errors import InventoryError
 from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environment, ansible_program
 
-__all__ = ["READ_KEYS", "has_template", "is_vault", "rendered"]
+__all__ = ["READ_KEYS", "has_template", "is_vault", "rendered", "rendered_where_possible"]
 
 READ_KEYS = (
     "cluster_data_address",
@@ -77,6 +77,32 @@ def rendered(
         for name, exact in answers.items():
             values[name].update({key: value for key, value in exact.items() if key in values[name]})
     return values
+
+
+def rendered_where_possible(path: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """Return what Ansible makes of the variables that `wanted` names for each host; what cannot be made is left out.
+
+    Raises:
+        InventoryError: where a vault password is missing.
+    """
+    hosts = [host for host, keys in wanted.items() if keys]
+    every = sorted({key for keys in wanted.values() for key in keys})
+    if not hosts:
+        return {}
+    try:
+        return _ask_ansible(path, hosts, every)
+    except InventoryError as error:
+        if error.remedy == VAULT_REMEDY:
+            raise
+    found: dict[str, dict[str, Any]] = {host: {} for host in hosts}
+    for host in hosts:
+        for key in wanted[host]:
+            try:
+                found[host].update(_ask_ansible(path, [host], [key])[host])
+            except InventoryError as error:
+                if error.remedy == VAULT_REMEDY:
+                    raise
+    return found
 
 
 def _inventory_folder(path: Path) -> Path | None:

@@ -53,6 +53,8 @@ class Remote:
     """What the last sync brought."""
     mounts: tuple[str, ...]
     """Mount points at the directory or below it."""
+    busy: tuple[str, ...] = ()
+    """``PID NAME`` of processes whose working directory is the directory or below it."""
 
 
 def sync(request: JobRequest, confirm: Callable[[str], None]) -> list[str]:
@@ -68,6 +70,7 @@ def sync(request: JobRequest, confirm: Callable[[str], None]) -> list[str]:
     found = _good(each(nodes, lambda connector: _look(connector, request.container(connector.name), folder)))
     _refuse_mounts(folder, found)
     todo = {name: compare(wanted, remote) for name, remote in found.items()}
+    _refuse_busy(folder, {name: remote for name, remote in found.items() if todo[name].needed})
     overwritten = {name: change for name, change in todo.items() if change.overwrites and not found[name].marked}
     if overwritten:
         count = sum(len(change.overwrites) for change in overwritten.values())
@@ -181,8 +184,9 @@ def parse_listing(data: bytes) -> Remote:
     head, found, body = data.partition(b"BEGIN\n")
     lines = head.decode(errors="surrogateescape").splitlines()
     mounts = tuple(sorted({line[6:] for line in lines if line.startswith("mount ")}))
+    busy = tuple(line[5:] for line in lines if line.startswith("busy "))
     if not found:
-        return Remote({}, marked=False, brought=frozenset(), mounts=mounts)
+        return Remote({}, marked=False, brought=frozenset(), mounts=mounts, busy=busy)
     text = body.decode(errors="surrogateescape")
     listing, _, rest = text.partition("sums\0")
     sums, _, mark = rest.partition("mark\0")
@@ -193,7 +197,7 @@ def parse_listing(data: bytes) -> Remote:
         kind, mode, target = about.split(" ", 2)
         entries[name] = Entry(kind, int(mode, 8), target if kind == "l" else hashes.get(name, ""))
     brought = frozenset(name for name in mark.split("\0") if name)
-    return Remote(entries, marked="marked" in lines, brought=brought, mounts=mounts)
+    return Remote(entries, marked="marked" in lines, brought=brought, mounts=mounts, busy=busy)
 
 
 def _script(name: str) -> str:
@@ -294,4 +298,17 @@ def _refuse_mounts(folder: Path, found: Mapping[str, Remote]) -> None:
                 " would change what is mounted",
                 node=name,
                 remedy="a mounted folder needs no sync; leave --sync out, or name a folder inside the mount",
+            )
+
+
+def _refuse_busy(folder: Path, found: Mapping[str, Remote]) -> None:
+    for name, remote in found.items():
+        if remote.busy:
+            pid, _, command = remote.busy[0].partition(" ")
+            more = f" and {len(remote.busy) - 1} more" if remote.busy[1:] else ""
+            raise LaunchError(
+                f"sync: process {pid} ({command}){more} works in {folder} of the container;"
+                " replacing the folder would take it away from under it",
+                node=name,
+                remedy="wait until it has ended, or leave --sync out; nothing was changed on any node",
             )

@@ -147,15 +147,16 @@ def _arguments(sources: MirrorSources, scratch: Path) -> list[str]:
     prepare = scratch / "prepare"
     prepare.write_text("#!/bin/sh\nset -eu\n" + _PREPARE, encoding="utf-8")
     prepare.chmod(0o700)
+    options, mirrors = sources.arguments(scratch)
     return [
         "--variant=minbase",
         f"--include={','.join(PACKAGES)}",
-        *(f"--aptopt={option}" for option in sources.aptopts),
+        *options,
         *hooks,
         f"--customize-hook={prepare}",
         sources.suite,
         str(scratch / "root.tar"),
-        *sources.lines,
+        *mirrors,
     ]
 
 

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from provision.errors import LabError
 
-__all__ = ["MIRROR_VARIABLE", "MirrorSources", "Stanza", "debian_sources", "parse_deb822", "parse_one_line"]
+__all__ = ["MIRROR_VARIABLE", "MirrorSources", "Stanza", "debian_sources", "parse_deb822", "parse_one_line", "public"]
 
 MIRROR_VARIABLE = "PROVISION_DEBIAN_MIRROR"
 """Environment variable naming a Debian mirror, for machines whose own apt sources list none."""
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _RELEASES = ("bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable")
+_USERINFO = re.compile(r"(?<=://)[^\s\"]*@")
 _SUITE = re.compile(rf"({'|'.join(_RELEASES)})(-updates|-security|/updates|)")
 _WANTED_SETTINGS = re.compile(
     r"Acquire::(Check-Valid-Until|Check-Date|Retries|(http|https)::(Proxy|Timeout|Verify-Peer|Verify-Host)(::\S+)?)$"
@@ -59,22 +60,48 @@ class MirrorSources:
 
     @property
     def deb822(self) -> str:
-        """Text of ``/etc/apt/sources.list.d/debian.sources`` for a node."""
+        """Text of ``/etc/apt/sources.list.d/debian.sources`` for a node, without credentials."""
         return "\n".join(
-            f"Types: deb\nURIs: {' '.join(stanza.uris)}\nSuites: {' '.join(stanza.suites)}\n"
+            f"Types: deb\nURIs: {public(' '.join(stanza.uris))}\nSuites: {' '.join(stanza.suites)}\n"
             f"Components: {' '.join(stanza.components)}\nSigned-By: {_KEYRING}\n"
             for stanza in self.stanzas
         )
 
     @property
     def apt_conf(self) -> str:
-        """Text of an ``/etc/apt/apt.conf.d`` file for a node; empty when the machine sets nothing special."""
-        return "".join(f'{name} "{value}";\n' for name, value in self.settings)
+        """Text of an ``/etc/apt/apt.conf.d`` file for a node, without credentials; may be empty."""
+        return public("".join(f'{name} "{value}";\n' for name, value in self.settings))
+
+    @property
+    def private(self) -> bool:
+        """Whether a source or a proxy is written with a user name or a password."""
+        return any(public(text) != text for text in (*self.lines, *self.aptopts))
+
+    def arguments(self, scratch: Path) -> tuple[list[str], list[str]]:
+        """Return mmdebstrap's apt options and its sources.
+
+        Where they hold credentials they are files in `scratch` that only we can read, for command lines can be read
+        by everybody on the machine. mmdebstrap pastes them into the new system, whose maker removes them again.
+        """
+        if not self.private:
+            return [f"--aptopt={option}" for option in self.aptopts], list(self.lines)
+        options, sources = scratch / "apt.conf", scratch / "mirror.list"
+        texts = {options: "".join(f"{option};\n" for option in self.aptopts), sources: "\n".join(self.lines) + "\n"}
+        for path, text in texts.items():
+            path.unlink(missing_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(text)
+        return [f"--aptopt={options}"], [str(sources)]
 
     @property
     def aptopts(self) -> tuple[str, ...]:
         """The same settings as values for mmdebstrap's ``--aptopt``."""
         return tuple(f'{name} "{value}"' for name, value in self.settings)
+
+
+def public(text: str) -> str:
+    """Return `text` without the user names and passwords of its addresses."""
+    return _USERINFO.sub("", text)
 
 
 def debian_sources(suite: str, *, etc_apt: Path = Path("/etc/apt")) -> MirrorSources:

@@ -62,7 +62,8 @@ def ensure_image(recipe: Recipe, progress: Progress, *, cache: Path | None = Non
         LabError: a program is missing, this user may not build, or a step failed (its last lines in the output).
     """
     images = (cache or cache_folder()) / "images"
-    images.mkdir(parents=True, exist_ok=True)
+    images.mkdir(parents=True, exist_ok=True, mode=0o700)
+    images.chmod(0o700)
     folder = images / f"vm-{recipe.distro}-{recipe.key}"
     found = _load(folder)
     if found is not None:

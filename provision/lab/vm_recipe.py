@@ -13,9 +13,10 @@ import json
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from provision.errors import UsageError
-from provision.lab.mirror import MirrorSources, debian_sources
+from provision.lab.mirror import MirrorSources, debian_sources, public
 
 __all__ = ["DISTROS", "Recipe", "pack", "recipe_for"]
 
@@ -96,6 +97,9 @@ _FILES = {
 _APT = ('Acquire::Languages "none"',)
 _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/doc/*", "path-exclude=/usr/share/locale/*")
 
+_FORGET = 'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap'
+"""Where the machine's apt settings hold credentials, they do not stay in the image."""
+
 _HOOKS = (
     'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/0000*',
     'chroot "$1" systemctl enable systemd-networkd.service provision-lab-seed.service',
@@ -123,6 +127,7 @@ class Recipe:
     def key(self) -> str:
         """Names the recipe: another package, file, mirror or version gives another key."""
         parts = [_VERSION, self.distro, self.packages, self.early, self.late, _HOOKS, _APT, _DPKG, self.sources.lines]
+        parts += ["without credentials"] if self.sources.private else []
         text = json.dumps([*parts, self.sources.settings], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -142,20 +147,23 @@ class Recipe:
 
     def mmdebstrap(self, root: str, early: str, late: str) -> list[str]:
         """The command that makes the root file system in folder `root` from the tar files `early` and `late`."""
+        options, mirrors = self.sources.arguments(Path(early).parent)
+        hooks = (*_HOOKS, _FORGET) if self.sources.private else _HOOKS
         return [
             "mmdebstrap",
             "--variant=minbase",
             "--format=directory",
             "--skip=cleanup/apt/lists",  # as an installer leaves them: a node's own update then fetches little
             f"--include={','.join(self.packages)}",
-            *(f"--aptopt={option}" for option in (*_APT, *self.sources.aptopts)),
+            *(f"--aptopt={option}" for option in _APT),
+            *options,
             *(f"--dpkgopt={option}" for option in _DPKG),
             f"--essential-hook=tar-in {early} /",
             f"--customize-hook=tar-in {late} /",
-            *(f"--customize-hook={hook}" for hook in _HOOKS),
+            *(f"--customize-hook={hook}" for hook in hooks),
             self.suite,
             root,
-            *self.sources.lines,
+            *mirrors,
         ]
 
 
@@ -189,7 +197,7 @@ def _backports(sources: MirrorSources) -> str:
     for stanza in sources.stanzas:
         if sources.suite in stanza.suites:
             return (
-                f"Types: deb\nURIs: {' '.join(stanza.uris)}\nSuites: {sources.suite}-backports\n"
+                f"Types: deb\nURIs: {public(' '.join(stanza.uris))}\nSuites: {sources.suite}-backports\n"
                 f"Components: {' '.join(stanza.components)}\n"
                 "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\nEnabled: no\n"
             )

@@ -28,7 +28,9 @@ class Connection:
     jump: str | None = None
     """ProxyJump, as in ssh_config."""
     ssh_args: tuple[str, ...] = ()
-    """All of ansible_ssh_common_args and ansible_ssh_extra_args, split as the shell would."""
+    """All of ansible_ssh_args, ansible_ssh_common_args and ansible_ssh_extra_args, split as the shell would."""
+    own_ssh_args: bool = False
+    """True where ansible_ssh_args replaces what playbooks/ansible.cfg says, strict checking of host keys among it."""
     local: bool = False
     """True for ``ansible_connection: local``: commands run on this machine without SSH."""
     become: bool = True

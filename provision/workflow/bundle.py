@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from provision.errors import ProvisionError, UsageError
 from provision.model import Cluster
@@ -43,6 +45,7 @@ def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> 
 
 def known_secrets(cluster: Cluster) -> set[str]:
     """Return every value that the inventory or the operator gave as a secret."""
+    from provision.inventory.templates import rendered_where_possible
     from provision.report.redaction import secrets_of
 
     known: set[str] = set()
@@ -50,7 +53,47 @@ def known_secrets(cluster: Cluster) -> set[str]:
         connection = node.connection
         known |= secrets_of(node.variables)
         known |= secrets_of((connection.become_password, connection.password, connection.ssh_args))
+    wanted = {node.name: _unknown_secrets(node.variables) for node in cluster.nodes}
+    shown = rendered_where_possible(cluster.inventory, wanted)
+    for node in cluster.nodes:
+        values = shown.get(node.name, {})
+        known |= secrets_of(values)
+        for key in values.keys() & node.variables.keys():
+            known |= _vaulted(node.variables[key], values[key])
     return known
+
+
+def _unknown_secrets(variables: Mapping[str, Any]) -> list[str]:
+    """The variables with a secret that is encrypted or made by a template, so that its value is not known yet."""
+    from provision.inventory.templates import has_template
+    from provision.report.redaction import secrets_of
+
+    return [
+        key
+        for key, value in variables.items()
+        if has_template(value) and (_has_vault(value) or secrets_of({key: value}))
+    ]
+
+
+def _has_vault(value: Any) -> bool:
+    from provision.inventory.templates import is_vault
+
+    if isinstance(value, Mapping):
+        return is_vault(value) or any(_has_vault(part) for part in value.values())
+    return isinstance(value, list) and any(_has_vault(part) for part in value)
+
+
+def _vaulted(before: Any, after: Any) -> set[str]:
+    """The values in `after` that were encrypted in `before`, whatever they are called."""
+    from provision.inventory.templates import is_vault
+
+    if is_vault(before):
+        return {str(after)}
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return {found for key in before.keys() & after.keys() for found in _vaulted(before[key], after[key])}
+    if isinstance(before, list) and isinstance(after, list):
+        return {found for old, new in zip(before, after, strict=False) for found in _vaulted(old, new)}
+    return set()
 
 
 def _write_private(target: Path, data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Provision
+from tests.support.engine import engine_host, held
 
 LAB = f"jobs{os.getpid()}"
 """A name of its own, so that two checkouts can be tested beside each other."""
+
+ENGINES: set[str] = set()
+"""The docker engines that were used."""
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +31,7 @@ def lab(provision: Provision) -> Iterator[dict]:
     """Two bare systemd containers that stand for machines with two SIMULATED GPUs each."""
     try:
         provision.ok("lab", "up", LAB, "--driver", "container", "--nodes", "2", "--machine", "pair")
+        ENGINES.add(engine_host(provision.folder / "state/provision/labs" / LAB))
         yield provision.ok("lab", "status", LAB, "--json").document
     finally:
         down = provision("lab", "down", LAB)
@@ -44,11 +48,10 @@ def cluster(provision: Provision, lab: dict) -> dict:
 
 @pytest.fixture
 def on_node(provision: Provision, cluster: dict):
-    """Run a shell command on a node by way of ``lab ssh``."""
+    """Run a shell command on a node by way of ``lab ssh``; it must succeed, so that no silence passes for an answer."""
 
     def run(node: str, command: str) -> str:
-        done = provision("lab", "ssh", LAB, node, "--", command)
-        return done.out
+        return provision.ok("lab", "ssh", LAB, node, "--", command).out
 
     assert cluster["nodes"]
     return run
@@ -64,7 +67,5 @@ def ssh_files(provision: Provision) -> Path:
 def docker_left() -> Iterator[None]:
     """Nothing that a lab made may be left in the docker engine when all tests are over."""
     yield
-    engine = subprocess.run(
-        ["docker", "ps", "-aq", "--filter", f"name=provision-{LAB}-"], capture_output=True, text=True, check=False
-    )
-    assert engine.stdout.split() == []
+    for host in ENGINES:
+        assert held(host, "ps", "-aq", "--filter", f"name=provision-{LAB}-") == []

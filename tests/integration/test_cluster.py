@@ -179,7 +179,7 @@ def test_a_killed_run_leaves_no_rank_behind(provision, cluster, on_node, how):
 
     def running():
         found = {name: on_node(name, f"pgrep -fc '^({JOB_PROCESSES})' || true").strip() for name in names}
-        return {name: int(count or 0) for name, count in found.items()}
+        return {name: int(count) for name, count in found.items()}
 
     process = provision.start("run", "--lab", LAB, "--", "sleep", "98765")
     try:
@@ -200,12 +200,13 @@ def test_a_broken_daemon_json_is_kept_and_reported(provision, cluster, on_node):
     try:
         done = provision("apply", "--lab", LAB, "--yes", "--json", "--only", "docker_engine")
         left = on_node(name, "cat /etc/docker/daemon.json")
+        beside = on_node(name, "cat /etc/docker/daemon.json.broken-*")
     finally:
         on_node(name, "mv /root/daemon.json.kept /etc/docker/daemon.json; rm -f /etc/docker/daemon.json.*broken*")
 
     status = {node["name"]: node for node in done.document["nodes"]}
     assert done.code == 1
-    assert "broken" in left
+    assert left == beside == '{ "broken": \n'
     assert "daemon.json" in status[name]["error"]["message"]
     assert status[other]["status"] == "unchanged"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Provision
+from tests.support.engine import engine_host, held
 
 LAB = f"bare{os.getpid()}"
 FIRST, SECOND = f"{LAB}-1", f"{LAB}-2"
@@ -39,7 +40,7 @@ def shell(provision, node, command):
 
 
 def output(*argv):
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
 def processes_of(folder):
@@ -123,13 +124,15 @@ def test_lab_down_leaves_nothing_and_can_be_repeated(provision, lab):
     address = lab["nodes"][0]["address"]
     subnet = address.rsplit(".", 1)[0]
     folder = provision.folder / "state/provision/labs" / LAB
+    host = engine_host(folder)
+    label = f"label=provision.lab={LAB}"
+    assert held(host, "ps", "-aq", "--filter", label)
     provision.ok("lab", "down", LAB)
     provision.ok("lab", "down", LAB)
 
-    label = f"label=provision.lab={LAB}"
-    assert output("docker", "ps", "-aq", "--filter", label) == ""
-    assert output("docker", "network", "ls", "-q", "--filter", label) == ""
-    assert output("docker", "volume", "ls", "-q", "--filter", label) == ""
+    assert held(host, "ps", "-aq", "--filter", label) == []
+    assert held(host, "network", "ls", "-q", "--filter", label) == []
+    assert held(host, "volume", "ls", "-q", "--filter", label) == []
     assert list(folder.parent.iterdir()) == []
     assert processes_of(folder) == []
     assert subnet not in output("ip", "-4", "-br", "address")

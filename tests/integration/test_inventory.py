@@ -12,6 +12,8 @@ from provision.inventory import load
 from provision.inventory.change import add, remove
 from provision.inventory.init import InitRequest, create
 from provision.model import Secret
+from provision.report.redaction import REMOVED, Redactor
+from provision.workflow.bundle import known_secrets
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
 
@@ -77,6 +79,47 @@ def test_hosts_keep_their_order_and_vault_values_are_secret(write, monkeypatch, 
     assert cluster.nodes[0].connection.known_hosts == folder / "k.txt"
     assert "s3cret" not in repr(cluster)
     assert ["did you mean docker_engine_source?" in warning for warning in cluster.warnings] == [True]
+
+
+def _encrypted(text: str, password: Path, indent: int) -> str:
+    argv = [Path(sys.executable).parent / "ansible-vault", "encrypt_string", "--vault-password-file", password]
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=True)
+    return f"\n{' ' * indent}".join(line.strip() for line in done.stdout.splitlines())
+
+
+def test_encrypted_and_templated_secrets_are_known_to_the_bundle(write, monkeypatch, tmp_path):
+    """Secrets that stand encrypted or behind a template in the inventory are removed in every spelling."""
+    password = tmp_path / "password"
+    password.write_text("vault-password\n")
+    folder = write(
+        hosts_yml="all: {hosts: {a: , b: {smtp_secret: '{{ relay_secret }}', odd_token: '{{ no | mandatory }}'}}}\n",
+        group_vars__all_yml="docker_engine_registry_logins:\n  - registry: r\n    username: bob\n"
+        f"    password_secret: {_encrypted('login-pw-1', password, 6)}\n"
+        f"relay: {_encrypted('relay-pw-2', password, 2)}\n"
+        "relay_secret: 'x{{ relay }}'\nwandb_key: '{{ \"wandb\" }}-3'\n",
+    )
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(password))
+
+    known = known_secrets(load(folder))
+    login = base64.b64encode(b"bob:login-pw-1").decode()
+    said = f"login-pw-1 {login} relay-pw-2 xrelay-pw-2 wandb-3 done"
+
+    assert {"login-pw-1", "bob:login-pw-1", "relay-pw-2", "xrelay-pw-2", "wandb-3"} <= known
+    assert Redactor(known).text(said) == " ".join([REMOVED] * 5) + " done"
+
+
+def test_without_a_vault_password_there_is_no_bundle(write, monkeypatch, tmp_path):
+    """A secret that cannot be known cannot be removed: the way to give the password is said instead."""
+    password = tmp_path / "password"
+    password.write_text("vault-password\n")
+    monkeypatch.delenv("ANSIBLE_VAULT_PASSWORD_FILE", raising=False)
+    secret = f"relay: {_encrypted('relay-pw-2', password, 2)}\n"
+    cluster = load(write(hosts_yml="all: {hosts: {a: }}\n", group_vars__all_yml=secret))
+
+    with pytest.raises(InventoryError) as caught:
+        known_secrets(cluster)
+
+    assert "ANSIBLE_VAULT_PASSWORD_FILE" in (caught.value.remedy or "")
 
 
 def test_without_a_vault_password_the_remedy_is_said(write, monkeypatch):

@@ -36,7 +36,7 @@ def left(cluster, on_node):
         pattern = "^(mpirun|orted|prterun|prted|python3)( |$)"
         names = [node["name"] for node in cluster["nodes"]]
         count = f"pgrep -af '{pattern}' | grep -Ec 'mpirun|orted|prted|prterun|98765' || true"
-        return {name: int(on_node(name, count).strip() or 0) for name in names}
+        return {name: int(on_node(name, count)) for name in names}
 
     return look
 

@@ -1,5 +1,24 @@
-# Print what a directory ($1) of a container holds: kinds, modes, link targets, checksums, and what a sync brought.
+# Print what a directory ($1) of a container holds: kinds, modes, link targets, checksums, and what a sync brought;
+# first who works in it. A sync that was killed between its two renames left the directory under another name: it is put back.
+for left in "$1".provision-old.* "$1".provision-new.*; do
+  [ -d "$left" ] || continue
+  tr '\0' '\n' <"/proc/${left##*.}/cmdline" 2>/dev/null | grep -qxF "$1" && continue  # a sync that still runs
+  case $left in
+    "$1".provision-old.*) [ -e "$1" ] && rm -rf "$left" || mv "$left" "$1" ;;
+    *) rm -rf "$left" ;;
+  esac
+done
 cd "$1" 2>/dev/null || exit 0
+here=$(pwd -P)
+cd /
+for process in /proc/[0-9]*; do
+  at=$(readlink "$process/cwd") || continue
+  case $at/ in "$here"/*) ;; *) continue ;; esac
+  read -r name <"$process/comm" || continue
+  case $name in sleep | tail | docker-init | tini | container-entry) continue ;; esac  # they hold the container open
+  echo "busy ${process#/proc/} $name"
+done 2>/dev/null
+cd "$1" || exit 0
 grep -F " $1/" /proc/self/mountinfo | awk '{ print "mount", $5 }'
 awk -v d="$1" '$5 == d { print "mount", $5 }' /proc/self/mountinfo
 echo exists

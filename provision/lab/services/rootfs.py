@@ -88,18 +88,19 @@ def make_root(sources: MirrorSources, packages: Sequence[str], scratch: Path, *,
     clean.write_text(f"#!/bin/sh\nset -eu\n{CLEAN}", encoding="utf-8")
     clean.chmod(0o700)
     root = scratch / "root.tar"
+    options, mirrors = sources.arguments(scratch)
     argv = [
         program,
         "--variant=minbase",
         "--skip=output/dev",
         f"--include={','.join(packages)}",
         '--aptopt=APT::Install-Recommends "false"',
-        *(f"--aptopt={option}" for option in sources.aptopts),
+        *options,
         *(f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT),
         f"--customize-hook={clean}",
         sources.suite,
         str(root),
-        *sources.lines,
+        *mirrors,
     ]
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "SOURCE_DATE_EPOCH": str(EPOCH)}
     with log.open("wb") as output:

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
-from provision.cli.main import GROUPS, VERBS, main, normalise
+from provision.cli.main import GROUPS, VERBS, build_app, main, normalise
 from provision.errors import UsageError
 from provision.workflow import chosen_roles
 
@@ -140,3 +141,13 @@ def test_a_command_that_is_told_to_end_ends_in_order(number):
     assert (process.returncode, out) == (130, b"in order\n")
     assert b"interrupted; the same command takes up what is left" in err
     assert b"Traceback" not in err
+
+
+def test_the_list_of_verbs_costs_no_options():
+    """`provision --help` makes none of the verbs' options, and says what the whole application would say."""
+    whole, listing = (typer.main.get_command(build_app(None, listing=way)) for way in (False, True))
+    texts = [command.get_help(typer.Context(command, info_name="provision")) for command in (whole, listing)]
+
+    assert texts[0] == texts[1]
+    assert all(verb.params for name, verb in whole.commands.items() if name in VERBS)
+    assert not any(verb.params for name, verb in listing.commands.items() if name in VERBS)

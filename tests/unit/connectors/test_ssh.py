@@ -2,15 +2,18 @@
 
 # ruff: noqa: ARG002 - paramiko calls the server's methods with names
 
+import configparser
 import socket
 import subprocess
 import threading
+from pathlib import Path
 
 import paramiko
 import pytest
 
 from provision.connectors import connect
 from provision.errors import ConnectionFailed
+from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
 
 
@@ -213,3 +216,42 @@ def test_the_inventory_s_known_hosts_is_not_the_jump_host_s(node, port):
     known.write_text(known.read_text().replace("[127.0.0.1]", "[127.0.0.1],[localhost]").replace("],[", f"]:{port},["))
     with pytest.raises(ConnectionFailed, match="is not known"):
         connect(behind)
+
+
+@pytest.mark.parametrize("value", ["no", "false", "off", "accept-new"])
+def test_an_ssh_config_that_trusts_anyone_is_refused_with_arguments_of_the_inventory(node, tmp_path, value):
+    """Where ansible_ssh_args replaces ours, what ssh itself makes of them and of the config that they name counts."""
+    config = tmp_path / "config"
+    config.write_text(f"Host *\n  StrictHostKeyChecking {value}\n")
+    arguments = ("-F", str(config))
+
+    with pytest.raises(ConnectionFailed, match="would take any host key") as caught:
+        connect(node(ssh_args=arguments, own_ssh_args=True))
+    connect(node(ssh_args=arguments)).close()
+
+    assert "StrictHostKeyChecking=yes" in str(caught.value.remedy)
+    connect(node(ssh_args=("-o", "StrictHostKeyChecking=yes", *arguments), own_ssh_args=True)).close()
+
+
+def test_ansible_s_own_arguments_are_strict_before_any_ssh_config(tmp_path):
+    """With playbooks/ansible.cfg no ssh_config and no later argument makes ssh take an unknown key."""
+    settings = configparser.ConfigParser(interpolation=None)
+    assert settings.read(Path(__file__).parents[3] / "playbooks/ansible.cfg")
+    config = tmp_path / "config"
+    config.write_text("Host *\n  StrictHostKeyChecking no\n")
+    ours = settings["ssh_connection"]["ssh_args"].split()
+    argv = ["ssh", "-G", *ours, "-F", config, "-o", "StrictHostKeyChecking=no", "n1"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    assert "stricthostkeychecking true" in said.splitlines()
+
+
+def test_a_proxy_command_of_ansible_ssh_args_is_the_way_in(node, tmp_path):
+    """The knock goes the way that Ansible will go."""
+    used = tmp_path / "used"
+    values = {"ansible_ssh_args": f"-F none -o ProxyCommand='touch {used}; false'"}
+    arguments = connection_of("n1", values).ssh_args
+    with pytest.raises(ConnectionFailed):
+        connect(node(ssh_args=arguments))
+
+    assert used.exists()

@@ -13,6 +13,7 @@ from typing import ClassVar
 import pytest
 
 from provision.facts import ALL_FACTS, NodeFacts, Parameters, RawOutput, Unknown, as_data, parse, script
+from provision.facts.docker import DockerConfigFact
 from provision.facts.script import split
 from provision.facts.system import Hardware, System
 
@@ -195,3 +196,25 @@ def test_no_parser_raises(fact):
     )
     for raw in (RawOutput(text, code, "") for text in texts for code in (0, 1, 127)):
         assert json.dumps(as_data(NodeFacts(**{fact.name: fact.parse(raw)})))
+
+
+@pytest.mark.parametrize(
+    ("proxy", "shown"),
+    [
+        ("http://bob:hunter22@proxy:3128", "http://[removed]@proxy:3128"),
+        ("http://bob:p@ss@proxy:3128", "http://[removed]@proxy:3128"),
+        ("http://bob:p/ss@proxy:3128", "http://[removed]@proxy:3128"),
+        ('http://bob:p"s@proxy:3128', "http://[removed]@proxy:3128"),
+        ("http://proxy:3128/x", "http://proxy:3128/x"),
+    ],
+)
+def test_credentials_in_daemon_json_stay_on_the_node(tmp_path, proxy, shown):
+    """The node itself takes out user and password, up to the last @, and leaves the rest as it is."""
+    file = tmp_path / "daemon.json"
+    file.write_text(json.dumps({"proxies": {"http-proxy": proxy}, "mail": "a@b"}))
+    script = DockerConfigFact.command.replace("/etc/docker/daemon.json", str(file)).replace(
+        "/etc/docker", str(tmp_path)
+    )
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+
+    assert json.loads(done.stdout.partition("\n")[2]) == {"proxies": {"http-proxy": shown}, "mail": "a@b"}

@@ -75,3 +75,62 @@ def test_what_cannot_be_connected_safely_is_refused(key, value, says):
 
     assert [(p.host, p.key) for p in problems] == [("gpu1", key)]
     assert says in problems[0].text
+
+
+@pytest.mark.parametrize("key", ["ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "-o StrictHostKeyChecking=no",
+        "-oStrictHostKeyChecking=off",
+        "-o StrictHostKeyChecking=false",
+        "-o stricthostkeychecking=FALSE",
+        "-o StrictHostKeyChecking=accept-new",
+        """-o 'StrictHostKeyChecking="no"'""",
+        "-o 'StrictHostKeyChecking no'",
+        "-o 'StrictHostKeyChecking = no'",
+        "-o 'StrictHostKeyChecking\tno'",
+        "-qo StrictHostKeyChecking=no",
+        "-4qoStrictHostKeyChecking=no",
+        "-b 10.0.0.9 -o StrictHostKeyChecking=no",
+        "-o UserKnownHostsFile=none",
+        """-o 'UserKnownHostsFile "/dev/null"'""",
+    ],
+)
+def test_host_key_checking_is_turned_off_in_no_spelling(key, arguments):
+    """Whatever ssh reads as trusting any key is refused, in whichever variable Ansible reads it from."""
+    problems = list(connection_problems("gpu1", {key: arguments}))
+
+    assert [(p.key, "host-key checking off" in p.text) for p in problems] == [(key, True)]
+
+
+@pytest.mark.parametrize("key", ["ansible_sftp_extra_args", "ansible_scp_extra_args"])
+@pytest.mark.parametrize("arguments", ["-o StrictHostKeyChecking=no", "-qF /elsewhere/config"])
+def test_copies_are_held_to_the_same_trust(key, arguments):
+    """Arguments for sftp and scp alone neither turn checking off nor name an ssh_config that nobody looks at."""
+    assert [p.key for p in connection_problems("gpu1", {key: arguments})] == [key]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "-o StrictHostKeyChecking=yes",
+        "-o StrictHostKeyChecking=ask",
+        "-F /my/config -C",
+        "-b StrictHostKeyChecking=no -i no",
+        "-o 'UserKnownHostsFile=/a/no /dev/null2'",
+    ],
+)
+def test_careful_arguments_are_taken(arguments):
+    """What leaves checking on is not refused."""
+    assert list(connection_problems("gpu1", {"ansible_ssh_args": arguments})) == []
+
+
+def test_ansible_ssh_args_come_first_and_are_marked():
+    """As with Ansible they stand before the common ones, and they replace those of ansible.cfg."""
+    values = {"ansible_ssh_common_args": "-o Port=3", "ansible_ssh_args": "-o ProxyCommand=run"}
+    connection = connection_of("a", values)
+
+    assert connection.ssh_args == ("-o", "ProxyCommand=run", "-o", "Port=3")
+    assert connection.own_ssh_args
+    assert not connection_of("a", {"ansible_ssh_common_args": "-o Port=3"}).own_ssh_args

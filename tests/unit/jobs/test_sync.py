@@ -1,6 +1,7 @@
 import errno
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,22 @@ from provision.errors import LaunchError, UsageError
 from provision.hostfiles import HostEntry
 from provision.jobs.request import JobRequest
 from provision.jobs.session import FILES
-from provision.jobs.sync import MARK, Change, Remote, _bring, check_target, compare, manifest, parse_listing, sync
-from provision.model import CommandResult
+from provision.jobs.sync import (
+    MARK,
+    Change,
+    Entry,
+    Remote,
+    _bring,
+    check_target,
+    compare,
+    manifest,
+    parse_listing,
+    sync,
+)
+from provision.model import CommandResult, Connection, Node
 from provision.testing import FakeProcess, make_node
 
+MORE = {"new.py": Entry("f", 0o644, "0" * 64)}
 EMPTY = Remote({}, marked=False, brought=frozenset(), mounts=())
 
 
@@ -29,6 +42,18 @@ def project(tmp_path):
     (folder / "sub" / "a b\nc").write_bytes(b"\0\1")
     (folder / "link").symlink_to("sub/nowhere")
     return folder
+
+
+@pytest.fixture
+def request_for(tmp_path, monkeypatch):
+    """A job on this machine, whose container is this machine as well: `docker exec` runs its command here."""
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nshift\n[ "$1" != -i ] || shift\nshift\nexec "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    node = Node("gpu1", Connection("localhost", local=True, become=False))
+    return lambda folder: JobRequest(("true",), (), {"gpu1": node}, "gpu1", sync=folder)
 
 
 def listing(folder):
@@ -80,6 +105,78 @@ def test_what_a_former_sync_brought_is_removed_when_it_is_gone_here(project):
 
     assert remote.marked
     assert compare(wanted, remote).remove == ("old.py",)
+
+
+@pytest.mark.parametrize("kind", ["old", "new"])
+def test_a_sync_that_was_killed_between_its_renames_is_mended(project, kind):
+    """The directory comes back under its own name with what the container alone had; half a copy goes away."""
+    wanted, _ = manifest(project)
+    (project / "checkpoint").write_text("weights")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = project.with_name(f"{project.name}.provision-{kind}.{ended.pid}")
+    project.rename(left)
+    if kind == "new":
+        project.mkdir()
+    remote = listing(project)
+
+    assert (not compare(wanted, remote).needed) is (kind == "old")
+    assert (project / "checkpoint").exists() is (kind == "old")
+    assert not left.exists()
+
+
+def test_what_is_left_after_the_second_rename_is_removed(project):
+    """Where the directory is there, the old one beside it is of no use any more."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = project.with_name(f"{project.name}.provision-old.{ended.pid}")
+    left.mkdir()
+    listing(project)
+
+    assert not left.exists()
+    assert (project / "train.py").exists()
+
+
+def test_a_sync_that_still_runs_is_left_alone(project):
+    """What belongs to a living sync of the same directory is not taken from it."""
+    script = "echo ready; read -r line"
+    other = subprocess.Popen(
+        ["sh", "-c", script, "sh", str(project), "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout.readline() == b"ready\n"
+    left = project.with_name(f"{project.name}.provision-new.{other.pid}")
+    left.mkdir()
+    listing(project)
+    other.communicate(b"\n")
+
+    assert left.exists()
+
+
+def test_who_works_in_the_directory_is_named(project):
+    """A process whose working directory would be deleted is found, one that only looks from elsewhere is not."""
+    argv = ["cat"]
+    within = subprocess.Popen(argv, cwd=project / "sub", stdin=subprocess.PIPE)
+    outside = subprocess.Popen([*argv, "-", project / "train.py"], cwd=project.parent, stdin=subprocess.PIPE)
+    remote = listing(project)
+    for process in (within, outside):
+        process.communicate()
+
+    assert remote.busy == (f"{within.pid} cat",)
+    assert listing(project).busy == ()
+
+
+def test_a_directory_in_use_is_not_replaced(project, request_for, monkeypatch):
+    """The process is named before anything changes."""
+    request = request_for(project)
+    monkeypatch.setattr(sys.modules[check_target.__module__], "manifest", lambda _: (MORE, []))
+    within = subprocess.Popen(["cat"], cwd=project, stdin=subprocess.PIPE)
+    with pytest.raises(LaunchError) as caught:
+        sync(request, confirm=lambda _: None)
+    within.communicate()
+
+    assert f"process {within.pid} (cat)" in caught.value.message
+    assert caught.value.node == "gpu1"
+    assert (project / "train.py").exists()
 
 
 def test_a_folder_that_became_a_file_is_replaced(project):
@@ -147,7 +244,7 @@ def test_a_folder_that_is_not_here_is_said(tmp_path):
         check_target(tmp_path / "nope")
 
 
-def request_for(folder):
+def request_with(folder):
     """A job on this machine that brings a folder along."""
     return JobRequest(
         command=("true",),
@@ -170,7 +267,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence(project, monkeypatch, unreadab
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(LaunchError, match=r"train\.py") as caught:
-        sync(request_for(project), lambda _: None)
+        sync(request_with(project), lambda _: None)
 
     assert caught.value.remedy
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provision.errors import LabError
-from provision.lab.mirror import MIRROR_VARIABLE, Stanza, debian_sources, parse_deb822, parse_one_line
+from provision.lab.mirror import MIRROR_VARIABLE, MirrorSources, Stanza, debian_sources, parse_deb822, parse_one_line
+from provision.lab.vm_recipe import Recipe
 
 DEBIAN = """\
 # a comment
@@ -111,3 +112,34 @@ def test_options_of_a_line_are_understood():
     assert parse_one_line(line) == [
         Stanza(("http://mirror.example/debian",), ("bookworm",), ("main", "contrib"), "/k.gpg")
     ]
+
+
+def test_credentials_of_the_mirror_are_in_no_argument_and_in_no_image(tmp_path):
+    """User and password of a source or a proxy go to mmdebstrap by a private file, and stay out of the node."""
+    stanza = Stanza(("https://bob:p@ss@mirror.example/debian",), ("bookworm",), ("main",))
+    sources = MirrorSources("bookworm", (stanza,), (("Acquire::http::Proxy", "http://bob:hunter22@proxy:3128"),))
+    early = str(tmp_path / "early.tar")
+    recipe = Recipe("debian12", sources)
+    commands = [sources.arguments(tmp_path), recipe.mmdebstrap("root", early, "late.tar")]
+    files = {path.name: path for path in tmp_path.iterdir()}
+
+    assert "bob" not in repr(commands)
+    assert "ss@" not in repr((commands, recipe.late, sources.apt_conf))
+    assert "hunter22" not in repr((commands, recipe.late, sources.apt_conf))
+    assert {name: path.stat().st_mode & 0o777 for name, path in files.items()} == {
+        "apt.conf": 0o600,
+        "mirror.list": 0o600,
+    }
+    assert files["apt.conf"].read_text() == 'Acquire::http::Proxy "http://bob:hunter22@proxy:3128";\n'
+    assert "https://bob:p@ss@mirror.example/debian bookworm main" in files["mirror.list"].read_text()
+    assert "URIs: https://mirror.example/debian\n" in sources.deb822
+    assert "99mmdebstrap" in repr(commands[1])
+
+
+def test_sources_without_credentials_are_arguments_as_they_are(tmp_path):
+    """Nothing is written and nothing changes where there is nothing to hide."""
+    sources = MirrorSources("bookworm", (Stanza(("http://m/debian",), ("bookworm",), ("main",)),), (("A::B", "1"),))
+
+    assert sources.arguments(tmp_path) == (['--aptopt=A::B "1"'], list(sources.lines))
+    assert list(tmp_path.iterdir()) == []
+    assert "99mmdebstrap" not in repr(Recipe("debian12", sources).mmdebstrap("r", str(tmp_path / "e"), "l"))

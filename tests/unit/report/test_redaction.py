@@ -19,6 +19,55 @@ from provision.report.redaction import REMOVED, Redactor, secrets_of
 KEY_BODY = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ"
 PEM = f"-----BEGIN OPENSSH PRIVATE KEY-----\n{KEY_BODY}\n-----END OPENSSH PRIVATE KEY-----"
 
+WHOLE = [
+    ('"password": "correct horse battery"', "horse battery"),
+    ("'password': 'correct horse'", "horse"),
+    ('"password": "ab,cd;ef"', "cd;ef"),
+    ('"password": "ab\\"cd"', "cd"),
+    ('{\\"password\\": \\"two words\\"}', "words"),
+    ("password: 'it''s mine'", "s mine"),
+    ('PASSWORD="two words" next', "words"),
+    ('PASSWORD=ab"c d" next', "c d"),
+    ("db_password=ab&cdef;gh next", "cdef;gh"),
+    ("db_password=ab,cdef next", "cdef"),
+    ("password=ab\\ cdef next", "cdef"),
+    ("password: correct horse", "horse"),
+    ("  - password: correct horse", "horse"),
+    ("registry_token = abc def", "def"),
+    ("password: |\n  first\n  second\nnext: 1", "second"),
+    ('"password": "open end', "open end"),
+    ('"tokens": 1, "token": ["ab", "cd"]}', "cd"),
+    ('["A_PASSWORD=ab cd", "x"]', "cd"),
+    ('Authorization: Digest username="bob", realm="r", response="6629fae49393a05397450978507c4ef1"', "6629fae"),
+    ('curl -H \'Authorization: Digest username="bob", response="6629fae4"\' u', "6629fae"),
+    ("Proxy-Authorization: Negotiate YIIabcdefg", "YIIabcdefg"),
+    ("Cookie: a=b; session=12ab34", "12ab34"),
+    ("MYSQL_PWD=hunter22", "hunter22"),
+    ("WANDB_KEY=0123456789abcdef", "0123456789abcdef"),
+    ("PGPASS: hunter22", "hunter22"),
+    ("train.py --api-key hunter22 --epochs 3", "hunter22"),
+    ("train.py --wandb_key hunter22", "hunter22"),
+    ("train.py --wandb_key='a b c22' --epochs 3", "b c22"),
+    ('["--password", "hunter22", "x"]', "hunter22"),
+    ("curl -u bob:hunter22 https://h", "hunter22"),
+    ("curl -sSu 'bob:hunter 22' https://h", "hunter 22"),
+    ("curl --proxy-user bob:hunter22 -u a:letmein h", "letmein"),
+    ("sshpass -p hunter22 ssh h", "hunter22"),
+    ("sshpass -v -phunter22 ssh h", "hunter22"),
+    ("docker login -u bob -p hunter22 r", "hunter22"),
+    ("mysqldump -u root -phunter22 db", "hunter22"),
+    ("auth: Ym9iOmh1bnRlcjIy", "Ym9iOmh1bnRlcjIy"),
+    ("https://b.example/c?sv=1&sig=abc%2Bdef", "abc%2Bdef"),
+    ("https://s3/x?X-Amz-Signature=0123abcd&x=1", "0123abcd"),
+    ("DefaultEndpointsProtocol=https;AccountKey=ab+cd/ef==;x=1", "ab+cd"),
+    ("key sk-proj-0123456789abcdefghij used", "0123456789abcdefghij"),
+    ("root:$y$j9T$abcdefghijklmnop$0123456789abcdefghijkl:19000:0", "abcdefghijklmnop"),
+    ("root:$6$saltsalt$0123456789abcdefghijkl:19000:0", "0123456789abcdefghijkl"),
+    ("proxy http://u:p/ss@proxy:3128", "p/ss"),
+    ("proxy http://u:p/ss@w@proxy:3128", "ss@w"),
+]
+"""Each with a part of the secret that must not be left behind."""
+
 
 @pytest.mark.parametrize(
     ("text", "secret"),
@@ -40,6 +89,7 @@ PEM = f"-----BEGIN OPENSSH PRIVATE KEY-----\n{KEY_BODY}\n-----END OPENSSH PRIVAT
         ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI", "wJalrXUtnFEMI"),
         ("MY_API_KEY: 12345678", "12345678"),
         ("$ANSIBLE_VAULT;1.1;AES256\n3061393333613563663331363264\n", "3061393333613563663331363264"),
+        *WHOLE,
         ("token ghp_0123456789abcdefghij0123 was used", "ghp_0123456789abcdefghij0123"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTYifQ.abcdefgh", "eyJzdWIiOiIxMjM0NTYifQ"),
     ],
@@ -60,6 +110,25 @@ def test_shapes_of_secrets_are_removed(text, secret):
         "docker info: https://registry.example:5000/v2/ answers",
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0RUyzHdO2SJ9bHqmNTeUuTTt8SZFVPNT2Tg8Ux6X3x gpu1",
         "image r:5000/t@sha256:0011223344556677",
+        "pulled https://r:5000/v2/t@sha256:0011223344556677",
+        "monkey=banana keyboard=us turkey: good",
+        "AuthorizedKeysFile=/root/.ssh/authorized_keys",
+        "authorized_keys: 3 lines",
+        "host_key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0RUyzHdO2SJ9bHqmNTeUuTTt8SZFVPNT2Tg8Ux6X3x",
+        "sk-ssh-ed25519@openssh.com AAAAGnNrLXNzaC1lZDI1NTE5",
+        "  key      value    unit",
+        "key: value",
+        "signing_key=/etc/apt/keyrings/docker.asc",
+        "/run/secrets/token: No such file or directory",
+        "PWD=/root/work OLDPWD=/root",
+        "pass=12 fail=0 skip=3",
+        "bypass: the cache",
+        '"token": null, "auth": true, "secret": ""',
+        "docker run -u 1000:1000 -p 8080:80 image",
+        "ansible-playbook --ask-become-pass site.yml",
+        "max_tokens=4096 tokens: 12",
+        "task-0123456789abcdefghij done",
+        "echo $1 $2 done",
     ],
 )
 def test_what_helps_is_kept(text):
@@ -92,7 +161,34 @@ def test_known_secrets_are_found_in_the_inventory():
         "container_ssh_password_enabled": "no",
     }
 
-    assert secrets_of(variables) == {"become-1", "login-1", "proxy-1"}
+    assert secrets_of(variables) == {"become-1", "login-1", "bob:login-1", "proxy-1"}
+
+
+def test_a_login_is_removed_as_docker_writes_it():
+    """The ``auth`` of a registry login is the base64 of user and password together."""
+    known = secrets_of({"logins": [{"registry": "r", "username": "bob", "password_secret": "login-1"}]})
+    written = base64.b64encode(b"bob:login-1").decode()
+
+    assert written not in Redactor(known).text(f"sent {written} to the registry")
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ('{"password": "a b", "name": "n"}', '{"password": "[removed]", "name": "n"}'),
+        ("{'password': 'a b', 'name': 'n'}", "{'password': '[removed]', 'name': 'n'}"),
+        ("A_PASSWORD=ab,c B=2", "A_PASSWORD=[removed] B=2"),
+        ("password: a b\nname: n", "password: [removed]\nname: n"),
+        ('["A_TOKEN=ab", "B=2"]', '["A_TOKEN=[removed]", "B=2"]'),
+        ("run --token ab --epochs 3", "run --token [removed] --epochs 3"),
+        ('{"token": 12, "n": 1}', '{"token": [removed], "n": 1}'),
+        ("curl -H 'Authorization: Basic Ym9i' https://h", "curl -H 'Authorization: [removed]' https://h"),
+    ],
+)
+def test_only_the_secret_is_removed(text, cleaned):
+    """What stands around a secret stays readable, and a second pass changes nothing."""
+    assert Redactor().text(text) == cleaned
+    assert Redactor().text(cleaned) == cleaned
 
 
 def test_values_under_telling_keys_are_removed_from_documents():

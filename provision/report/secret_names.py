@@ -1,0 +1,163 @@
+"""Which names announce a secret, and where the value that follows such a name in a text begins and ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+__all__ = ["assigned_secrets", "is_plain", "names_secret"]
+
+_STRONG = re.compile(
+    r"(passw(or)?d|passwd|passphrase|passcode|secret|token|credentials?|_pwd|_pass|cookie"
+    r"|(api|access|secret|private|account|shared|encryption|master|license|subscription)_?key"
+    r"|amz_signature|goog_signature|access_signature)$"
+)
+_WEAK = re.compile(r"(^auth|_auth|_key|[a-z0-9]pass)$")
+"""Names that are secrets mostly; their value says whether: see `is_plain`."""
+_IN_ADDRESS = re.compile(r"(sig|signature|code|key)$")
+"""Names of parameters of an address, after ``?`` or ``&``."""
+_ORDINARY = re.compile(
+    r"(bypass|compass|trespass|surpass|overpass|underpass|multipass"
+    r"|(^|_)(public|pub|host|sort|cache|primary|foreign|apt|gpg|signing|repository|partition|index|image|recipe"
+    r"|authorized|known|lookup|group|unique|rsa|dsa|ecdsa|ed25519|device|dict|map|json|item|config|fact|state)_?key)$"
+)
+_PLAIN = re.compile(
+    r"(?i)(|true|false|yes|no|on|off|none|null|~|[-+]?\d+(\.\d+)?|(ssh|ecdsa|sk)-\S+ AAAA.*|(https?|file)://.*|[/~.]/?.*"
+    r"|-----BEGIN (PGP )?PUBLIC.*)",
+    re.DOTALL,
+)
+_NAME = re.compile(r"(?<![\w.-])[\w.-]+(?=(?P<after>\\*[\"'])?(?P<sep>[ \t]*=[ \t]*|[ \t]*:(?![:/])[ \t]*))")
+_OPTION = re.compile(r"(?<![\w.-])--?[A-Za-z][\w.-]*(?=(?P<after>\\*[\"'])?(?P<sep>,?[ \t]+))")
+_TWO_WORDS = re.compile(r"(?<![\w./-])\w[\w.-]*(?P<after>)(?P<sep>[ \t]+)(?=\S+$)", re.MULTILINE)
+_QUOTE = re.compile(r"(\\*)([\"'])")
+_BRACKETS = {"{": "}", "[": "]"}
+
+
+def names_secret(name: str) -> str:
+    """Return ``"strong"`` for a name that announces a secret, ``"weak"`` where the value decides, else nothing."""
+    spread = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").replace(".", "_").strip("_")
+    if _ORDINARY.search(spread):
+        return ""
+    return "strong" if _STRONG.search(spread) else "weak" if _WEAK.search(spread) else ""
+
+
+def is_plain(value: str) -> bool:
+    """Return whether a value is no secret by its looks: a number, a path, an address, a public key, yes or no."""
+    return _PLAIN.fullmatch(value.strip().strip("\"'")) is not None
+
+
+def assigned_secrets(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where in `text` the value of a secret stands: ``name: value``, ``name=value``, ``--name value``."""
+    done = 0
+    found = [(match, False) for match in _NAME.finditer(text)] + [(match, True) for match in _OPTION.finditer(text)]
+    found += [(match, False) for match in _TWO_WORDS.finditer(text)]
+    for match, option in sorted(found, key=lambda each: each[0].start()):
+        strength = _strength(text, match, option=option)
+        if not strength or match.start() < done:
+            continue
+        start = match.end() + (0 if match.re is _TWO_WORDS else len(match["after"] or "") + len(match["sep"]))
+        begin, end = _value(text, match, start)
+        value = text[begin:end]
+        if end > begin and not (is_plain(value) if strength == "weak" else _is_nothing(value)):
+            yield begin, end
+            done = end
+
+
+def _strength(text: str, match: re.Match[str], *, option: bool) -> str:
+    name, before = match.group(), text[max(0, match.start() - 1) : match.start()]
+    if match.re is _TWO_WORDS:  # words of a sentence: only the plainest names count
+        name = name[: -len(match["sep"])]
+        return "strong" if names_secret(name) == "strong" else ""
+    if option:
+        following = text[match.end() + len(match["after"] or "") + len(match["sep"]) :][:1]
+        return "" if "ask" in name or following in ("-", "") else names_secret(name)
+    if before in ("?", "&") and _IN_ADDRESS.search(name.lower()):
+        return "strong"
+    if before == "/" and ":" in match["sep"]:  # a path, and what is said of it
+        return ""
+    if name.lower() == "pass" and "=" in match["sep"]:
+        return "weak"
+    return names_secret(name)
+
+
+def _is_nothing(value: str) -> bool:
+    return value.strip().strip("\"'").lower() in ("", "null", "none", "true", "false", "~")
+
+
+def _value(text: str, match: re.Match[str], start: int) -> tuple[int, int]:
+    """The value's place: to its closing quote, to the quote that name and value share, to the line's or word's end."""
+    line_end = text.find("\n", start)
+    line_end = len(text) if line_end < 0 else line_end
+    quote = _QUOTE.match(text, start, line_end)
+    if quote:
+        return quote.end(), _closing(text, quote.end(), line_end, quote[1], quote[2])
+    line_start = text.rfind("\n", 0, match.start()) + 1
+    shared = re.search(r"(\\*)([\"'])$", text[line_start : match.start()])
+    if shared and not match["after"]:
+        return start, _closing(text, start, line_end, shared[1], shared[2])
+    if match["after"]:
+        return start, _json_end(text, start, line_end)
+    alone = not re.sub(r"^\s*(- |export |set )?", "", text[line_start : match.start()])
+    block = alone and re.fullmatch(r"[|>][-+0-9]*[ \t]*", text[start:line_end])
+    if block:
+        return line_end, _block_end(text, line_end, match.start() - line_start)
+    if alone and (":" in match["sep"] or match["sep"] != "="):
+        return start, line_end
+    return start, _word_end(text, line_start, start, line_end)
+
+
+def _closing(text: str, start: int, limit: int, slashes: str, quote: str) -> int:
+    """Where the quote ends: one that is escaped no deeper than the opening one; a doubled one goes on."""
+    at = start
+    while (at := text.find(quote, at, limit)) >= 0:
+        run = at - len(text[start:at].rstrip("\\")) - start
+        if (run % 2 == 0) if not slashes else run <= len(slashes):
+            rest = text[at + 1 : at + 3]
+            if not rest.startswith(quote) and not rest.startswith("\\" + quote):
+                return at - (run if slashes else 0)
+            at += 1
+        at += 1
+    return limit
+
+
+def _json_end(text: str, start: int, limit: int) -> int:
+    opening = text[start : start + 1]
+    if opening in _BRACKETS and text[start + 1 : limit].strip():
+        depth = 0
+        for at in range(start, limit):
+            depth += (text[at] == opening) - (text[at] == _BRACKETS[opening])
+            if not depth:
+                return at + 1
+        return limit
+    if opening in _BRACKETS:  # an object over several lines: its own names are looked at
+        return start
+    end = _word_end(text, start, start, limit)
+    return start + len(text[start:end].rstrip(",}])"))
+
+
+def _word_end(text: str, line_start: int, start: int, limit: int) -> int:
+    """The end of a shell word; a quote ends it where it closes one that was open before."""
+    at = start
+    while at < limit and not text[at].isspace():
+        if text[at] == "\\":
+            at += 2
+        elif text[at] in "\"'":
+            if text.count(text[at], line_start, start) % 2:
+                return at
+            at = _closing(text, at + 1, limit, "", text[at]) + 1
+        else:
+            at += 1
+    return min(at, limit)
+
+
+def _block_end(text: str, start: int, indent: int) -> int:
+    """The end of a YAML block: its lines stand deeper than the name."""
+    at = start
+    while at < len(text):
+        end = text.find("\n", at + 1)
+        end = len(text) if end < 0 else end
+        line = text[at + 1 : end]
+        if line.strip() and len(line) - len(line.lstrip()) <= indent:
+            break
+        at = end
+    return at
