@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.command import Provision
 from tests.support.engine import engine_host, held
@@ -28,9 +30,14 @@ def provision() -> Iterator[Provision]:
 
 @pytest.fixture(scope="session")
 def lab(provision: Provision) -> Iterator[dict]:
-    """Two bare systemd containers that stand for machines with two SIMULATED GPUs each."""
+    """Two bare systemd containers that stand for machines with two SIMULATED GPUs each.
+
+    They run Debian 13; Molecule's nodes and the virtual machines run Debian 12.
+    """
     try:
-        provision.ok("lab", "up", LAB, "--driver", "container", "--nodes", "2", "--machine", "pair")
+        provision.ok(
+            "lab", "up", LAB, "--driver", "container", "--distro", "debian13", "--nodes", "2", "--machine", "pair"
+        )
         ENGINES.add(engine_host(provision.folder / "state/provision/labs" / LAB))
         yield provision.ok("lab", "status", LAB, "--json").document
     finally:
@@ -61,6 +68,31 @@ def on_node(provision: Provision, cluster: dict):
 def ssh_files(provision: Provision) -> Path:
     """The folder with the lab's key and known_hosts."""
     return provision.folder / "state/provision/labs" / LAB
+
+
+@pytest.fixture
+def own_inventory(provision: Provision, cluster: dict, ssh_files: Path):
+    """Write an inventory of the lab's nodes as a user does, with ``init``, and take it away after the test."""
+    made: list[Path] = []
+
+    def make(name: str) -> Path:
+        hosts = [f"{node['name']}={node['address']}:{node['port']}" for node in cluster["nodes"]]
+        provision.ok(
+            "init", *hosts, "--name", name, "--user", "root",
+            "--key", str(ssh_files / "id_ed25519"), "--known-hosts", str(ssh_files / "known_hosts"),
+        )  # fmt: skip
+        made.append(provision.folder / "inventories" / name)
+        lab = yaml.safe_load((ssh_files / "inventory/hosts.yml").read_text())["all"]
+        given = {**lab.get("vars", {}), **lab["children"]["gpu_nodes"].get("vars", {})}
+        ours = ("docker_engine_", "training_", "nvidia_container_", "platform_", "cluster_data_net")
+        wanted = {key: value for key, value in given.items() if key.startswith(ours)}
+        variables = made[-1] / "group_vars/all.yml"
+        variables.write_text(variables.read_text() + "\n" + yaml.safe_dump(wanted))
+        return made[-1]
+
+    yield make
+    for folder in made:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)

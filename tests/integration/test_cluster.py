@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.integration.conftest import LAB
 from tests.support.command import ROOT, eventually
@@ -257,20 +256,9 @@ def test_a_changed_host_key_is_refused(provision, cluster, ssh_files):
     assert "host key" in checks["node.reachable"]["reason"]
 
 
-def test_from_addresses_to_a_job_by_the_readme(provision, cluster, ssh_files):
+def test_from_addresses_to_a_job_by_the_readme(provision, own_inventory):
     """A user with hosts, a key and the README writes an inventory, applies it and runs a job."""
-    hosts = [f"{node['name']}={node['address']}:{node['port']}" for node in cluster["nodes"]]
-    provision.ok(
-        "init", *hosts, "--name", "mine", "--user", "root",
-        "--key", str(ssh_files / "id_ed25519"), "--known-hosts", str(ssh_files / "known_hosts"),
-    )  # fmt: skip
-    lab_inventory = yaml.safe_load((ssh_files / "inventory/hosts.yml").read_text())
-    group = lab_inventory.get("gpu_nodes") or lab_inventory["all"]["children"]["gpu_nodes"]
-    variables = provision.folder / "inventories/mine/group_vars/all.yml"
-    ours = ("docker_engine_", "training_", "nvidia_container_", "platform_", "cluster_data_net")
-    given = {**lab_inventory.get("all", {}).get("vars", {}), **group.get("vars", {})}
-    wanted = {key: value for key, value in given.items() if key.startswith(ours)}
-    variables.write_text(variables.read_text() + "\n" + yaml.safe_dump(wanted))
+    own_inventory("mine")
 
     applied = provision("apply", "--yes", "--json")
     job = provision("run", "--", "provision-smoke")
