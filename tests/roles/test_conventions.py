@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import re
 from collections.abc import Iterator
@@ -255,6 +256,14 @@ def test_every_use_of_a_switch_or_number_says_what_it_is(kind: str, filters: set
     found = {str(path): unguarded(text, variables, filters=filters) for path, texts in used.items() for text in texts}
 
     assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_parameters_of_modules_stay_out_of_the_journals() -> None:
+    """What Ansible hands to a module can be a password: nodes do not log it."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "playbooks" / "ansible.cfg")
+
+    assert config.getboolean("defaults", "no_target_syslog") is True
 
 
 def test_no_host_key_is_ever_left_unchecked() -> None:
