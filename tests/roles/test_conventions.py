@@ -234,6 +234,8 @@ def expressions(value: Any, *, condition: bool = False) -> Iterator[str]:
 
 def unguarded(template: str, variables: set[str], *, filters: set[str]) -> list[str]:
     """Return those of `variables` that a template decides by without one of `filters`; printing one is no decision."""
+    if not any(name in template for name in variables):
+        return []
     tree = jinja2.Environment(extensions=["jinja2.ext.do"], autoescape=False).parse(template)  # noqa: S701
     safe: set[int] = set()
     for node in tree.find_all((jinja2.nodes.Filter, jinja2.nodes.Output, jinja2.nodes.Concat)):
