@@ -193,3 +193,32 @@ def test_what_a_cut_transaction_leaves_holds_nothing(
 
     assert (during, after_reboot, after_kill) == ([101, 101, 0], 0, 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "run"]
+
+
+def test_what_a_cut_run_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own policy and the copy of an image archive are; the site's policy, and ours in use, are not."""
+    apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
+    policy, holder, copy = tmp_path / "policy-rc.d", tmp_path / "holder", tmp_path / "image"
+    for module in (apt, node):
+        monkeypatch.setattr(module, "POLICY", str(policy))
+        monkeypatch.setattr(module, "HOLDER", str(holder))
+    monkeypatch.setattr(node, "IMAGE_COPY", str(copy))
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    of_the_site = node.leftovers()
+    policy.unlink()
+
+    with apt.HeldServices(["docker"]):
+        during = node.leftovers()
+        holder.unlink()
+        copy.mkdir()
+        after_reboot = node.leftovers()
+
+    assert (of_the_site, during, after_reboot) == ([], [], [str(policy), str(copy)])
+
+
+def test_both_modules_know_the_policy_by_the_same_mark() -> None:
+    """Modules are single files: what one writes and the other finds is said twice, and the same."""
+    apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
+
+    names = ("POLICY", "POLICY_MARK", "HOLDER")
+    assert [getattr(apt, name) for name in names] == [getattr(node, name) for name in names]

@@ -43,6 +43,7 @@ HOSTS = "/etc/hosts"
 REPOSITORY_FILES = ("/etc/apt/sources.list.d/provision-*.sources", "/etc/apt/auth.conf.d/provision-*.conf")
 POLICY = "/usr/sbin/policy-rc.d"
 POLICY_MARK = "# provision: for the length of one package transaction"
+HOLDER = "/run/provision/package-transaction"
 IMAGE_COPY = "/var/lib/provision/image"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
@@ -209,7 +210,9 @@ def hosts_block():
 
 def leftovers():
     """Return what a run that was cut short (a power cut, a lost connection) left and nothing needs."""
-    policy = [POLICY] if POLICY_MARK in text(POLICY) else []
+    holder = text(HOLDER).strip()
+    running = holder.isdigit() and os.path.isdir("/proc/" + holder)
+    policy = [POLICY] if POLICY_MARK in text(POLICY) and not running else []
     return policy + [path for path in (IMAGE_COPY,) if os.path.isdir(path)]
 
 
