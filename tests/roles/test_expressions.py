@@ -151,3 +151,19 @@ def test_no_password_is_part_of_a_command_line() -> None:
     found = [str(path) for path in (ROLES).glob("*/tasks/*.yml") if "\n  environment:" in path.read_text()]
 
     assert found == []
+
+
+@pytest.mark.parametrize("said", ["no", "false", "False", False])
+def test_no_of_an_ini_inventory_is_no(said: Any) -> None:
+    """`rdma_stack_soft_roce_enabled=no` under [gpu_nodes:vars] is the word "no", and means what it says."""
+    role = Role(
+        "rdma_stack", rdma_stack_soft_roce_enabled=said, platform_node=node("10.77.0.1", modules_loadable=False)
+    )
+
+    assert "rdma_rxe" not in role.value("__rdma_stack_modules")
+    assert (
+        Role("docker_engine", docker_engine_live_restore_enabled=said).value(
+            "__docker_engine_base_settings['live-restore']"
+        )
+        is False
+    )
