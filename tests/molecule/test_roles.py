@@ -34,7 +34,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         docker("network", "rm", NETWORK, check=False)
         docker("network", "create", "--label", "provision.lab=molecule", NETWORK)
         if "MOLECULE_NODE_IMAGE" not in os.environ:
-            subprocess.run([HERE / "node-image", "provision-molecule-node:12"], check=True)
+            subprocess.run([HERE / "node-image", "provision-molecule-node:12.1"], check=True)
         yield
         docker("network", "rm", NETWORK, check=False)
     found.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 import yaml
 
@@ -210,7 +212,60 @@ def test_every_role_is_in_one_stage_with_its_tag_and_switch() -> None:
     assert sorted(entry["role"] for entry in others) == sorted(role.name for role in ROLES if role.name != "platform")
     assert all(entry["tags"] == [entry["role"]] for entry in others)
     assert [play["roles"][0] for play in stages] == [{"role": "platform"}] * len(stages)
-    assert all(entry["when"] == f"{entry['role']}_enabled" for entry in others)
+    assert all(entry["when"] == f"{entry['role']}_enabled | bool" for entry in others)
+
+
+CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")
+
+
+def expressions(value: Any, *, condition: bool = False) -> Iterator[str]:
+    """Yield what Jinja evaluates in a YAML document, each as a template."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from expressions(below, condition=key in CONDITIONS)
+    elif isinstance(value, list):
+        for below in value:
+            yield from expressions(below, condition=condition)
+    elif isinstance(value, str) and ("{{" in value or "{%" in value):
+        yield value
+    elif isinstance(value, str) and condition:
+        yield "{{ (" + value + ") }}"
+
+
+def unguarded(template: str, variables: set[str], *, filters: set[str]) -> list[str]:
+    """Return those of `variables` that a template decides by without one of `filters`; printing one is no decision."""
+    if not any(name in template for name in variables):
+        return []
+    tree = jinja2.Environment(extensions=["jinja2.ext.do"], autoescape=False).parse(template)  # noqa: S701
+    safe: set[int] = set()
+    for node in tree.find_all((jinja2.nodes.Filter, jinja2.nodes.Output, jinja2.nodes.Concat)):
+        if isinstance(node, jinja2.nodes.Filter):
+            safe |= {id(node.node)} if node.name in filters else set()
+        elif "bool" not in filters:
+            safe |= {id(below) for below in node.nodes}  # type: ignore[attr-defined]
+    return [name.name for name in tree.find_all(jinja2.nodes.Name) if name.name in variables and id(name) not in safe]
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")
+@pytest.mark.parametrize(("kind", "filters"), [("bool", {"bool"}), ("int", {"int", "string"})])
+def test_every_use_of_a_switch_or_number_says_what_it_is(kind: str, filters: set[str]) -> None:
+    """An inventory in INI form gives strings: `no` would count as true, and "8" as no number."""
+    variables = {name for role in ROLES for name, option in specs(role).items() if option["type"] == kind}
+    folders = [path for role in ROLES for part in ("tasks", "handlers", "vars") for path in role.glob(f"{part}/*.yml")]
+    used = {path: list(expressions(load(path))) for path in [*folders, *(ROOT / "playbooks").glob("*.yml")]}
+    used |= {path: [path.read_text("utf-8")] for role in ROLES for path in role.glob("templates/*.j2")}
+
+    found = {str(path): unguarded(text, variables, filters=filters) for path, texts in used.items() for text in texts}
+
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_parameters_of_modules_stay_out_of_the_journals() -> None:
+    """What Ansible hands to a module can be a password: nodes do not log it."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "playbooks" / "ansible.cfg")
+
+    assert config.getboolean("defaults", "no_target_syslog") is True
 
 
 def test_no_host_key_is_ever_left_unchecked() -> None:

@@ -9,10 +9,12 @@ short_description: Merge settings into docker's daemon.json
 description:
   - Keys that others wrote stay. Keys that this role wrote in its last run and that are no longer wanted go.
   - A file that is no JSON is kept as it is, copied beside, and reported with line and column.
-  - The new file is checked by C(dockerd --validate) where dockerd knows that option.
+  - The new file is checked by C(dockerd --validate) where dockerd knows that option, else as far as all versions agree.
+  - An existing file keeps its mode. Copies are readable by root alone.
 options:
   path: {description: The file., type: path, default: /etc/docker/daemon.json}
   settings: {description: What is wanted., type: dict, required: true}
+  private: {description: The settings may hold secrets; only root reads the file and no value is shown., type: bool, default: false}
 author: [provision]
 """
 
@@ -32,11 +34,12 @@ settings:
 import hashlib
 import json
 import os
+import stat
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.docker_engine_json import BrokenFileError, merge, parse, without
+from ansible.module_utils.docker_engine_json import BrokenFileError, merge, parse, problems, without
 
-RECEIPT = "/var/lib/provision/receipts/docker_engine.json"
+WRITTEN = "/var/lib/provision/docker_engine.json"
 
 
 def read(path):
@@ -49,22 +52,34 @@ def read(path):
 
 
 def written_before():
-    """Return the settings that this role's last receipt records."""
+    """Return the settings that this role wrote when it last ended well."""
     try:
-        return json.loads(read(RECEIPT) or "{}").get("inputs", {}).get("daemon", {})
+        settings = json.loads(read(WRITTEN) or "{}")
     except ValueError:
         return {}
+    return settings if isinstance(settings, dict) else {}
 
 
-def write(path, text):
-    """Replace a file in one step."""
+def mode_of(path):
+    """Return a file's mode, None when there is none."""
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def write(path, text, mode):
+    """Replace a file in one step; at no moment can anybody read it whom `mode` does not allow."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     temporary = path + ".provision-new"
-    with open(temporary, "w", encoding="utf-8") as stream:
+    if os.path.lexists(temporary):
+        os.unlink(temporary)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
+        os.fchmod(stream.fileno(), mode)
         os.fsync(stream.fileno())
-    os.chmod(temporary, 0o644)
     os.rename(temporary, path)
 
 
@@ -72,7 +87,7 @@ def refuse_broken(module, path, text, reason):
     """Keep a broken file, copy it beside, and say what to do."""
     backup = "{}.broken-{}".format(path, hashlib.sha256(text.encode()).hexdigest()[:8])
     if not module.check_mode and not os.path.exists(backup):
-        write(backup, text)
+        write(backup, text, 0o600)
     module.fail_json(
         msg=f"{reason}. The file is not valid JSON, so docker cannot start with it. It was left as it was"
         + ("" if module.check_mode else f" and copied to {backup}")
@@ -80,20 +95,26 @@ def refuse_broken(module, path, text, reason):
     )
 
 
-def validate(module, text):
-    """Fail when this dockerd can check a file and refuses the new one."""
-    program = module.get_bin_path("dockerd")
-    if not program or "--validate" not in module.run_command([program, "--help"])[1]:
-        return
-    name = os.path.join(module.tmpdir, "daemon.json")
-    with open(name, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    code, out, err = module.run_command([program, "--validate", "--config-file", name])
-    if code != 0:
+def validate(module, settings, text):
+    """Fail when dockerd refuses the new file, or would: dockerd before 23 cannot say so without taking it."""
+    program, reason = module.get_bin_path("dockerd"), ""
+    if program and "--validate" in module.run_command([program, "--help"])[1]:
+        name = os.path.join(module.tmpdir, "daemon.json")
+        write(name, text, 0o600)
+        code, out, err = module.run_command([program, "--validate", "--config-file", name])
+        reason = (err or out).strip()[-500:] or f"exit code {code}" if code != 0 else ""
+    else:
+        reason = "; ".join(problems(settings))
+    if reason:
         module.fail_json(
-            msg="dockerd refuses the new daemon.json: {}. The file on the node was left as it was. "
-            "Correct docker_engine_daemon_options.".format((err or out).strip()[-500:])
+            msg=f"dockerd refuses the new daemon.json: {reason}. The file on the node was left as it was. Correct "
+            "docker_engine_registry_mirrors or docker_engine_daemon_options, or what others wrote into the file."
         )
+
+
+def shown(text, settings, private):
+    """Return a file's text for a diff; of a private one only the names."""
+    return json.dumps(dict.fromkeys(sorted(settings), "********"), indent=2) + "\n" if private and text else text
 
 
 def main():
@@ -102,29 +123,43 @@ def main():
         argument_spec={
             "path": {"type": "path", "default": "/etc/docker/daemon.json"},
             "settings": {"type": "dict", "required": True},
+            "private": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    path, wanted = module.params["path"], module.params["settings"]
-    before = read(path)
+    path, wanted, private = module.params["path"], module.params["settings"], module.params["private"]
+    before, mode = read(path), mode_of(path)
+    mode_wanted = 0o600 if private else 0o644 if mode is None else mode
+    private = private or (mode is not None and not mode & stat.S_IROTH)
     try:
         present = parse(before or "", path)
     except BrokenFileError as error:
         refuse_broken(module, path, before, str(error))
     settings = merge(without(present, written_before(), wanted), wanted)
-    changed = settings != present or before is None
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n" if changed else before
-    if changed:
-        validate(module, text)
-        if not module.check_mode:
-            try:
-                if before is not None:
-                    write(path + ".provision-previous", before)
-                write(path, text)
-            except OSError as error:
-                module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
-    diff = {"before_header": path, "after_header": path, "before": before or "", "after": text}
+    differs = settings != present or before is None
+    changed = differs or mode != mode_wanted
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n" if differs else before
+    if differs:
+        validate(module, settings, text)
+    if changed and not module.check_mode:
+        try:
+            keep_and_write(path, before, text, mode_wanted)
+        except OSError as error:
+            module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
+    diff = {"before_header": path, "after_header": path}
+    diff.update(before=shown(before or "", present, private), after=shown(text, settings, private))
     module.exit_json(changed=changed, settings=settings, diff=diff if changed else {})
+
+
+def keep_and_write(path, before, text, mode):
+    """Replace the file; the one that docker last took stays beside it until docker has taken the new one."""
+    previous = path + ".provision-previous"
+    if before == text:
+        os.chmod(path, mode)
+        return
+    if before is not None and not os.path.exists(previous):
+        write(previous, before, mode)
+    write(path, text, mode)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ short_description: Start, reload or restart docker, whichever is needed
 description:
   - Compares what dockerd was started with to what is on disk, so a run that was cut short is finished by the next one.
   - A restart while a job runs is refused unless allowed.
-  - When dockerd does not start with a changed daemon.json, the previous one is put back and docker started with it.
+  - When dockerd does not start with a changed daemon.json, or does not take it when told to reread it, the previous one is put
+    back. C(systemctl reload) cannot tell; the engine's own event and the journal do.
 options:
   config: {description: The settings' file., type: path, default: /etc/docker/daemon.json}
   settings: {description: What that file holds., type: dict, required: true}
+  written: {description: What of it is ours; kept for the next run where only root can read it., type: dict, default: {}}
   unit_files: {description: Files that systemd must reread before the restart when they are newer., type: list, elements: path, default: []}
   programs: {description: A restart is needed when one of these is newer than the running dockerd., type: list, elements: path, default: []}
   restart_allowed: {description: Restart even while a job runs., type: bool, default: false}
@@ -35,6 +37,7 @@ action:
 
 import json
 import os
+import re
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -43,6 +46,14 @@ from ansible.module_utils.platform_busy import running_jobs
 
 PREVIOUS = ".provision-previous"
 MARK = "/run/provision/docker_engine.json"
+WRITTEN = "/var/lib/provision/docker_engine.json"
+RELOAD_SECONDS = 60
+# What dockerd says when it does not take its settings, in versions 20 to 28.
+REFUSED = re.compile(
+    r"level=(?:error|fatal) .*(?:reconfiguring the daemon|reloading configuration|unable to configure the Docker daemon"
+    r"|configuration validation|validating authorization plugin)"
+)
+WORDS = re.compile(r'(?:msg|error)="((?:[^"\\]|\\.)*)"')
 
 
 def load(path):
@@ -52,6 +63,26 @@ def load(path):
             return json.load(stream)
     except (OSError, ValueError):
         return None
+
+
+def keep(path, content):
+    """Write a JSON file that only root can read."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    if os.path.lexists(path + ".new"):
+        os.unlink(path + ".new")
+    handle = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        json.dump(content, stream, sort_keys=True)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.rename(path + ".new", path)
+
+
+def refusal(lines):
+    """Return why dockerd did not take its settings, by what it logged; empty when it does not say so."""
+    line = next((line for line in lines if REFUSED.search(line)), "")
+    words = [text.replace('\\"', '"') for text in WORDS.findall(line)]
+    return (": ".join(words) or line)[-400:]
 
 
 def changed_at(path):
@@ -142,16 +173,59 @@ class Docker:
             self._systemctl("enable", "docker.service")
         if action == "enable":
             return
-        if action == "restart" and self.module.params["settings"].get("live-restore"):
-            self._systemctl("reload", "docker.service")  # so that containers survive what follows
-            time.sleep(1)
-        self._systemctl("reset-failed", "docker.service", "docker.socket")
-        code, _, err = self._systemctl(action, "docker.service")
-        if code != 0:
-            self._fall_back(action, err)
+        if action == "reload":
+            reason = self._reload(RELOAD_SECONDS)
+            if reason:
+                self._fall_back(action, reason)
+        else:
+            if action == "restart" and self.module.params["settings"].get("live-restore"):
+                self._reload(10)  # so that containers survive what follows; what is refused here, the restart tells
+            self._systemctl("reset-failed", "docker.service", "docker.socket")
+            code, _, err = self._systemctl(action, "docker.service")
+            if code != 0:
+                self._fall_back(action, self._last_words() or err.strip())
         self._mark()
+
+    def settle(self):
+        """Docker runs with what is on disk: no way back is needed, and what of it is ours is noted."""
         if os.path.exists(self.config + PREVIOUS):
             os.unlink(self.config + PREVIOUS)
+        if load(WRITTEN) != self.module.params["written"]:
+            keep(WRITTEN, self.module.params["written"])
+
+    def _reload(self, seconds):
+        """Have dockerd reread its settings; return why it did not take them, empty when it did."""
+        since, cursor = time.time(), self._journal("--lines=0", "--show-cursor").partition("-- cursor: ")[2].strip()
+        code, _, err = self._systemctl("reload", "docker.service")
+        if code != 0:
+            return err.strip() or "docker.service cannot be reloaded"
+        deadline = time.monotonic() + seconds
+        while True:
+            reason = refusal(self._journal(f"--after-cursor={cursor}").splitlines()) if cursor else ""
+            if reason or self._reloaded(since):
+                return reason
+            if time.monotonic() >= deadline:
+                return f"it did not say within {seconds} seconds that it took its settings"
+            time.sleep(0.2)
+
+    def _reloaded(self, since):
+        """Return whether dockerd says that it took new settings since then; it does so at every log level."""
+        if not self.module.get_bin_path("docker"):
+            return "Reloaded configuration" in self._journal(f"--since=@{int(since)}")
+        command = ["docker", "events", f"--since={since:.9f}", f"--until={time.time():.9f}", "--filter=type=daemon"]
+        code, out, _ = self.module.run_command([*command, "--filter=event=reload", "--format={{.Action}}"])
+        return code == 0 and "reload" in out
+
+    def _journal(self, *arguments):
+        command = ["journalctl", "--unit=docker.service", "--no-pager", "--output=cat", *arguments]
+        return self.module.run_command(command)[1]
+
+    def _last_words(self):
+        """Return the line of the journal that tells why docker did not start."""
+        lines = [line for line in self._journal("--lines=40").splitlines() if line.strip()]
+        marks = ("unable to configure", "failed to start", "level=fatal")
+        telling = [line for line in lines if any(mark in line for mark in marks)]
+        return (telling or lines or [""])[-1][-400:]
 
     def _systemctl(self, *arguments):
         return self.module.run_command(["systemctl", *arguments])
@@ -159,45 +233,36 @@ class Docker:
     def _mark(self):
         """Note what dockerd runs with now."""
         now = Docker(self.module)
-        os.makedirs(os.path.dirname(MARK), mode=0o755, exist_ok=True)
-        with open(MARK + ".new", "w", encoding="utf-8") as stream:
-            json.dump(
-                {
-                    "pid": now.pid,
-                    "ticks": now.ticks,
-                    "files": now.watched(),
-                    "settings": self.module.params["settings"],
-                },
-                stream,
-            )
-        os.rename(MARK + ".new", MARK)
+        settings = self.module.params["settings"]
+        keep(MARK, {"pid": now.pid, "ticks": now.ticks, "files": now.watched(), "settings": settings})
 
-    def _fall_back(self, action, err):
+    def _fall_back(self, action, reason):
         """Bring docker back with the previous daemon.json, and fail with docker's own words."""
-        journal = ["journalctl", "--unit=docker.service", "--lines=40", "--no-pager", "--output=cat"]
-        lines = [line for line in self.module.run_command(journal)[1].splitlines() if line.strip()]
-        telling = [
-            line
-            for line in lines
-            if "unable to configure" in line or "failed to start" in line or "level=fatal" in line
-        ]
-        reason = (telling or lines or [err.strip()])[-1][-400:]
         previous, outcome = self.config + PREVIOUS, "docker does not run now"
+        # Not the lines that repeat all settings: they can hold a password.
+        lines = [line for line in self._journal("--lines=15").splitlines() if "Reloaded configuration" not in line]
         if os.path.exists(previous):
             os.rename(self.config, self.config + ".provision-refused")
             os.rename(previous, self.config)
-            self._systemctl("reset-failed", "docker.service", "docker.socket")
-            back = self._systemctl("start", "docker.service")[0] == 0
             outcome = (
-                "the previous {} was put back and docker {} with it; the refused one is {}.provision-refused".format(
-                    self.config, "runs" if back else "does not start either", self.config
+                "the previous {0} was put back and docker {1} with it; the refused one is {0}.provision-refused".format(
+                    self.config, "runs" if self._resume(action) else "does not start either"
                 )
             )
+        elif action == "reload":
+            outcome = f"docker runs on with its former settings, but would not start again with {self.config}"
         self.module.fail_json(
-            msg=f"docker could not {action}: {reason}. {outcome}. Look at docker_engine_daemon_options and "
-            "`journalctl -u docker` on the node.",
-            stdout="\n".join(lines[-15:]),
+            msg=f"docker could not {action}: {reason}. {outcome}. Look at docker_engine_registry_mirrors, "
+            "docker_engine_daemon_options and `journalctl -u docker` on the node.",
+            stdout="\n".join(lines),
         )
+
+    def _resume(self, action):
+        """Have docker run with the previous settings again; return whether it does."""
+        if action == "reload" and Docker(self.module).active:
+            return not self._reload(RELOAD_SECONDS)  # what it took of the refused ones is undone
+        self._systemctl("reset-failed", "docker.service", "docker.socket")
+        return self._systemctl("start", "docker.service")[0] == 0
 
 
 def main():
@@ -206,6 +271,7 @@ def main():
         argument_spec={
             "config": {"type": "path", "default": "/etc/docker/daemon.json"},
             "settings": {"type": "dict", "required": True},
+            "written": {"type": "dict", "default": {}},
             "unit_files": {"type": "list", "elements": "path", "default": []},
             "programs": {"type": "list", "elements": "path", "default": []},
             "restart_allowed": {"type": "bool", "default": False},
@@ -225,8 +291,10 @@ def main():
                 msg="docker must be restarted ({}), and a job runs on this node: {}. Apply again when it has ended, or set "
                 "docker_engine_restart_allowed to true.".format(reason, "; ".join(jobs))
             )
-    if action != "none" and not module.check_mode:
-        docker.perform(action)
+    if not module.check_mode:
+        if action != "none":
+            docker.perform(action)
+        docker.settle()
     module.exit_json(changed=action != "none", action=action, reason=reason)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 # What dockerd takes over on SIGHUP; everything else needs a restart. A key that is gone keeps its old value over a SIGHUP.
 RELOADABLE = frozenset(
@@ -24,6 +25,22 @@ RELOADABLE = frozenset(
 )
 
 
+# What a setting must be, for a dockerd that cannot check a file itself. Only what no version takes in another form.
+KINDS = {
+    "a list of strings": ("authorization-plugins", "dns", "insecure-registries", "labels", "registry-mirrors"),
+    "true or false": ("debug", "experimental", "icc", "iptables", "ipv6", "live-restore", "userland-proxy"),
+    "a whole number": (
+        "max-concurrent-downloads",
+        "max-concurrent-uploads",
+        "max-download-attempts",
+        "shutdown-timeout",
+    ),
+    "an object": ("default-ulimits", "log-opts", "runtimes"),
+    "a string": ("data-root", "default-runtime", "exec-root", "log-driver", "log-level", "storage-driver"),
+}
+MIRROR = re.compile(r"https?://[^/?#@\s]+/?\Z", re.IGNORECASE)
+
+
 class BrokenFileError(Exception):
     """The file on the node is no JSON object."""
 
@@ -36,15 +53,39 @@ def parse(text, path):
         settings = json.loads(text)
     except ValueError as error:
         line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
-        line_text = (text.splitlines() or [""])[min(line, len(text.splitlines())) - 1].strip()
-        raise BrokenFileError(
-            "{}: line {}, column {}: {} (the line is: {})".format(
-                path, line, column, getattr(error, "msg", error), line_text
-            )
-        ) from error
+        # The line itself is not shown: it can hold a password.
+        raise BrokenFileError(f"{path}: line {line}, column {column}: {getattr(error, 'msg', error)}") from None
     if not isinstance(settings, dict):
         raise BrokenFileError(f"{path}: it holds a {type(settings).__name__}, not an object")
     return settings
+
+
+def problems(settings):
+    """Return a sentence for each setting that every dockerd refuses."""
+    found = []
+    for kind, keys in KINDS.items():
+        found += [
+            f"{key} must be {kind}" for key in keys if settings.get(key) is not None and not _is(kind, settings[key])
+        ]
+    mirrors = settings.get("registry-mirrors")
+    for mirror in mirrors if isinstance(mirrors, list) else []:
+        if isinstance(mirror, str) and not MIRROR.match(mirror):
+            shown = re.sub(r"[^/\s]*@", "", mirror)
+            found.append(f"registry-mirrors: {shown} must be http:// or https:// and a host, with nothing after it")
+    options = settings.get("log-opts")
+    for key, value in sorted(options.items()) if isinstance(options, dict) else ():
+        if not isinstance(value, str):
+            found.append(f'log-opts: {key} must be a string ("{value}")')
+    return found
+
+
+def _is(kind, value):
+    """Return whether a value is of a kind."""
+    if kind == "a list of strings":
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if kind == "a whole number":
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, {"true or false": bool, "an object": dict, "a string": str}[kind])
 
 
 def merge(present, wanted):

@@ -15,6 +15,9 @@ options:
   lock_timeout: {description: Seconds to wait for another package program., type: int, default: 600}
   cache_valid_time: {description: Package lists younger than this many seconds are good enough., type: int, default: 3600}
   held_services: {description: Services that the packages must not start., type: list, elements: str, default: []}
+  http_proxy: {description: 'Proxy for http://; with a password it must not get onto a command line.', type: str, default: ""}
+  https_proxy: {description: 'Proxy for https://.', type: str, default: ""}
+  no_proxy: {description: Hosts reached without proxy., type: str, default: ""}
 author: [provision]
 """
 
@@ -37,12 +40,21 @@ import glob
 import os
 import re
 import time
+from urllib.parse import unquote
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.platform_busy import who
 
 POLICY = "/usr/sbin/policy-rc.d"
 POLICY_MARK = "# provision: for the length of one package transaction"
+HOLDER = "/run/provision/package-transaction"
 LISTS = "/var/lib/apt/lists"
+SOURCES = (
+    "/etc/apt/sources.list",
+    "/etc/apt/sources.list.d/*",
+    "/etc/apt/keyrings/*",
+    "/etc/apt/auth.conf.d/*",
+)
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", LISTS + "/lock", "/var/cache/apt/archives/lock")
 LOCKED = re.compile(
     r"(Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked)"
@@ -66,7 +78,7 @@ def missing(module, names):
 
 
 def lock_holder():
-    """Return pid and command line of the process that holds one of the package locks, empty when none is seen."""
+    """Return the process that holds one of the package locks, empty when none is seen."""
     inodes = {str(os.stat(path).st_ino) for path in LOCKS if os.path.exists(path)}
     try:
         with open("/proc/locks", encoding="ascii") as stream:
@@ -77,12 +89,7 @@ def lock_holder():
         place = next((word for word in words if word.count(":") == 2), "")
         if "->" not in words and place.split(":")[-1] in inodes:
             pid = words[words.index(place) - 1]
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as stream:
-                    command = stream.read().decode(errors="replace").replace("\0", " ")
-            except OSError:
-                command = "command unknown"
-            return "process {} ({})".format(pid, " ".join(command.split())[:200])
+            return who(pid)
     return ""
 
 
@@ -111,7 +118,16 @@ class Apt:
             "NEEDRESTART_SUSPEND": "1",
             "APT_LISTCHANGES_FRONTEND": "none",
             "UCF_FORCE_CONFFOLD": "1",
+            **self._proxies(),
         }
+
+    def _proxies(self):
+        """Return the proxies for the environment, and keep their password out of what is told."""
+        found = {name: self.module.params[name] for name in ("http_proxy", "https_proxy", "no_proxy")}
+        for url in (found["http_proxy"], found["https_proxy"]):
+            password = url.rpartition("@")[0].rpartition("//")[2].partition(":")[2]
+            self.module.no_log_values.update({password, unquote(password)} - {""})
+        return {name: value for name, value in found.items() if value}
 
     def update(self):
         """Fetch the package lists."""
@@ -182,14 +198,28 @@ class HeldServices:
         """Put the policy in place, unless the site has one of its own."""
         if self.names and (not os.path.exists(POLICY) or self._is_ours()):
             patterns = "|".join(f"{name}|{name}.*" for name in self.names)
-            with open(POLICY, "w", encoding="ascii") as stream:
-                stream.write(f'#!/bin/sh\n{POLICY_MARK}\ncase "$1" in {patterns}) exit 101 ;; esac\nexit 0\n')
-            os.chmod(POLICY, 0o755)
+            # It acts only while this very process lives: what is left after a power cut or a kill holds nothing.
+            self._write(HOLDER, f"{os.getpid()}\n", 0o644)
+            alive = f"read -r pid 2>/dev/null <{HOLDER} && [ -d /proc/$pid ] || exit 0"
+            self._write(
+                POLICY, f'#!/bin/sh\n{POLICY_MARK}\n{alive}\ncase "$1" in {patterns}) exit 101 ;; esac\nexit 0\n', 0o755
+            )
 
     def __exit__(self, *_):
         """Take our policy away."""
         if self._is_ours():
             os.unlink(POLICY)
+        if os.path.exists(HOLDER):
+            os.unlink(HOLDER)
+
+    @staticmethod
+    def _write(path, text, mode):
+        """Replace a file in one step."""
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        with open(path + ".provision-new", "w", encoding="ascii") as stream:
+            stream.write(text)
+            os.fchmod(stream.fileno(), mode)
+        os.rename(path + ".provision-new", path)
 
     @staticmethod
     def _is_ours():
@@ -205,7 +235,7 @@ def lists_are_fresh(valid_seconds):
     newest_list = max((os.stat(path).st_mtime for path in glob.glob(LISTS + "/partial")), default=0)
     if not glob.glob(LISTS + "/*Release"):
         return False
-    sources = ["/etc/apt/sources.list", *glob.glob("/etc/apt/sources.list.d/*"), *glob.glob("/etc/apt/keyrings/*")]
+    sources = [path for pattern in SOURCES for path in glob.glob(pattern)]
     newest_source = max((os.stat(path).st_ctime for path in sources if os.path.exists(path)), default=0)
     return newest_list > newest_source and time.time() - newest_list < valid_seconds
 
@@ -218,6 +248,9 @@ def main():
             "lock_timeout": {"type": "int", "default": 600},
             "cache_valid_time": {"type": "int", "default": 3600},
             "held_services": {"type": "list", "elements": "str", "default": []},
+            "http_proxy": {"type": "str", "default": "", "no_log": True},
+            "https_proxy": {"type": "str", "default": "", "no_log": True},
+            "no_proxy": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )

@@ -40,7 +40,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
 
 HOSTS = "/etc/hosts"
-REPOSITORY_FILES = "/etc/apt/sources.list.d/provision-*.sources"
+REPOSITORY_FILES = ("/etc/apt/sources.list.d/provision-*.sources", "/etc/apt/auth.conf.d/provision-*.conf")
+POLICY = "/usr/sbin/policy-rc.d"
+POLICY_MARK = "# provision: for the length of one package transaction"
+HOLDER = "/run/provision/package-transaction"
+IMAGE_COPY = "/var/lib/provision/image"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -204,6 +208,14 @@ def hosts_block():
     return {line.split()[1]: line for line in lines if not line.startswith("#")}
 
 
+def leftovers():
+    """Return what a run that was cut short (a power cut, a lost connection) left and nothing needs."""
+    holder = text(HOLDER).strip()
+    running = holder.isdigit() and os.path.isdir("/proc/" + holder)
+    policy = [POLICY] if POLICY_MARK in text(POLICY) and not running else []
+    return policy + [path for path in (IMAGE_COPY,) if os.path.isdir(path)]
+
+
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -233,7 +245,8 @@ def main():
         "hosts": hosts_block(),
         "jobs": running_jobs(),
         "packages": packages(module),
-        "repository_files": sorted(glob.glob(REPOSITORY_FILES)),
+        "repository_files": sorted(path for pattern in REPOSITORY_FILES for path in glob.glob(pattern)),
+        "leftovers": leftovers(),
     }
     node.update(os_release())
     node.update(rdma(kernel))

@@ -18,7 +18,7 @@ options:
     suboptions:
       role: {description: Name of the role., type: str, required: true}
       inputs: {description: Wanted values. No secrets., type: dict, default: {}}
-      files: {description: Managed files; their SHA-256 is recorded., type: list, elements: str, default: []}
+      files: {description: Managed files; the SHA-256 of those that everybody may read is recorded., type: list, elements: str, default: []}
       packages: {description: Managed packages; their versions are recorded., type: list, elements: str, default: []}
       units: {description: Managed systemd units., type: list, elements: str, default: []}
       modules: {description: Managed kernel modules., type: list, elements: str, default: []}
@@ -46,18 +46,25 @@ written:
 import hashlib
 import json
 import os
+import stat
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 
 FOLDER = "/var/lib/provision"
+PRESENT = "present"
 LISTS = ("files", "packages", "units", "modules", "images", "containers", "reductions")
 
 
 def digest(path):
-    """Return the SHA-256 of a file, None when it cannot be read."""
+    """Return the SHA-256 of a file, None when it cannot be read.
+
+    Of a file that not everybody may read only that it is there: its hash would let everybody test guesses of a password in it.
+    """
     try:
         with open(path, "rb") as stream:
+            if not os.fstat(stream.fileno()).st_mode & stat.S_IROTH:
+                return PRESENT
             return hashlib.sha256(stream.read()).hexdigest()
     except OSError:
         return None
@@ -86,8 +93,8 @@ def write(path, text):
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
+        os.fchmod(stream.fileno(), 0o644)
         os.fsync(stream.fileno())
-    os.chmod(temporary, 0o644)
     os.rename(temporary, path)
 
 

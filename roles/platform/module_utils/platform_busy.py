@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import pwd
 import re
 
 CONTAINER = re.compile(r"docker[-/]([0-9a-f]{64})")
@@ -19,6 +20,19 @@ def _read(path):
             return stream.read().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def who(pid):
+    """Return a process by number, program and account. Never its arguments: they are its owner's, and can hold passwords."""
+    try:
+        number = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return f"process {pid}"
+    try:
+        owner = pwd.getpwuid(number).pw_name
+    except KeyError:
+        owner = f"uid {number}"
+    return "process {} ({} of {})".format(pid, _read(f"/proc/{pid}/comm") or "unknown program", owner)
 
 
 def _devices(pid):
@@ -57,7 +71,7 @@ def running_jobs():
             continue
         devices = _devices(pid)
         if devices:
-            jobs.append("process {} ({}) holds /dev/{}".format(pid, command[:80] or name, devices[0]))
+            jobs.append(f"{who(pid)} holds /dev/{devices[0]}")
         elif container in training and container and ENTRYPOINT not in table.get(parent, ("", "", "", ""))[1]:
-            jobs.append("process {} ({}) runs in the training container".format(pid, command[:80] or name))
+            jobs.append(f"{who(pid)} runs in the training container")
     return jobs[:5]

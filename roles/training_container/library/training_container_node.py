@@ -32,6 +32,7 @@ node:
 import glob
 import json
 import os
+import pwd
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
@@ -99,16 +100,31 @@ def processes(namespace):
 
 
 def jobs(found, init, *, ours):
-    """Return those processes that are somebody's work: neither the container's own nor a login without a command."""
+    """Return those processes that are somebody's work: neither the container's own nor a login without a command.
+
+    By number and program, never with arguments: these are somebody else's, and can hold passwords.
+    """
     if not ours:
-        return [{"pid": pid, "command": item[3] or item[1]} for pid, item in sorted(found.items()) if item[2] != "Z"]
+        return [{"pid": pid, "command": item[1]} for pid, item in sorted(found.items()) if item[2] != "Z"]
     keepers = {pid for pid, item in found.items() if item[0] == init and ENTRYPOINT in item[3]}
     work = []
-    for pid, (parent, name, state, command) in sorted(found.items()):
+    for pid, (parent, name, state, _) in sorted(found.items()):
         own = pid == init or pid in keepers or parent in keepers
         if not own and state != "Z" and name not in LOGIN_PROGRAMS:
-            work.append({"pid": pid, "command": (command or name)[:200]})
+            work.append({"pid": pid, "command": name})
     return work
+
+
+def owner(pid):
+    """Return the account of a process, by its number where the node has no such account."""
+    try:
+        number = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "unknown"
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid {number}"
 
 
 def docker(module, container, image):
@@ -133,7 +149,8 @@ def running_jobs(description):
         namespace = os.readlink(f"/proc/{init}/ns/pid")
     except OSError:
         return []
-    return jobs(processes(namespace), init, ours=labels.get("provision.role") == "training_container")
+    found = jobs(processes(namespace), init, ours=labels.get("provision.role") == "training_container")
+    return [{**job, "command": f"{job['command']} of {owner(job['pid'])}"} for job in found]
 
 
 def main():

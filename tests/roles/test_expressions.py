@@ -1,0 +1,169 @@
+"""What the roles' variables and preconditions come to, for inventories and nodes of all kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.expressions import ROLES, Role
+
+
+def test_runtimes_of_the_site_stay_beside_nvidias() -> None:
+    """A GPU node gets the NVIDIA runtime in addition to those that the inventory names."""
+    kata = {"kata": {"runtimeType": "io.containerd.kata.v2"}}
+    role = Role("nvidia_container", cluster_container_runtimes=kata)
+    fact = role.task("configure", "Offer the runtime to docker_engine")["ansible.builtin.set_fact"]
+
+    runtimes = role.templar.template(fact["cluster_container_runtimes"])
+
+    assert runtimes == {**kata, "nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}
+
+
+def node(address: str, **more: Any) -> dict[str, Any]:
+    """What platform_node says of a node that is like others."""
+    found = {"data_address": address, "hostname": "gpu1", "hosts": {}, "repository_files": [], "leftovers": []}
+    return {**found, **more}
+
+
+ADDRESS_CHECK = ("preflight", "Check that the data address is one that this node can have")
+
+
+@pytest.mark.parametrize(
+    ("address", "inventory", "problem"),
+    [
+        ("10.77.0.1", {}, ""),
+        ("10.77.0.1", {"cluster_data_address": "10.77.0.1"}, ""),
+        ("10.77.0.1", {"cluster_data_networks": ["10.77.0.0/16"]}, ""),
+        ("fd00::1", {"cluster_data_networks": ["fd00::/64", "10.77.0.0/16"]}, ""),
+        ("10.77.0.1 gpu2\n6.6.6.6", {}, "it is not an IP address"),
+        ("10.77.0.1\n", {}, "it is not an IP address"),
+        ("fe80::1%x\n6.6.6.6 gpu2", {}, "it has a zone"),
+        ("gpu2", {}, "it is not an IP address"),
+        ("0.0.0.0", {}, "no host can have it"),  # noqa: S104
+        ("10.77.0.2", {"cluster_data_address": "10.77.0.1"}, "cluster_data_address is 10.77.0.1"),
+        (
+            "10.78.0.2",
+            {"cluster_data_networks": ["10.77.0.0/16"]},
+            "it is in none of cluster_data_networks (10.77.0.0/16)",
+        ),
+    ],
+)
+def test_a_node_cannot_claim_any_address(address: str, inventory: dict[str, Any], problem: str) -> None:
+    """The data address comes from the node and gets into all nodes' files: it is checked on the controller."""
+    role = Role("platform", inventory_hostname="gpu1", platform_node=node(address), **inventory)
+
+    assert role.holds(*ADDRESS_CHECK) is (problem == "")
+    assert problem in role.says(*ADDRESS_CHECK)
+
+
+def test_what_a_node_claims_wrongly_reaches_no_other_node() -> None:
+    """Among the addresses that all nodes get there are only possible ones, also of nodes that failed before."""
+    hostvars = {
+        "gpu1": {"platform_node": node("10.77.0.1")},
+        "gpu2": {"platform_node": node("10.77.0.2\n6.6.6.6 gpu1")},
+        "gpu3": {"platform_node": node("10.77.0.1"), "cluster_data_address": "10.77.0.3"},
+        "gpu4": {"cluster_data_address": "10.77.0.4"},
+        "gpu5": {},
+    }
+    role = Role("platform", hostvars=hostvars, groups={"all": list(hostvars)}, ansible_play_hosts_all=["gpu1", "gpu2"])
+
+    assert role.value("__platform_data_addresses") == {"gpu1": "10.77.0.1", "gpu4": "10.77.0.4"}
+
+
+@pytest.mark.parametrize(
+    ("hostname", "line"), [("node-a", "10.77.0.1 gpu1 node-a"), ("x\n6.6.6.6 gpu2", "10.77.0.1 gpu1")]
+)
+def test_a_nodes_own_name_adds_no_line(hostname: str, line: str) -> None:
+    """The host name that a node tells is an alias where it is a name, and else left out."""
+    role = Role(
+        "base_system",
+        inventory_hostname="gpu1",
+        groups={"all": ["gpu1", "gpu2"]},
+        ansible_play_hosts_all=["gpu1"],
+        platform_data_addresses={"gpu1": "10.77.0.1"},
+        platform_node=node("10.77.0.1", hostname=hostname, hosts={"gpu2": "10.77.0.2 gpu2"}),
+    )
+
+    assert role.value("__base_system_hosts") == {"gpu1": line, "gpu2": "10.77.0.2 gpu2"}
+
+
+def repository(uris: Any) -> Role:
+    """The role platform with one repository of the site."""
+    extra = {
+        "name": "site",
+        "uris": uris,
+        "suites": "/",
+        "key": "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nabc\n-----END",
+    }
+    return Role(
+        "platform",
+        platform_extra_repositories=[extra],
+        platform_node=node("10.77.0.1", gpus_present=False),
+        ansible_play_role_names=[],
+        ansible_run_tags=["all"],
+    )
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_repositorys_password_is_for_apt_alone(listed: bool) -> None:  # noqa: FBT001
+    """User and password of an address go to a file of apt's own that only root reads."""
+    uri = "https://me:hunt%40er2@mirror.example.org:8443/deb/"
+    role = repository([uri] if listed else uri)
+
+    sources, login = role.value("__platform_files")
+
+    assert "URIs: https://mirror.example.org:8443/deb/\n" in sources["content"]
+    assert "er2" not in sources["content"]
+    assert login == {
+        "path": "/etc/apt/auth.conf.d/provision-site.conf",
+        "content": "machine https://mirror.example.org:8443/deb login me password hunt@er2\n",
+        "mode": "0600",
+    }
+
+
+def test_a_repository_without_password_leaves_no_login() -> None:
+    """Where an address has no user any more, the file with the old password goes; where there is none, none is made."""
+    role = repository("https://mirror.example.org/deb@1")
+    paths = role.value("__platform_files | map(attribute='path')")
+    role.templar.available_variables["platform_node"]["repository_files"] = ["/etc/apt/auth.conf.d/provision-site.conf"]
+
+    assert paths == ["/etc/apt/sources.list.d/provision-site.sources"]
+    assert role.value("__platform_files")[1] == {
+        "path": "/etc/apt/auth.conf.d/provision-site.conf",
+        "state": "absent",
+    }
+
+
+def test_pools_are_checked_for_every_node() -> None:
+    """Docker's address pools are compared once, and each node says for itself that they do not fit."""
+    role = Role("docker_engine")
+    compared = role.task("preflight", "Compare docker's address pools with the networks of all nodes")
+    checked = role.task("preflight", "Check that docker's address pools are free")
+
+    assert compared["run_once"] is True
+    assert "ansible.builtin.set_fact" in compared
+    assert "run_once" not in checked
+
+
+def test_no_password_is_part_of_a_command_line() -> None:
+    """`environment` of a task is put in front of the command, on the controller and on the node."""
+    found = [str(path) for path in (ROLES).glob("*/tasks/*.yml") if "\n  environment:" in path.read_text()]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("said", ["no", "false", "False", False])
+def test_no_of_an_ini_inventory_is_no(said: Any) -> None:
+    """`rdma_stack_soft_roce_enabled=no` under [gpu_nodes:vars] is the word "no", and means what it says."""
+    role = Role(
+        "rdma_stack", rdma_stack_soft_roce_enabled=said, platform_node=node("10.77.0.1", modules_loadable=False)
+    )
+
+    assert "rdma_rxe" not in role.value("__rdma_stack_modules")
+    assert (
+        Role("docker_engine", docker_engine_live_restore_enabled=said).value(
+            "__docker_engine_base_settings['live-restore']"
+        )
+        is False
+    )

@@ -1,0 +1,224 @@
+"""The modules of the role platform, run for real on files of the test."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.modules import load, run
+
+
+def test_a_receipt_has_no_hash_of_what_others_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody can read a receipt: with a hash in it, guesses of a password could be tested."""
+    receipt = load("platform", "platform_receipt")
+    monkeypatch.setattr(receipt, "FOLDER", str(tmp_path / "provision"))
+    for name, permissions in (("open", 0o644), ("closed", 0o600), ("group", 0o640)):
+        (tmp_path / name).write_text("password\n")
+        (tmp_path / name).chmod(permissions)
+    names = [str(tmp_path / name) for name in ("open", "closed", "group", "absent")]
+
+    done = [run(receipt, receipts=[{"role": "some", "files": names}])["changed"] for _ in range(2)]
+
+    path = tmp_path / "provision" / "receipts" / "some.json"
+    assert list(json.loads(path.read_text())["files"].values()) == [
+        None,
+        "present",
+        "present",
+        hashlib.sha256(b"password\n").hexdigest(),
+    ]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert done == [True, False]
+
+
+HOLD = """
+import fcntl, sys, time
+stream = open(sys.argv[1], "w")
+fcntl.lockf(stream, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def apt() -> ModuleType:
+    """The module that installs packages."""
+    return load("platform", "platform_apt")
+
+
+def test_who_holds_the_package_lock_is_named(apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder of a lock is told by number, program and account, without its arguments; a free lock has none."""
+    lock = tmp_path / "lock-frontend"
+    lock.touch()
+    monkeypatch.setattr(apt, "LOCKS", (str(lock), str(tmp_path / "absent")))
+    free = apt.lock_holder()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock), "--password=hunter2"], stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout
+        child.stdout.readline()
+        held = apt.lock_holder()
+        child.kill()
+
+    program = Path(sys.executable).name
+    assert free == ""
+    assert held == f"process {child.pid} ({program[:15]} of {pwd.getpwuid(os.getuid()).pw_name})"
+
+
+def test_a_lock_that_stays_ends_with_a_sentence(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the wait was in vain the failure names the holder that apt itself names, and what to do."""
+    err = "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4321 (unattended-upgr)\n"
+    answer(apt, monkeypatch, lambda command: (100, "", err) if command[0] == "apt-get" else (1, "", ""))
+    monkeypatch.setattr(apt, "LOCKS", ())
+
+    told = run(apt, packages=["rdma-core"], lock_timeout=0)
+
+    assert "locked by process 4321 (unattended-upgr)" in told["msg"]
+    assert "Wait until it has finished" in told["msg"]
+
+
+def answer(apt: ModuleType, monkeypatch: pytest.MonkeyPatch, of: Callable[[list[str]], tuple[int, str, str]]) -> None:
+    """Let commands of the module end as `of` says, on a node whose lists are missing."""
+    monkeypatch.setattr(apt.AnsibleModule, "run_command", lambda _self, command, **_more: of(command))
+    monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: False)
+
+
+def test_only_what_is_not_completely_installed_is_installed(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is only configured, or half installed, counts as missing."""
+    listed = "kmod installed\nrdma-core half-configured\nprocps config-files\n"
+    answer(apt, monkeypatch, lambda command: (0 if command[0] == "apt-get" else 1, listed, ""))
+
+    told = run(apt, packages=["kmod", "rdma-core", "procps", "pigz"], check=True)
+
+    assert told["installed"] == ["rdma-core", "procps", "pigz"]
+
+
+@pytest.mark.parametrize(
+    ("output", "part"),
+    [
+        ("E: Unable to locate package rdma-core\n", "correct platform_extra_repositories"),
+        ("dpkg: error: cannot write: No space left on device\n", "the disk is full ("),
+        ("Err:1 https://m.example.org bookworm\nE: Failed to fetch\n", "Failed to fetch"),
+    ],
+)
+def test_why_an_installation_failed_is_said(
+    apt: ModuleType, monkeypatch: pytest.MonkeyPatch, output: str, part: str
+) -> None:
+    """The reason comes from what apt says, with what to do where that is known."""
+    installs = [0]
+
+    def of(command: list[str]) -> tuple[int, str, str]:
+        installs[0] += "install" in command
+        return (100, "", output) if "install" in command else (0 if "update" in command else 1, "", "")
+
+    answer(apt, monkeypatch, of)
+
+    told = run(apt, packages=["rdma-core"])
+
+    assert part in told["msg"]
+    assert installs[0] <= 2
+
+
+def test_package_lists_are_fresh_until_a_source_changes(
+    apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists are fetched when there are none, when they are old, and when a source is newer than they."""
+    lists, sources = tmp_path / "lists", tmp_path / "sources.list.d"
+    (lists / "partial").mkdir(parents=True)
+    sources.mkdir()
+    monkeypatch.setattr(apt, "LISTS", str(lists))
+    monkeypatch.setattr(apt, "SOURCES", (str(sources / "*"),))
+    (sources / "provision-docker.sources").touch()
+    now = time.time()
+
+    none = apt.lists_are_fresh(3600)
+    (lists / "x_InRelease").touch()
+    os.utime(lists / "partial", (now + 5, now + 5))
+    fresh, old = apt.lists_are_fresh(3600), apt.lists_are_fresh(-10)
+    os.utime(lists / "partial", (now - 5, now - 5))
+    changed = apt.lists_are_fresh(3600)
+
+    assert [none, fresh, old, changed] == [False, True, False, False]
+
+
+def test_a_proxys_password_reaches_apt_and_nothing_else(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proxies go to apt by its environment; nothing that is told has the password, even if apt tells it."""
+    seen: list[dict[str, str]] = []
+
+    def command(self: Any, command: list[str], **_more: Any) -> tuple[int, str, str]:
+        seen.append(dict(self.run_command_environ_update))
+        return (100, "", "E: proxy said: hunter2 is wrong\n") if "update" in command else (1, "", "")
+
+    monkeypatch.setattr(apt.AnsibleModule, "run_command", command)
+    monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: False)
+
+    told = run(apt, packages=["kmod"], http_proxy="http://me:hunter2@proxy.example.org:3128", no_proxy="gpu1")
+
+    assert seen[-1]["http_proxy"] == "http://me:hunter2@proxy.example.org:3128"
+    assert seen[-1]["no_proxy"] == "gpu1"
+    assert "https_proxy" not in seen[-1]
+    assert "hunter2" not in json.dumps(told)
+
+
+def test_what_a_cut_transaction_leaves_holds_nothing(
+    apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker may not start while its packages are installed; after a power cut or a kill it may, whatever is left."""
+    policy, holder = tmp_path / "policy-rc.d", tmp_path / "run" / "package-transaction"
+    monkeypatch.setattr(apt, "POLICY", str(policy))
+    monkeypatch.setattr(apt, "HOLDER", str(holder))
+
+    def says(service: str) -> int:
+        return subprocess.run([policy, service, "start"], check=False).returncode
+
+    with apt.HeldServices(["docker"]):
+        during = [says("docker"), says("docker.socket"), says("ssh")]
+        holder.rename(tmp_path / "kept")
+        after_reboot = says("docker")
+        with subprocess.Popen(["true"]) as gone:
+            pass
+        holder.write_text(f"{gone.pid}\n")
+        after_kill = says("docker")
+
+    assert (during, after_reboot, after_kill) == ([101, 101, 0], 0, 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "run"]
+
+
+def test_what_a_cut_run_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own policy and the copy of an image archive are; the site's policy, and ours in use, are not."""
+    apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
+    policy, holder, copy = tmp_path / "policy-rc.d", tmp_path / "holder", tmp_path / "image"
+    for module in (apt, node):
+        monkeypatch.setattr(module, "POLICY", str(policy))
+        monkeypatch.setattr(module, "HOLDER", str(holder))
+    monkeypatch.setattr(node, "IMAGE_COPY", str(copy))
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    of_the_site = node.leftovers()
+    policy.unlink()
+
+    with apt.HeldServices(["docker"]):
+        during = node.leftovers()
+        holder.unlink()
+        copy.mkdir()
+        after_reboot = node.leftovers()
+
+    assert (of_the_site, during, after_reboot) == ([], [], [str(policy), str(copy)])
+
+
+def test_both_modules_know_the_policy_by_the_same_mark() -> None:
+    """Modules are single files: what one writes and the other finds is said twice, and the same."""
+    apt, node = load("platform", "platform_apt"), load("platform", "platform_node")
+
+    names = ("POLICY", "POLICY_MARK", "HOLDER")
+    assert [getattr(apt, name) for name in names] == [getattr(node, name) for name in names]
