@@ -145,15 +145,25 @@ class ContainerSsh:
 
 
 class ContainerSshFact:
-    """Reads public halves only; of private keys just the mode."""
+    """Reads public halves only; of private keys just the mode.
+
+    The folder ``keys`` belongs to the container's account: what it holds may be a link, a pipe or anything.
+    """
 
     name: ClassVar[str] = "container_ssh"
     label: ClassVar[str] = "cat /var/lib/provision/container_ssh"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 cd /var/lib/provision/container_ssh 2>/dev/null || exit 0
-stat -c 'mode %a %n' * 2>/dev/null
-grep -H '' ssh_host_ed25519_key.pub id_ed25519.pub known_hosts authorized_keys 2>/dev/null
+stat -c 'mode %a %n' authorized_keys known_hosts ssh_config sshd_config 2>/dev/null
+grep -H '' known_hosts authorized_keys 2>/dev/null
+cd keys 2>/dev/null || exit 0
+stat -c 'mode %a %n' ssh_host_ed25519_key id_ed25519 2>/dev/null
+for file in ssh_host_ed25519_key.pub id_ed25519.pub; do
+  [ -f $file ] && [ ! -h $file ] || continue
+  line=$(dd if=$file iflag=nofollow,nonblock bs=1024 count=1 2>/dev/null | head -n 1 | tr -cd 'A-Za-z0-9+/=@._ -')
+  echo "$file:$line"
+done
 exit 0
 """
 

@@ -237,7 +237,9 @@ class Writer:
         is_now, wanted = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid), (mode, owner, group)
         if is_now == wanted:
             return
-        self._note(item["path"], "mode {:04o} uid {} gid {}\n".format(*is_now), "mode {:04o} uid {} gid {}\n".format(*wanted))
+        self._note(
+            item["path"], "mode {:04o} uid {} gid {}\n".format(*is_now), "mode {:04o} uid {} gid {}\n".format(*wanted)
+        )
         if not self.module.check_mode:
             os.fchown(handle, owner, group)
             os.fchmod(handle, mode)
