@@ -255,6 +255,67 @@ def test_a_login_gets_the_environment_but_no_secrets() -> None:
     assert found == {"PATH": "/opt/mpi/bin:/bin", "A": "b=c"}
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "DB_PASS=1", "MYSQL_PWD=1", "WANDB_KEY=1", "BASIC_AUTH=1", "APIKEY=1", "SSH_KEYS=1", "SENTRY_DSN=1",
+        "MY_PASSPHRASE=1", "HTTP_PROXY=http://user:pw@proxy:3128", "STORE=s3+https://:pw@host/x", "XAUTHORITY=1", "HF_TOKEN=1",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_secret_stays_out_of_logins(pair: str) -> None:
+    """Names of keys, passwords and credentials in their usual spellings, and addresses with a password."""
+    assert keys.environment([pair]) == {}
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "TOKENIZERS_PARALLELISM=false",
+        "GIT_AUTHOR_NAME=a",
+        "KEYBOARD=us",
+        "HTTP_PROXY=http://proxy:3128/a@b",
+        "BYPASSED=1",
+    ],
+)
+def test_what_only_sounds_like_a_secret_reaches_logins(pair: str) -> None:
+    """An address with a port is no password, and an author no authorisation."""
+    assert list(keys.environment([pair])) == [pair.partition("=")[0]]
+
+
+def container_tasks() -> list[dict[str, Any]]:
+    """The tasks that hand the environment to docker."""
+    text = (ROLES / "training_container" / "tasks" / "service.yml").read_text()
+    return [task for task in yaml.safe_load(text) if "community.docker.docker_container" in task]
+
+
+def test_tasks_that_see_the_environment_are_never_logged() -> None:
+    """Whatever a variable is called, its value is in no output."""
+    assert [task.get("no_log") for task in container_tasks()] == [True, True]
+
+
+def test_the_default_profile_takes_away_what_it_need_not_have() -> None:
+    """Raw packets on the node's network and device nodes of its own making are not for jobs."""
+    role = ROLES / "training_container"
+    profiles = yaml.safe_load((role / "vars" / "main.yml").read_text())["__training_container_profiles"]
+    dropped = yaml.safe_load((role / "defaults" / "main.yml").read_text())["training_container_dropped_capabilities"]
+
+    assert dropped == ["MKNOD", "NET_RAW"]
+    assert profiles["default"]["devices"].endswith(":rw') }}")
+    assert profiles["privileged"]["dropped_capabilities"] == []
+    assert all(
+        "dropped_capabilities" in task["community.docker.docker_container"]["cap_drop"] for task in container_tasks()
+    )
+
+
+def test_a_receipt_tells_nothing_of_values() -> None:
+    """The receipt is readable by all: names of the environment, neither values nor their hash."""
+    tasks = yaml.safe_load((ROLES / "training_container" / "tasks" / "main.yml").read_text())
+    inputs = tasks[-1]["vars"]["platform_receipt_inputs"]
+
+    assert [name for name, value in inputs.items() if "training_container_env" in value] == ["env"]
+    assert inputs["env"] == "{{ training_container_env | list | sort }}"
+
+
 def test_only_a_whole_public_key_is_handed_on() -> None:
     """What a container calls its public key is one key and nothing that could add a line or an option."""
     assert [keys.public(f"{KEY} root@gpu1"), keys.public("ssh-rsa AAAA"), keys.public("")] == [KEY, "", ""]

@@ -63,7 +63,13 @@ PATTERNS = {
 }
 KEY = re.compile(r"^ssh-ed25519 [A-Za-z0-9+/=]+$")
 LINE = re.compile(r"^(?:\S+ )?ssh-ed25519 [A-Za-z0-9+/=]+ (\S+)$")
-SECRET = re.compile(r"secret|token|passw|credential|private|api_?key|access_?key", re.IGNORECASE)
+# NAME, or a value such as https://user:password@host.
+SECRET = re.compile(
+    r"secret|token(?!iz)|passw|passphrase|pass(?![a-z])|pwd|credential|private"
+    r"|(?:^|_|api|access)keys?(?![a-z])|auth(?!ors?(?:_|$))|dsn(?![a-z])",
+    re.IGNORECASE,
+)
+SECRET_VALUE = re.compile(r"://[^/@]*:[^/@]*@")
 OF_A_LOGIN = {
     "HOME",
     "USER",
@@ -155,6 +161,7 @@ def environment(pairs):
         if re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name)
         and name not in OF_A_LOGIN
         and not SECRET.search(name)
+        and not SECRET_VALUE.search(value)
         and re.match(r'^[^"\\\x00-\x1f]+$', value)
     }
 
