@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
@@ -142,6 +142,10 @@ class ContainerSsh:
     """``[name]:port`` -> the keys (type and base64 text) pinned for it."""
     authorized: tuple[str, ...]
     """Client keys (type and base64 text) that may log in."""
+    authorized_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node, by the comment of its line in authorized_keys -> its keys; a key without a comment by its fingerprint."""
+    known_nodes: tuple[str, ...] = ()
+    """The nodes of known_hosts, by the comments of its lines; a line without a comment by its first name."""
 
 
 class ContainerSshFact:
@@ -186,6 +190,8 @@ exit 0
             client_key=next(iter(_keys(parts.get("id_ed25519.pub", ""))), ""),
             known_hosts=_known_hosts(parts.get("known_hosts", "")),
             authorized=tuple(_keys(parts.get("authorized_keys", ""))),
+            authorized_nodes=_owners(parts.get("authorized_keys", "")),
+            known_nodes=tuple(_owners(parts.get("known_hosts", ""), named=True)),
         )
 
 
@@ -208,6 +214,19 @@ def _keys(text: str) -> list[str]:
             if word.startswith(("ssh-", "ecdsa-", "sk-")) and words[index + 1].startswith("AAAA"):
                 found.append(f"{word} {words[index + 1]}")
                 break
+    return found
+
+
+def _owners(text: str, *, named: bool = False) -> dict[str, tuple[str, ...]]:
+    """Comment of each key's line -> keys; without a comment the line's first name, or else the key's fingerprint."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        key = next(iter(_keys(line)), "")
+        if not key or line.startswith("#"):
+            continue
+        comment = line.partition(key.split()[1])[2].strip()
+        owner = comment or (line.split()[0].split(",")[0] if named else fingerprint(key))
+        found[owner] = (*found.get(owner, ()), key)
     return found
 
 

@@ -259,7 +259,8 @@ def test_a_login_gets_the_environment_but_no_secrets() -> None:
     "pair",
     [
         "DB_PASS=1", "MYSQL_PWD=1", "WANDB_KEY=1", "BASIC_AUTH=1", "APIKEY=1", "SSH_KEYS=1", "SENTRY_DSN=1",
-        "MY_PASSPHRASE=1", "HTTP_PROXY=http://user:pw@proxy:3128", "STORE=s3+https://:pw@host/x", "XAUTHORITY=1", "HF_TOKEN=1",
+        "MY_PASSPHRASE=1", "HTTP_PROXY=http://user:pw@proxy:3128", "STORE=s3+https://:pw@host/x", "XAUTHORITY=1",
+        "HF_TOKEN=1",
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_stays_out_of_logins(pair: str) -> None:

@@ -270,7 +270,18 @@ def test_the_public_half_of_container_ssh_is_read():
     assert ssh.host_key == ssh.client_key == f"ssh-ed25519 {KEY}"
     assert ssh.known_hosts["[gpu1]:2222"] == ssh.known_hosts["[10.0.0.1]:2222"] == (f"ssh-ed25519 {KEY}",)
     assert ssh.authorized == (f"ssh-ed25519 {KEY}",)
+    assert ssh.authorized_nodes == {"gpu1": (f"ssh-ed25519 {KEY}",)}
+    assert ssh.known_nodes == ("gpu1",)
     assert ContainerSshFact().parse(out("")) is None
+
+
+def test_a_key_that_names_no_node_is_told_all_the_same():
+    """A line without a comment counts under the host's name or the key's fingerprint: it is never overlooked."""
+    text = f"mode 644 known_hosts\nknown_hosts:[gpu9]:2222,x ssh-ed25519 {KEY}\nauthorized_keys:ssh-ed25519 {KEY}\n"
+    ssh = ContainerSshFact().parse(out(text))
+
+    assert ssh.known_nodes == ("[gpu9]:2222",)
+    assert list(ssh.authorized_nodes) == [fingerprint(f"ssh-ed25519 {KEY}")]
 
 
 def test_the_folder_of_the_keys_is_read_with_care(tmp_path):
