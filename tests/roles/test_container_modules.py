@@ -249,7 +249,17 @@ def test_no_shell_of_the_node_sees_what_a_container_said() -> None:
 def test_a_login_gets_the_environment_but_no_secrets() -> None:
     """Variables of the image reach logins, except secrets, what a login sets itself and what sshd could misread."""
     found = keys.environment(
-        ["PATH=/opt/mpi/bin:/bin", "A=b=c", "HOME=/x", "WANDB_API_KEY=1", "my_token=2", 'Q=a"b', "N=a\nb", "E="]
+        [
+            "PATH=/opt/mpi/bin:/bin",
+            "A=b=c",
+            "HOME=/x",
+            "WANDB_API_KEY=1",
+            "my_token=2",
+            'Q=a"b',
+            "N=a\nb",
+            "L=a\n",
+            "E=",
+        ]
     )
 
     assert found == {"PATH": "/opt/mpi/bin:/bin", "A": "b=c"}

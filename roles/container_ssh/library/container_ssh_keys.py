@@ -61,7 +61,7 @@ PATTERNS = {
     "gid": re.compile(r"[0-9]{1,10}"),
     "loaded": re.compile(r"[0-9a-f]{12}"),
 }
-KEY = re.compile(r"^ssh-ed25519 [A-Za-z0-9+/=]+$")
+KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]+")
 LINE = re.compile(r"^(?:\S+ )?ssh-ed25519 [A-Za-z0-9+/=]+ (\S+)$")
 # NAME, or a value such as https://user:password@host.
 SECRET = re.compile(
@@ -158,11 +158,11 @@ def environment(pairs):
     return {
         name: value
         for name, value in found.items()
-        if re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name)
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
         and name not in OF_A_LOGIN
         and not SECRET.search(name)
         and not SECRET_VALUE.search(value)
-        and re.match(r'^[^"\\\x00-\x1f]+$', value)
+        and re.fullmatch(r'[^"\\\x00-\x1f]+', value)
     }
 
 
@@ -284,7 +284,7 @@ def main():
 def public(line):
     """Return the public key without its comment, empty when it is none."""
     words = " ".join(line.split()[:2])
-    return words if KEY.match(words) else ""
+    return words if KEY.fullmatch(words) else ""
 
 
 if __name__ == "__main__":
