@@ -54,7 +54,7 @@ def _distinct(scene: ClusterScene) -> Verdict:
         names = ",".join(name for group in shared.values() for name in group[1:])
         return fail(
             f"containers share a host key: {text}",
-            f"Remove /var/lib/provision/container_ssh on {names} and run: provision apply",
+            f"Remove /var/lib/provision/container_ssh/keys/ssh_host_ed25519_key on {names} and run: provision apply",
         )
     return passed(f"{len(owners)} containers, each with a host key of its own")
 

@@ -69,6 +69,38 @@ def _known_hosts(scene: Scene) -> Verdict:
     return passed(f"the host keys of {len(scene.cluster.nodes)} nodes are pinned")
 
 
+@check("container_ssh.trusted_nodes", role="container_ssh", after="container_ssh.host_key")
+def _trusted_nodes(scene: Scene) -> Verdict:
+    """Other than container_ssh.known_hosts this finds what is too much: keys that were never withdrawn."""
+    ssh = _ssh(scene)
+    if ssh is None:
+        return skip("there are no SSH files")
+    names = [node.name for node in scene.cluster.nodes]
+    problems = {
+        "authorized_keys still admits": sorted(set(ssh.authorized_nodes) - set(names)),
+        "known_hosts still knows": sorted(set(ssh.known_nodes) - set(names)),
+        "authorized_keys admits another key than the one in use of": [
+            name for name in names if not _only(ssh.authorized_nodes.get(name, ()), _client_key(scene, name))
+        ],
+        "authorized_keys lacks": [name for name in names if name not in ssh.authorized_nodes],
+        "known_hosts lacks": [name for name in names if name not in ssh.known_nodes],
+    }
+    said = [f"{what} {_list(found)}" for what, found in problems.items() if found]
+    if said:
+        return fail("; ".join(said), "Run: provision apply")
+    return passed(f"exactly the {len(names)} nodes of the inventory can log in and are known")
+
+
+def _only(keys: tuple[str, ...], key: str) -> bool:
+    return len(keys) <= 1 and (not key or not keys or keys == (key,))
+
+
+def _client_key(scene: Scene, name: str) -> str:
+    facts = scene.facts if name == scene.node.name else scene.all_facts.get(name)
+    theirs = facts.container_ssh if facts else None
+    return theirs.client_key if isinstance(theirs, ContainerSsh) else ""
+
+
 def _remedy(names: list[str], scene: Scene) -> str:
     others = [name for name in names[:_SHOWN] if name != scene.node.name]
     return f"Run: provision apply --limit {','.join([scene.node.name, *others])}"

@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
@@ -142,18 +142,32 @@ class ContainerSsh:
     """``[name]:port`` -> the keys (type and base64 text) pinned for it."""
     authorized: tuple[str, ...]
     """Client keys (type and base64 text) that may log in."""
+    authorized_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node, by the comment of its line in authorized_keys -> its keys; a key without a comment by its fingerprint."""
+    known_nodes: tuple[str, ...] = ()
+    """The nodes of known_hosts, by the comments of its lines; a line without a comment by its first name."""
 
 
 class ContainerSshFact:
-    """Reads public halves only; of private keys just the mode."""
+    """Reads public halves only; of private keys just the mode.
+
+    The folder ``keys`` belongs to the container's account: what it holds may be a link, a pipe or anything.
+    """
 
     name: ClassVar[str] = "container_ssh"
     label: ClassVar[str] = "cat /var/lib/provision/container_ssh"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 cd /var/lib/provision/container_ssh 2>/dev/null || exit 0
-stat -c 'mode %a %n' * 2>/dev/null
-grep -H '' ssh_host_ed25519_key.pub id_ed25519.pub known_hosts authorized_keys 2>/dev/null
+stat -c 'mode %a %n' authorized_keys known_hosts ssh_config sshd_config 2>/dev/null
+grep -H '' known_hosts authorized_keys 2>/dev/null
+cd keys 2>/dev/null || exit 0
+stat -c 'mode %a %n' ssh_host_ed25519_key id_ed25519 2>/dev/null
+for file in ssh_host_ed25519_key.pub id_ed25519.pub; do
+  [ -f $file ] && [ ! -h $file ] || continue
+  line=$(dd if=$file iflag=nofollow,nonblock bs=1024 count=1 2>/dev/null | head -n 1 | tr -cd 'A-Za-z0-9+/=@._ -')
+  echo "$file:$line"
+done
 exit 0
 """
 
@@ -176,6 +190,8 @@ exit 0
             client_key=next(iter(_keys(parts.get("id_ed25519.pub", ""))), ""),
             known_hosts=_known_hosts(parts.get("known_hosts", "")),
             authorized=tuple(_keys(parts.get("authorized_keys", ""))),
+            authorized_nodes=_owners(parts.get("authorized_keys", "")),
+            known_nodes=tuple(_owners(parts.get("known_hosts", ""), named=True)),
         )
 
 
@@ -198,6 +214,19 @@ def _keys(text: str) -> list[str]:
             if word.startswith(("ssh-", "ecdsa-", "sk-")) and words[index + 1].startswith("AAAA"):
                 found.append(f"{word} {words[index + 1]}")
                 break
+    return found
+
+
+def _owners(text: str, *, named: bool = False) -> dict[str, tuple[str, ...]]:
+    """Comment of each key's line -> keys; without a comment the line's first name, or else the key's fingerprint."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        key = next(iter(_keys(line)), "")
+        if not key or line.startswith("#"):
+            continue
+        comment = line.partition(key.split()[1])[2].strip()
+        owner = comment or (line.split()[0].split(",")[0] if named else fingerprint(key))
+        found[owner] = (*found.get(owner, ()), key)
     return found
 
 

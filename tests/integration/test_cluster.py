@@ -148,7 +148,7 @@ def test_sync_brings_a_folder_to_every_container(provision, cluster, tmp_path):
 def test_each_container_has_a_host_key_of_its_own(cluster, on_node):
     """No two containers share a host key."""
     keys = [
-        on_node(node["name"], "cat /var/lib/provision/container_ssh/ssh_host_ed25519_key.pub").split()[1]
+        on_node(node["name"], "cat /var/lib/provision/container_ssh/keys/ssh_host_ed25519_key.pub").split()[1]
         for node in cluster["nodes"]
     ]
 

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shlex
+import stat
+import subprocess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
 
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 ENTRYPOINT = "/bin/sh /usr/local/lib/provision/container-entrypoint"
@@ -111,21 +119,212 @@ def test_known_lines_are_kept_by_the_node_they_name(tmp_path: Path) -> None:
     assert found == {"gpu1": f"[gpu1]:2222,[10.0.0.1]:2222 {KEY} gpu1", "gpu2": f"{KEY} gpu2"}
 
 
-def test_a_link_planted_in_the_container_is_not_followed(tmp_path: Path) -> None:
-    """The folder is writable from inside the container: reading it never leads out of it."""
+def test_a_link_or_a_pipe_in_place_of_a_key_file_is_not_read(tmp_path: Path) -> None:
+    """Reading what is known of the nodes never leads elsewhere and never waits."""
     (tmp_path / "target").write_text(f"{KEY} gpu1\n")
     (tmp_path / "link").symlink_to("target")
+    os.mkfifo(tmp_path / "pipe")
 
     assert keys.lines_by_node(tmp_path / "link") == {}
+    assert keys.lines_by_node(tmp_path / "pipe") == {}
+
+
+HOSTILE = [
+    "sshd=/usr/sbin/sshd;reboot",
+    "sshd=sshd -t; reboot",
+    "ssh=alias ssh='x'",
+    "user=*",
+    "user=root\u2028PermitRootLogin",
+    "uid=0 --privileged",
+    "gid=$(id)",
+    "loaded=../../x",
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+def test_what_a_container_says_of_itself_is_checked(line: str) -> None:
+    """A value that is no path, name, number or hash is as good as none."""
+    assert keys.checked(line) == {}
+
+
+def test_what_a_container_may_say() -> None:
+    """Paths, account, ids and settings of an ordinary container are taken as they are."""
+    good = (
+        "user=train.er-1\nuid=1000\ngid=100\nsshd=/usr/sbin/sshd\nssh-keygen=/opt/x.y/ssh-keygen\nloaded=00aa11bb22cc\n"
+    )
+
+    assert "\n".join(f"{key}={value}" for key, value in keys.checked(good).items() if key) + "\n" == good
+
+
+def container(*mounts: tuple[str, bool]) -> dict[str, Any]:
+    """What docker says of a running container with these mounts."""
+    return {
+        "State": {"Running": True},
+        "Mounts": [{"Destination": place, "RW": writable} for place, writable in mounts],
+    }
+
+
+def test_a_container_that_can_write_more_than_its_keys_is_refused() -> None:
+    """Only the folder of the keys may be the container's own: one of the older layout is to be replaced."""
+    right = container(("/etc/provision/ssh", False), ("/etc/provision/ssh/keys", True))
+
+    assert keys.obstacle(right, "x") == ""
+    assert "Apply that role" in keys.obstacle(container(("/etc/provision/ssh", True)), "x")
+
+
+class FakeModule:
+    """A node outside of check mode."""
+
+    check_mode = False
+
+
+def test_keys_of_the_older_layout_are_kept(tmp_path: Path) -> None:
+    """They move to the folder of the keys, once, and a link among them stays where it is."""
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "id_ed25519").write_text("old")
+    (tmp_path / "ssh_host_ed25519_key").symlink_to("/etc/shadow")
+
+    assert keys.keep_older(FakeModule(), tmp_path)
+    assert (tmp_path / "keys" / "id_ed25519").read_text() == "old"
+    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["id_ed25519"]
+    assert not keys.keep_older(FakeModule(), tmp_path)
+
+
+def run_as_account(folder: Path, mode: str) -> dict[str, str]:
+    """Run the account's script on a folder of this machine instead of a container's."""
+    script = keys.ACCOUNT_SCRIPT.replace("/etc/provision/ssh/keys", str(folder))
+    done = subprocess.run(
+        ["sh", "-s", "--", mode], input=script, capture_output=True, text=True, timeout=60, check=True
+    )
+    return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+
+
+def test_keys_are_made_once_and_nothing_is_followed(tmp_path: Path) -> None:
+    """Links and pipes in place of keys give way to new keys; what a link leads to keeps its content and mode."""
+    folder, other = tmp_path / "keys", tmp_path / "other"
+    folder.mkdir()
+    other.write_text("mine")
+    other.chmod(0o644)
+    (folder / "id_ed25519").symlink_to(other)
+    os.mkfifo(folder / "ssh_host_ed25519_key")
+    os.mkfifo(folder / "sshd-000000000000.pid")
+
+    looked = run_as_account(folder, "look")
+    made = run_as_account(folder, "make")
+    again = run_as_account(folder, "make")
+
+    assert looked == {"changed": "id_ed25519"}
+    assert "changed" in made
+    assert "changed" not in again
+    assert all(made[name] == again[name] and keys.public(again[name]) for name in keys.PAIRS)
+    assert (other.read_text(), stat.S_IMODE(other.stat().st_mode)) == ("mine", 0o644)
+    assert stat.S_IMODE((folder / "id_ed25519").lstat().st_mode) == 0o600
+
+
+def test_what_the_running_sshd_has_read_is_told(tmp_path: Path) -> None:
+    """The file with the process id of a living sshd names its settings; one that was left behind does not count."""
+    program = tmp_path / "sshd"
+    program.symlink_to("/bin/sleep")
+    (tmp_path / "sshd-000000000001.pid").write_text("99999999\n")
+    with subprocess.Popen([program, "60"]) as process:
+        (tmp_path / "sshd-00000000000a.pid").write_text(f"{process.pid}\n")
+        try:
+            found = run_as_account(tmp_path, "look")
+        finally:
+            process.kill()
+
+    assert found["loaded"] == "00000000000a"
+
+
+def test_no_shell_of_the_node_sees_what_a_container_said() -> None:
+    """The check of sshd_config is a constant command; only the container's own shell runs it."""
+    files = yaml.safe_load((ROLES / "container_ssh" / "vars" / "main.yml").read_text())["__container_ssh_files"]
+    [command] = [item["validate"] for item in files if "validate" in item]
+
+    words = shlex.split(command.replace("{{ container_ssh_container | quote }}", "NAME"))
+    assert words[:5] == ["docker", "exec", "NAME", "sh", "-c"]
+    assert "__container_ssh_keys" not in command
 
 
 def test_a_login_gets_the_environment_but_no_secrets() -> None:
     """Variables of the image reach logins, except secrets, what a login sets itself and what sshd could misread."""
     found = keys.environment(
-        ["PATH=/opt/mpi/bin:/bin", "A=b=c", "HOME=/x", "WANDB_API_KEY=1", "my_token=2", 'Q=a"b', "N=a\nb", "E="]
+        [
+            "PATH=/opt/mpi/bin:/bin",
+            "A=b=c",
+            "HOME=/x",
+            "WANDB_API_KEY=1",
+            "my_token=2",
+            'Q=a"b',
+            "N=a\nb",
+            "L=a\n",
+            "E=",
+        ]
     )
 
     assert found == {"PATH": "/opt/mpi/bin:/bin", "A": "b=c"}
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "DB_PASS=1", "MYSQL_PWD=1", "WANDB_KEY=1", "BASIC_AUTH=1", "APIKEY=1", "SSH_KEYS=1", "SENTRY_DSN=1",
+        "MY_PASSPHRASE=1", "HTTP_PROXY=http://user:pw@proxy:3128", "STORE=s3+https://:pw@host/x", "XAUTHORITY=1",
+        "HF_TOKEN=1",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_secret_stays_out_of_logins(pair: str) -> None:
+    """Names of keys, passwords and credentials in their usual spellings, and addresses with a password."""
+    assert keys.environment([pair]) == {}
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "TOKENIZERS_PARALLELISM=false",
+        "GIT_AUTHOR_NAME=a",
+        "KEYBOARD=us",
+        "HTTP_PROXY=http://proxy:3128/a@b",
+        "BYPASSED=1",
+    ],
+)
+def test_what_only_sounds_like_a_secret_reaches_logins(pair: str) -> None:
+    """An address with a port is no password, and an author no authorisation."""
+    assert list(keys.environment([pair])) == [pair.partition("=")[0]]
+
+
+def container_tasks() -> list[dict[str, Any]]:
+    """The tasks that hand the environment to docker."""
+    text = (ROLES / "training_container" / "tasks" / "service.yml").read_text()
+    return [task for task in yaml.safe_load(text) if "community.docker.docker_container" in task]
+
+
+def test_tasks_that_see_the_environment_are_never_logged() -> None:
+    """Whatever a variable is called, its value is in no output."""
+    assert [task.get("no_log") for task in container_tasks()] == [True, True]
+
+
+def test_the_default_profile_takes_away_what_it_need_not_have() -> None:
+    """Raw packets on the node's network and device nodes of its own making are not for jobs."""
+    role = ROLES / "training_container"
+    profiles = yaml.safe_load((role / "vars" / "main.yml").read_text())["__training_container_profiles"]
+    dropped = yaml.safe_load((role / "defaults" / "main.yml").read_text())["training_container_dropped_capabilities"]
+
+    assert dropped == ["MKNOD", "NET_RAW"]
+    assert profiles["default"]["devices"].endswith(":rw') }}")
+    assert profiles["privileged"]["dropped_capabilities"] == []
+    assert all(
+        "dropped_capabilities" in task["community.docker.docker_container"]["cap_drop"] for task in container_tasks()
+    )
+
+
+def test_a_receipt_tells_nothing_of_values() -> None:
+    """The receipt is readable by all: names of the environment, neither values nor their hash."""
+    tasks = yaml.safe_load((ROLES / "training_container" / "tasks" / "main.yml").read_text())
+    inputs = tasks[-1]["vars"]["platform_receipt_inputs"]
+
+    assert [name for name, value in inputs.items() if "training_container_env" in value] == ["env"]
+    assert inputs["env"] == "{{ training_container_env | list | sort }}"
 
 
 def test_only_a_whole_public_key_is_handed_on() -> None:

@@ -10,6 +10,9 @@ description:
   - Every remote task costs seconds on a slow node, so a role hands all its files to one task.
   - A file is replaced in one step (written beside and renamed); where it is a mount point, as /etc/hosts is in a
     container node, it is rewritten in place.
+  - Owner and mode are set on the open file, never by its name, and what is there is opened without waiting. A path that
+    is a link, a pipe or anything else than what it should be is an error. Only state=block follows a link, and edits
+    the file that it leads to.
 options:
   files:
     description: The files, in order.
@@ -70,15 +73,41 @@ SUBOPTIONS = {
     "group": {"type": "str", "default": "root"},
     "validate": {"type": "str"},
 }
+UNEXPECTED = "it is no {}. Remove it and apply again."
+
+
+class Unexpected(Exception):
+    """What stands at a path is not what may be written there."""
+
+
+def opened(path, flags=os.O_RDONLY, *, directory=False):
+    """Return a descriptor of a regular file (or a directory), None when there is nothing. Follows no link, never waits."""
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise Unexpected(
+                f"it is a link to {os.readlink(path)}. Put what it leads to in its place, or remove it, and apply again."
+            ) from None
+        if error.errno in (errno.ENXIO, errno.EISDIR):
+            raise Unexpected(UNEXPECTED.format("directory" if directory else "regular file")) from None
+        raise
+    kind = os.fstat(handle).st_mode
+    if not (stat.S_ISDIR(kind) if directory else stat.S_ISREG(kind)):
+        os.close(handle)
+        raise Unexpected(UNEXPECTED.format("directory" if directory else "regular file"))
+    return handle
 
 
 def read(path):
     """Return the text of `path`, or None when there is no such file."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
-            return stream.read()
-    except FileNotFoundError:
+    handle = opened(path)
+    if handle is None:
         return None
+    with os.fdopen(handle, encoding="utf-8", errors="surrogateescape") as stream:
+        return stream.read()
 
 
 def with_block(text, content, marker, at_start, drop):
@@ -133,45 +162,45 @@ class Writer:
             os.unlink(path)
 
     def _directory(self, item):
-        if not os.path.isdir(item["path"]):
+        if not os.path.lexists(item["path"]):
             self._note(item["path"], "absent\n", "directory\n")
             if self.module.check_mode:
                 return
             os.makedirs(item["path"], mode=0o755)
-        self._attributes(item, int(item["mode"] or "0755", 8))
+        self._attributes(item, item["path"], int(item["mode"] or "0755", 8), directory=True)
 
     def _file(self, item):
-        path, before = item["path"], read(item["path"])
+        path = os.path.realpath(item["path"]) if item["state"] == "block" else item["path"]
+        before = read(path)
         if item["state"] == "block":
             after = with_block(before or "", item["content"], item["marker"], item["at_start"], item["drop"])
             mode = int(item["mode"], 8) if item["mode"] else None
         else:
             after, mode = item["content"], int(item["mode"] or "0644", 8)
         if before != after and not (before is None and item["state"] == "block" and not after):
-            self._note(path, before or "", after)
+            self._note(item["path"], before or "", after)
             if self.module.check_mode:
                 return
-            self._write(item, after, mode)
-        if os.path.exists(path) and mode is not None:
-            self._attributes(item, mode)
+            self._write(item, path, after, mode)
+        if os.path.lexists(path) and mode is not None:
+            self._attributes(item, path, mode)
 
-    def _write(self, item, text, mode):
-        path = item["path"]
+    def _write(self, item, path, text, mode):
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".provision-")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as stream:
                 stream.write(text)
                 stream.flush()
-                os.fsync(stream.fileno())
-            old = os.stat(path).st_mode if os.path.exists(path) else 0o644
-            os.chmod(temporary, stat.S_IMODE(old) if mode is None else mode)
-            os.chown(temporary, pwd.getpwnam(item["owner"]).pw_uid, grp.getgrnam(item["group"]).gr_gid)
+                old = os.lstat(path).st_mode if os.path.lexists(path) else 0o644
+                os.fchown(handle, pwd.getpwnam(item["owner"]).pw_uid, grp.getgrnam(item["group"]).gr_gid)
+                os.fchmod(handle, stat.S_IMODE(old) if mode is None else mode)
+                os.fsync(handle)
             if item["validate"]:
                 self._validate(item, temporary)
             self._replace(temporary, path, text)
         finally:
-            if os.path.exists(temporary):
+            if os.path.lexists(temporary):
                 os.unlink(temporary)
 
     def _validate(self, item, temporary):
@@ -191,19 +220,29 @@ class Writer:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            with open(path, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            with os.fdopen(opened(path, os.O_WRONLY), "w", encoding="utf-8", errors="surrogateescape") as stream:
+                stream.truncate()
                 stream.write(text)
 
-    def _attributes(self, item, mode):
-        path, status = item["path"], os.stat(item["path"])
+    def _attributes(self, item, path, mode, *, directory=False):
+        handle = opened(path, directory=directory)
+        try:
+            self._set_attributes(item, mode, handle)
+        finally:
+            os.close(handle)
+
+    def _set_attributes(self, item, mode, handle):
+        status = os.fstat(handle)
         owner, group = pwd.getpwnam(item["owner"]).pw_uid, grp.getgrnam(item["group"]).gr_gid
         is_now, wanted = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid), (mode, owner, group)
         if is_now == wanted:
             return
-        self._note(path, "mode {:04o} uid {} gid {}\n".format(*is_now), "mode {:04o} uid {} gid {}\n".format(*wanted))
+        self._note(
+            item["path"], "mode {:04o} uid {} gid {}\n".format(*is_now), "mode {:04o} uid {} gid {}\n".format(*wanted)
+        )
         if not self.module.check_mode:
-            os.chown(path, owner, group)
-            os.chmod(path, mode)
+            os.fchown(handle, owner, group)
+            os.fchmod(handle, mode)
 
 
 def main():
@@ -216,8 +255,9 @@ def main():
     for item in module.params["files"]:
         try:
             writer.apply(item)
-        except (OSError, KeyError) as error:
-            reason = f"no such user or group: {error}" if isinstance(error, KeyError) else error.strerror or error
+        except (OSError, KeyError, Unexpected) as error:
+            reason = f"no such user or group: {error}" if isinstance(error, KeyError) else error
+            reason = getattr(error, "strerror", None) or reason
             module.fail_json(msg="{}: could not be written: {}".format(item["path"], reason))
     module.exit_json(changed=bool(writer.changed), changed_paths=writer.changed, diff=writer.diffs)
 

@@ -24,7 +24,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node:
-  description: docker (its answer), image (present), devices, left_out, jobs, watching (the unit runs), ssh_folder (present).
+  description: docker (its answer), image (present), devices, left_out, jobs, watching (the unit runs), ssh_keys (the folder is there).
   returned: always
   type: dict
 """
@@ -38,7 +38,7 @@ import stat
 from ansible.module_utils.basic import AnsibleModule
 
 ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
-SSH_FOLDER = "/var/lib/provision/container_ssh"
+SSH_KEYS = "/var/lib/provision/container_ssh/keys"
 UNITS = ("provision-container-hosts.service", "provision-container-hosts.path")
 LOGIN_PROGRAMS = ("sshd", "sshd-session", "sshd-auth")
 
@@ -173,7 +173,7 @@ def main():
         "jobs": running_jobs(description),
         "watching": all(module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0 for unit in UNITS)
         and module.run_command(["systemctl", "is-active", "--quiet", UNITS[1]])[0] == 0,
-        "ssh_folder": os.path.isdir(SSH_FOLDER),
+        "ssh_keys": os.path.isdir(SSH_KEYS) and not os.path.islink(SSH_KEYS),
         "hosts": os.path.isfile("/var/lib/provision/container_hosts"),
     }
     module.exit_json(changed=False, node=node)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 from provision.facts import RawOutput, Unknown
 from provision.facts.container import Container, ContainerFact, ContainerSshFact, Process, fingerprint
 from provision.facts.docker import DockerConfigFact, DockerInfoFact, DockerServiceFact, Image, ImageFact
@@ -267,7 +270,45 @@ def test_the_public_half_of_container_ssh_is_read():
     assert ssh.host_key == ssh.client_key == f"ssh-ed25519 {KEY}"
     assert ssh.known_hosts["[gpu1]:2222"] == ssh.known_hosts["[10.0.0.1]:2222"] == (f"ssh-ed25519 {KEY}",)
     assert ssh.authorized == (f"ssh-ed25519 {KEY}",)
+    assert ssh.authorized_nodes == {"gpu1": (f"ssh-ed25519 {KEY}",)}
+    assert ssh.known_nodes == ("gpu1",)
     assert ContainerSshFact().parse(out("")) is None
+
+
+def test_a_key_that_names_no_node_is_told_all_the_same():
+    """A line without a comment counts under the host's name or the key's fingerprint: it is never overlooked."""
+    text = f"mode 644 known_hosts\nknown_hosts:[gpu9]:2222,x ssh-ed25519 {KEY}\nauthorized_keys:ssh-ed25519 {KEY}\n"
+    ssh = ContainerSshFact().parse(out(text))
+
+    assert ssh.known_nodes == ("[gpu9]:2222",)
+    assert list(ssh.authorized_nodes) == [fingerprint(f"ssh-ed25519 {KEY}")]
+
+
+def test_the_folder_of_the_keys_is_read_with_care(tmp_path):
+    """What a container puts in place of its public keys is not followed, not waited for, and is one short line."""
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    (tmp_path / "secret").write_text(f"ssh-ed25519 {KEY} of another file\n")
+    (tmp_path / "authorized_keys").write_text(f"ssh-ed25519 {KEY} gpu1\n")
+    (keys / "id_ed25519.pub").symlink_to(tmp_path / "secret")
+    (keys / "ssh_host_ed25519_key.pub").write_text(f"ssh-ed25519 {KEY} x\x0cauthorized_keys:y\nmode 600 z\n")
+    (keys / "mode 777 planted").touch()
+
+    def probe():
+        command = ContainerSshFact.command.replace("/var/lib/provision/container_ssh", str(tmp_path))
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
+        return ContainerSshFact().parse(out(done.stdout))
+
+    found = probe()
+    (keys / "ssh_host_ed25519_key.pub").unlink()
+    os.mkfifo(keys / "ssh_host_ed25519_key.pub")
+    piped = probe()
+
+    assert found.client_key == ""
+    assert found.host_key == f"ssh-ed25519 {KEY}"
+    assert found.authorized == (f"ssh-ed25519 {KEY}",)
+    assert list(found.files) == ["authorized_keys"]
+    assert piped.host_key == ""
 
 
 def test_fingerprints_are_those_of_ssh_keygen():
