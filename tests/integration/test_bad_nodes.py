@@ -81,7 +81,7 @@ def test_an_unsupported_system_is_named_with_those_that_are(cluster, apply_rdma,
     name, other = (node["name"] for node in cluster["nodes"])
     on_node(
         name,
-        "cp /etc/os-release /root/kept && sed -i 's/^ID=.*/ID=arch/' /root/kept && cp -P /etc/os-release /root/link",
+        "cp /etc/os-release /root/kept && sed -i 's/^ID=.*/ID=arch/; s/^PRETTY_NAME=.*/PRETTY_NAME=Arch/' /root/kept && cp -P /etc/os-release /root/link",
     )
     with contextlib.ExitStack() as stack:
         on_node(name, "rm /etc/os-release && cp /root/kept /etc/os-release")
@@ -89,8 +89,8 @@ def test_an_unsupported_system_is_named_with_those_that_are(cluster, apply_rdma,
         code, nodes = apply_rdma()
 
     assert code == 1
-    assert "arch" in nodes[name]["error"]["message"]
-    assert "debian_12, debian_13" in nodes[name]["error"]["message"]
+    assert "runs Arch, which is not supported" in nodes[name]["error"]["message"]
+    assert "debian 12, debian 13" in nodes[name]["error"]["message"]
     assert nodes[other]["status"] == "unchanged"
 
 
