@@ -79,13 +79,11 @@ def test_a_full_disk_is_named_with_what_is_free(without_package, apply_rdma, on_
 def test_an_unsupported_system_is_named_with_those_that_are(cluster, apply_rdma, on_node):
     """A node with another system is refused by name, with the list, before anything is changed on it."""
     name, other = (node["name"] for node in cluster["nodes"])
-    on_node(
-        name,
-        "cp /etc/os-release /root/kept && sed -i 's/^ID=.*/ID=arch/; s/^PRETTY_NAME=.*/PRETTY_NAME=Arch/' /root/kept && cp -P /etc/os-release /root/link",
-    )
+    foreign = "s/^ID=.*/ID=arch/; s/^PRETTY_NAME=.*/PRETTY_NAME=Arch/"
+    on_node(name, f"sed '{foreign}' /etc/os-release >/root/foreign && cp -P /etc/os-release /root/link")
     with contextlib.ExitStack() as stack:
-        on_node(name, "rm /etc/os-release && cp /root/kept /etc/os-release")
-        stack.callback(on_node, name, "rm -f /etc/os-release /root/kept && mv /root/link /etc/os-release")
+        on_node(name, "rm /etc/os-release && mv /root/foreign /etc/os-release")
+        stack.callback(on_node, name, "rm /etc/os-release && mv /root/link /etc/os-release")
         code, nodes = apply_rdma()
 
     assert code == 1
