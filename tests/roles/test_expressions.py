@@ -167,3 +167,33 @@ def test_no_of_an_ini_inventory_is_no(said: Any) -> None:
         )
         is False
     )
+
+
+IMAGE_CHECK = ("preflight", "Check that an image is named")
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [
+        ("training:1", ""),
+        ("team/train", ""),
+        ("registry.example.org:5000/team/train__x--y.z:1.0-rc_2", ""),
+        ("Registry.example.org/train:1", ""),
+        ("[fd00::1]:5000/train:1", ""),
+        ("train:1@sha256:" + "0" * 64, ""),
+        ("", "No training image is configured"),
+        ("https://registry.example.org/train:1", "is not the name of an image"),
+        ("registry.example.org/Team/train:1", "is not the name of an image"),
+        ("train:1 ", "is not the name of an image"),
+        ("train:", "is not the name of an image"),
+        ("-v", "is not the name of an image"),
+    ],
+)
+def test_what_cannot_be_the_name_of_an_image_is_said_with_the_form(reference: str, problem: str) -> None:
+    """Docker is not asked for an image by a name that it does not take."""
+    role = Role("training_image", training_image_reference=reference)
+
+    assert role.holds(*IMAGE_CHECK) is (problem == "")
+    if problem:
+        assert problem in role.says(*IMAGE_CHECK)
+        assert "registry.example.org:5000/training:1" in role.says(*IMAGE_CHECK)
