@@ -82,8 +82,8 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Cut into lines, at most ``_LINE_LIMIT`` of each; the flag is false for a last line without an end."""
     rest = b""
     for chunk in chunks:
-        *whole, rest = re.split(rb"[\r\n]+", rest + chunk)
-        yield from ((line[:_LINE_LIMIT], True) for line in whole)
+        *whole, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+        yield from ((line[:_LINE_LIMIT], True) for line in whole if line)
         rest = rest[:_LINE_LIMIT]
     if rest:
         yield rest, False
