@@ -34,7 +34,8 @@ _BEFORE_MARK = 800
 _TAGS = re.compile(r"(?:\[\d+,\d+\]<\w+>: ?|\[[a-z]*\d+\]:? ?|\d{1,6}: ?)*")
 """What launchers put in front of a line that NCCL itself wrote without its prefix."""
 _BARE = ("NET/", "via ", "Channel ", "Ring ", "CollNet ", "Using network ", "Call to ibv_", "Initialized NET plugin ")
-_VERSION = re.compile(r"(?<![\w./-])NCCL version (?P<version>\d+(?:\.\d+)+)(?:\+cuda(?P<cuda>[\d.]+))?")
+_VERSION = re.compile(r"(?<![\w./-])NCCL version (?P<version>\d+(?:\.\d+)+)(?:\+cuda(?P<cuda>[\d.]+)|\+\w|(?=\s*$))")
+"""Somebody else's sentence on a version goes on after the number."""
 
 _NETWORK_CHANNEL = re.compile(
     r"\bvia (?P<kind>(?:COLL)?NET)/(?P<plugin>.+?)/(?P<device>\d+)(?:\(\d+\))?"
@@ -93,19 +94,17 @@ def _take(log: NcclLog, line: str, *, whole: bool) -> None:
     """Take one line; where ranks wrote into the same line it holds several statements, the last alone with its end."""
     version = None if line.startswith("#") else _VERSION.search(line)
     if version:
-        log.lines += 1
         _keep(log.versions, version["version"], version["cuda"] or "")
     marks = [(_process(line, mark.start()), mark) for mark in _MARK.finditer(line)]
     starts = [start for (start, _), _ in marks[1:]]
     for ((_, host), mark), end in zip(marks, [*starts, len(line)], strict=False):
-        log.lines += 1
         text = line[mark.end() : end].strip()
         if mark[1] == "WARN" and len(log.warnings) < _WARNINGS:
             log.warnings[text[:200]] = None
         _statement(log, host, text, whole=whole and end == len(line))
     bare = line[_TAGS.match(line).end() :]  # type: ignore[union-attr] # it matches nothing at all, too
-    if not marks and bare.startswith(_BARE) and _statement(log, "", bare, whole=whole):
-        log.lines += 1
+    known = not marks and bare.startswith(_BARE) and _statement(log, "", bare, whole=whole)
+    log.lines += bool(version or marks or known)
 
 
 def _process(line: str, mark: int) -> tuple[int, str]:

@@ -78,6 +78,41 @@ def test_no_recorded_log_is_left_out():
 
 
 @pytest.mark.parametrize(
+    ("part", "transport", "gdr", "hcas"),
+    [
+        ("NCCL RDMA Plugin v9/3/GDRDMA", "NCCL RDMA Plugin v9", True, ("mlx5_bond_0",)),
+        ("rocep1s0f0", "NCCL RDMA Plugin v10", False, ("rocep1s0f0",)),
+        ("IBext_v9/2/Shared", "IB", False, ()),
+        ("rxe0", "IB", False, ("rxe0",)),
+        ("NET/gIB", "gIB", True, ("mlx5_0",)),
+        ("eth0", "Socket", False, ()),
+        ("ibv_reg_mr_iova2", None, None, ()),
+        ("NIC/0-67000", None, None, ()),
+    ],
+)
+def test_fragments_of_real_logs_without_their_prefix(part, transport, gdr, hcas):
+    """Single lines of clouds and plugins, as people paste them, mean what they mean in a log."""
+    file = DATA / "FRAGMENTS_plugin_and_cloud_wordings.txt"
+    if not file.exists():
+        pytest.skip("the recorded fragments are not on this machine")
+    blocks = ["\n".join(block) for block in _blocks(file.read_text(encoding="utf-8").splitlines())]
+
+    found = of(next(block for block in blocks if part in block))
+
+    assert (found.transport, found.gdr, found.hcas) == (transport, gdr, hcas)
+
+
+def _blocks(lines: list[str]) -> list[list[str]]:
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        if line.startswith("#"):
+            blocks.append([])
+        else:
+            blocks[-1].append(line)
+    return blocks
+
+
+@pytest.mark.parametrize(
     ("channel", "gdr"),
     [
         pytest.param("Channel 00 : 31[cb000] -> 0[7000] [receive] via NET/IB/1/GDRDMA", True, id="2.7"),
@@ -266,6 +301,7 @@ def test_an_unknown_form_is_unknown(text):
     [
         "",
         "Training started\nepoch 1 via NET\n",
+        "this program needs NCCL version 2.10 or newer\n",
         "# a comment: via NET/IB/0/GDRDMA, NET/IB : No device found.\n",
         "\x00\xff\xfeNCCL\x00",
     ],
