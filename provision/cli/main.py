@@ -33,6 +33,7 @@ VERBS = {
     "verify": "provision.cli.verify",
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
+    "nccl-log": "provision.cli.nccl_log",
     "support-bundle": "provision.cli.support_bundle",
     "demo": "provision.cli.demo",
 }
