@@ -103,7 +103,7 @@ class PciRouting:
     """What stands between two PCIe devices that talk to each other."""
 
     iommu: Mapping[str, str]
-    """Address of each GPU and RDMA card -> the kind of its IOMMU domain (``identity``, ``DMA``, ...), empty for none."""
+    """Address of each GPU and network card -> kind of its IOMMU domain (``identity``, ``DMA``, ...), empty for none."""
     redirecting: tuple[str, ...] | None
     """Addresses of bridges that send such traffic up to the root (ACS); None when nobody can tell."""
 
