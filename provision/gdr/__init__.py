@@ -1,7 +1,7 @@
 """GPUDirect RDMA: which way GPU memory takes to the network, why, and what the other ways lack. Pure."""
 
 from provision.gdr.assume import assumed
-from provision.gdr.base import Cards, Evidence, Flavor, GdrPath, GdrVerdict, Situation, Stack, Unmet
+from provision.gdr.base import Cards, Evidence, Flavor, GdrPath, GdrVerdict, NodeGdr, Situation, Stack, Unmet
 from provision.gdr.verdict import verdict
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Flavor",
     "GdrPath",
     "GdrVerdict",
+    "NodeGdr",
     "Situation",
     "Stack",
     "Unmet",

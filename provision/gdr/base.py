@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Cards", "Evidence", "Flavor", "GdrPath", "GdrVerdict", "Situation", "Stack", "Unmet"]
+__all__ = ["Cards", "Evidence", "Flavor", "GdrPath", "GdrVerdict", "NodeGdr", "Situation", "Stack", "Unmet"]
 
 
 class GdrPath(StrEnum):
@@ -134,3 +134,17 @@ class GdrVerdict:
     def to_do(self) -> tuple[Unmet, ...]:
         """What the chosen path still wants."""
         return tuple(item for item in self.unmet if item.path is self.path)
+
+
+@dataclass(frozen=True)
+class NodeGdr:
+    """The verdict on one node of the inventory."""
+
+    name: str
+    verdict: GdrVerdict
+    simulated: bool = False
+    """Whether a stand-in of the lab told some of what the verdict rests on."""
+    error: str | None = None
+    """Why there is no verdict: the node was not reached, or does not tell enough. The path is ``none`` then."""
+    remedy: str | None = None
+    """What to do about the error."""

@@ -8,7 +8,7 @@ from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, Situation, Stack, Unmet
 from provision.gdr.compare import at_least, numbers
 
-__all__ = ["PATHS", "nv_peer_mem_version", "seen_by_nccl", "unmet"]
+__all__ = ["PATHS", "nv_peer_mem_version", "pcie", "seen_by_nccl", "unmet"]
 
 Found = Iterator[tuple[str, str]]
 
@@ -94,7 +94,7 @@ def _dma_buf(situation: Situation) -> Found:
 def _exports(situation: Situation) -> Found:
     old = [gpu.title for name in situation.gpus if not (gpu := versions.ARCHITECTURES[name]).open_modules]
     if old:
-        yield f"Turing GPUs or newer (these are {', '.join(old)})", "Only other GPUs would help; take another path."
+        yield f"Turing GPUs or newer (these are {', '.join(old)})", "Nothing helps but other GPUs."
     elif situation.flavor is not Flavor.OPEN:
         newer = "" if at_least(situation.driver or "0", versions.OPEN_MODULES_DRIVER) else (
             f" of driver {versions.OPEN_MODULES_DRIVER} or newer"
@@ -104,7 +104,7 @@ def _exports(situation: Situation) -> Found:
             f"Install the driver's open kernel modules{newer}.",
         )
     if situation.evidence.geforce:
-        yield "a data centre or professional GPU: GeForce exports no DMA-BUF", "Only other GPUs would help."
+        yield "a data centre or professional GPU: GeForce exports no DMA-BUF", "Nothing helps but another GPU."
 
 
 def _registers(situation: Situation) -> Found:
@@ -168,7 +168,7 @@ def _visible(situation: Situation, path: GdrPath) -> Found:
         where = f"/sys/kernel/mm/memory_peers, where kernel {situation.kernel} does not show it"
         yield (
             f"{newer}: NCCL {situation.nccl} looks for the module only under {where}",
-            f"Use an image with {newer}, or take DMA-BUF.",
+            f"Use an image with {newer}.",
         )
 
 
@@ -191,7 +191,7 @@ def _nv_peer_mem(situation: Situation) -> Found:
     evidence = situation.evidence
     if at_least(situation.driver or "0", versions.PEERMEM_DRIVER) and "nv_peer_mem" not in evidence.bound:
         older = f"a driver older than {versions.PEERMEM_DRIVER} (this is {situation.driver})"
-        yield f"{older}; newer ones have nvidia-peermem", "Take nvidia-peermem or DMA-BUF."
+        yield f"{older}; newer ones have nvidia-peermem", "Nothing to do: nvidia-peermem takes its place."
         return
     if situation.stack is Stack.INBOX and not evidence.peer_api:
         yield "an RDMA stack with ib_register_peer_memory_client; the kernel's own has none", "Install MLNX_OFED."
@@ -217,7 +217,7 @@ def nv_peer_mem_version(situation: Situation) -> str:
 
 
 def _dma_buf_wants(situation: Situation) -> Found:
-    yield from _pcie(situation)
+    yield from pcie(situation)
 
 
 def _peermem_wants(situation: Situation) -> Found:
@@ -234,7 +234,7 @@ def _peermem_wants(situation: Situation) -> Found:
         )
     if evidence.loaded is not None and "nvidia_peermem" not in evidence.loaded:
         yield "nvidia_peermem loaded", "Load it, now and at every boot: modprobe nvidia_peermem"
-    yield from _pcie(situation)
+    yield from pcie(situation)
 
 
 def _nv_peer_mem_wants(situation: Situation) -> Found:
@@ -246,11 +246,11 @@ def _nv_peer_mem_wants(situation: Situation) -> Found:
         )
     if evidence.loaded is not None and "nvidia_peermem" in evidence.loaded:
         yield "nvidia_peermem unloaded: of the two modules only one can be there", "rmmod nvidia_peermem"
-    yield from _pcie(situation)
+    yield from pcie(situation)
 
 
-def _pcie(situation: Situation) -> Found:
-    """What lets transfers hang or crawl although every side can do them."""
+def pcie(situation: Situation) -> Found:
+    """Yield what lets transfers hang or crawl although every side can do them."""
     evidence = situation.evidence
     if evidence.redirecting:
         shown = ", ".join(evidence.redirecting[:3]) + (" ..." if len(evidence.redirecting) > 3 else "")  # noqa: PLR2004

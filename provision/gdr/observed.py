@@ -14,17 +14,21 @@ from provision.gdr.base import Cards, Evidence, Flavor, GdrPath, GdrVerdict, Sit
 from provision.gdr.compare import numbers
 from provision.gdr.verdict import verdict
 
-__all__ = ["architecture", "has_gpus", "running_kernel", "situation", "verdict_of"]
+__all__ = ["architecture", "has_gpus", "running_kernel", "situation", "untold", "verdict_of"]
 
 
 def verdict_of(facts: NodeFacts) -> GdrVerdict:
-    """Return the verdict on a node; ``none`` with the reason when the probe cannot tell enough for one."""
+    """Return the verdict on a node; ``none`` where there is no GPU, or no way to tell."""
     if not has_gpus(facts):
         return GdrVerdict(GdrPath.NONE, ("the node has no GPU",))
-    for value in (facts.gpus, facts.rdma, facts.system):
-        if isinstance(value, Unknown):
-            return GdrVerdict(GdrPath.NONE, (f"nobody can tell: {value.reason}",))
-    return verdict(situation(facts))
+    reason = untold(facts)
+    return GdrVerdict(GdrPath.NONE, (reason,)) if reason else verdict(situation(facts))
+
+
+def untold(facts: NodeFacts) -> str:
+    """Return why no verdict can be had, because a fact that it stands on could not be; empty when it can."""
+    needed = (facts.gpus, facts.rdma, facts.system, facts.nvidia_modules, facts.peer_memory)
+    return next((value.reason for value in needed if isinstance(value, Unknown)), "")
 
 
 def has_gpus(facts: NodeFacts) -> bool:

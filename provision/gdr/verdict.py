@@ -81,7 +81,9 @@ def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[str, ...
     shared = [item.precondition for item in first[GdrPath.DMA_BUF] if _everywhere(item, first)]
     if shared:
         return tuple(shared)
-    nearest = sorted(PATHS, key=lambda path: len(first[path]))
+    superseded = at_least(situation.driver, versions.PEERMEM_DRIVER)
+    worth_it = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not superseded]
+    nearest = sorted(worth_it, key=lambda path: len(first[path]))
     return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in nearest)
 
 
