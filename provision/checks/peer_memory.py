@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
 from provision.facts import Unknown
@@ -14,8 +14,11 @@ from provision.gdr.observed import has_gpus, running_kernel, situation, verdict_
 
 __all__: list[str] = []
 
+Lacking = Sequence[tuple[InstalledKernel, Sequence[str]]]
+
 _ROLE = "peer_memory"
-_STAND_INS = ("nvidia",)
+_MODULES = ("nvidia-peermem", "nvidia_peermem", "nv_peer_mem", "nvidia-driver", "nvidia-module")
+"""Stand-ins of the lab that the state of modules would rest on."""
 _REBUILD = "dkms autoinstall -k {0} (twice: it does not keep the order RDMA stack, driver, nv_peer_mem)"
 
 
@@ -27,7 +30,7 @@ def _path(scene: Scene) -> Verdict:
     for fact in (scene.facts.gpus, scene.facts.system, scene.facts.nvidia_modules):
         known(fact)
     peers, now = known(scene.facts.peer_memory), situation(scene.facts)
-    verdict, simulated = verdict_of(scene.facts), scene.simulated(*_STAND_INS)
+    verdict, simulated = verdict_of(scene.facts), scene.simulated("nvidia-smi", *_MODULES)
     reason = verdict.reasons[0]
     if verdict.path is GdrPath.NONE:
         remedies = [item.remedy for item in verdict.unmet if reason.endswith(item.precondition)]
@@ -51,7 +54,7 @@ def _modules(scene: Scene) -> Verdict:
     excuse = _excuse(scene, cards=False)
     if excuse:
         return excuse
-    loaded, simulated = _loaded(known(scene.facts.peer_memory)), scene.simulated(*_STAND_INS)
+    loaded, simulated = _loaded(known(scene.facts.peer_memory)), scene.simulated(*_MODULES)
     if len(loaded) > 1:
         return fail(
             f"{' and '.join(loaded)} are loaded; they take the same place, and only one can have it",
@@ -70,7 +73,7 @@ def _binding(scene: Scene) -> Verdict:
     excuse = _excuse(scene, cards=False)
     if excuse:
         return excuse
-    peers, simulated = known(scene.facts.peer_memory), scene.simulated(*_STAND_INS)
+    peers, simulated = known(scene.facts.peer_memory), scene.simulated(*_MODULES)
     idle = sorted(set(peers.loaded) - peers.bound)
     if not idle:
         bound = ", ".join(sorted(peers.bound))
@@ -95,11 +98,10 @@ def _kernels(scene: Scene) -> Verdict:
     if running is None or not ({"nvidia"} & set(running.modules) or loaded):
         return skip("the running kernel has no NVIDIA modules that others could lack")
     wanted = (set(running.modules) - {"ib_core"}) | set(loaded)
-    lacking = {kernel: _lacks(kernel, running, wanted) for kernel in kernels}
-    simulated = scene.simulated(*_STAND_INS)
-    if any(lacking.values()):
-        shown = {kernel.release: lacks for kernel, lacks in lacking.items() if lacks}
-        return warn(_tell(shown), _mend(lacking), simulated=simulated)
+    lacking = [(kernel, lacks) for kernel in kernels if (lacks := _lacks(kernel, running, wanted))]
+    simulated = scene.simulated(*_MODULES)
+    if lacking:
+        return warn(_tell(lacking), _mend(lacking), simulated=simulated)
     releases = ", ".join(kernel.release for kernel in kernels)
     return passed(f"{', '.join(sorted(wanted))} for all of {releases}", simulated=simulated)
 
@@ -119,17 +121,17 @@ def _foreign_stack(kernel: InstalledKernel) -> bool:
     return file is not None and not file.path.startswith("kernel/")
 
 
-def _tell(lacking: Mapping[str, list[str]]) -> str:
-    return "; ".join(f"kernel {release} would come up without {', '.join(lacks)}" for release, lacks in lacking.items())
+def _tell(lacking: Lacking) -> str:
+    return "; ".join(f"kernel {kernel.release} would come up without {', '.join(lacks)}" for kernel, lacks in lacking)
 
 
-def _mend(lacking: Mapping[InstalledKernel, list[str]]) -> str:
-    done = []
-    for kernel, lacks in lacking.items():
-        if lacks:
-            first = "" if kernel.headers else f"install the headers of {kernel.release}, then "
-            done.append(f"{first}{_REBUILD.format(kernel.release)}")
-    return f"Before the next boot: {'; '.join(done)}. Or remove the kernel."
+def _mend(lacking: Lacking) -> str:
+    steps = []
+    for kernel, _ in lacking:
+        first = "" if kernel.headers else f"install the headers of {kernel.release}, then "
+        steps.append(first + _REBUILD.format(kernel.release))
+    by_hand = " What insmod loaded has to be installed first." if any(kernel.running for kernel, _ in lacking) else ""
+    return f"Before the next boot: {'; '.join(steps)}. Or remove the kernel.{by_hand}"
 
 
 @check("peer_memory.routing", role=_ROLE)

@@ -51,7 +51,7 @@ def gdr(
       provision gdr
       provision gdr -i inventories/prod --limit 'gpu[1-4]' --json
       provision gdr --assume driver=570.133.20,kernel=6.8.0,stack=inbox,gpu=hopper
-      provision gdr --assume driver=535,modules=proprietary,kernel=6.8,stack=ofed,gpu=ampere,nccl=2.20.5
+      provision gdr --assume driver=535,kernel=6.8,stack=ofed,gpu=volta,nccl=2.20
     """
     if assume is not None:
         given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory

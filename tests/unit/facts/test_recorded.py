@@ -9,6 +9,7 @@ import pytest
 from provision.facts import RawOutput
 from provision.facts.gpu import GpusFact
 from provision.facts.kernel import ModulesFact
+from provision.facts.peer_modules import PeerMemoryFact
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "rdma"
 
@@ -50,3 +51,34 @@ def test_modules_of_real_machines(name):
 
     assert "nvidia_peermem" in modules
     assert "Module" not in modules
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "bound"),
+    [
+        ("lsmod_nvidia_peermem_bound_h100.txt", "nvidia_peermem", True),
+        ("lsmod_nvidia_peermem_under_ib_uverbs_driver580.txt", "nvidia_peermem", True),
+        ("lsmod_nvidia_peermem_nvidia_fs.txt", "nvidia_peermem", False),
+        ("lsmod_nv_peer_mem_and_ibdev2netdev_egx.txt", "nv_peer_mem", True),
+    ],
+    ids=["used by ib_core", "used by ib_uverbs alone", "loaded and unused", "nv_peer_mem"],
+)
+def test_peer_memory_modules_of_real_machines(name, module, bound):
+    """A module counts when the RDMA stack shows it as a user; loaded alone says nothing."""
+    peers = PeerMemoryFact().parse(recorded(name))
+
+    assert set(peers.loaded) == {module}
+    assert (module in peers.bound) is bound
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("nvidia-smi_query_csv_4xA100.txt", "8.0"),
+        ("nvidia-smi_query_csv_8xH200.txt", ""),
+        ("nvidia-smi_query_csv_rtx5080_vm_uuid_busid.txt", "12.0"),
+    ],
+)
+def test_compute_capabilities_of_real_machines(name, capability):
+    """The column is read where it was asked for, and empty where it was not."""
+    assert {gpu.compute_capability for gpu in GpusFact().parse(recorded(name))} == {capability}
