@@ -42,7 +42,9 @@ def gdr(
     """Say which way GPU memory takes to the network cards (GPUDirect RDMA), and why.
 
     The way is dma_buf, nvidia_peermem, nv_peer_mem or none. With it come what the other ways lack and how to get
-    it, and the variables for NCCL. Nothing is changed. The exit code is 1 when a node could not be judged.
+    it, what is still to be done for the chosen one, and the variables for NCCL. Nothing is changed.
+    The exit code is 1 when a node could not be judged.
+
     With --assume no node is asked. ARCH is maxwell, pascal, volta, turing, ampere, ada, hopper, grace-hopper or
     blackwell; modules, gpu and nccl may be left out.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from provision.facts.base import Fact, Unknown
 from provision.facts.container import Container, ContainerFact, ContainerSsh, ContainerSshFact
+from provision.facts.distance import GpuNicsFact
 from provision.facts.docker import (
     DockerConfig,
     DockerConfigFact,
@@ -79,6 +80,7 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     RdmaFact(),
     GpusFact(),
     GpuPciFact(),
+    GpuNicsFact(),
     KernelsFact(),
     NvidiaModulesFact(),
     PeerMemoryFact(),
@@ -122,6 +124,7 @@ class NodeFacts:
     rdma: RdmaStack | Unknown = _NOT_ASKED
     gpus: tuple[Gpu, ...] | Unknown = _NOT_ASKED
     gpu_pci: tuple[str, ...] | Unknown = _NOT_ASKED
+    gpu_nics: Mapping[str, Mapping[str, str]] | Unknown = _NOT_ASKED
     kernels: tuple[InstalledKernel, ...] | Unknown = _NOT_ASKED
     nvidia_modules: NvidiaModules | Unknown = _NOT_ASKED
     peer_memory: PeerMemory | Unknown = _NOT_ASKED

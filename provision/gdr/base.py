@@ -79,12 +79,16 @@ class Evidence:
     peerdirect: bool | None = None
     """Whether nvidia_peermem has ``peerdirect_support=1``."""
     headers: bool | None = None
+    zstd: bool = False
+    """Whether the driver's module files are compressed with zstd, which nv_peer_mem cannot read."""
     refused: frozenset[str] = frozenset()
     """Modules without a signature on a kernel that wants one."""
     redirecting: tuple[str, ...] = ()
     """PCIe bridges that send traffic between devices up to the root, on a physical machine."""
     translated: tuple[str, ...] = ()
     """GPUs and cards behind a translating IOMMU, on a physical machine."""
+    nearest: str = ""
+    """The class between the GPU and the card that are nearest to each other: ``PIX``, ...; empty: not known."""
     gid_index: int | None = None
     """The index that all active RoCE ports have their RoCE v2 GID of an IPv4 address at."""
 

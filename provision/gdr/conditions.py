@@ -229,7 +229,7 @@ def _peermem_wants(situation: Situation) -> Found:
         )
     if situation.stack is Stack.OFED_LEGACY and evidence.peerdirect is False:
         yield (
-            "peerdirect_support=1, which OFED 4.9 needs",
+            f"peerdirect_support=1, which OFED {versions.LEGACY_OFED} needs",
             "Write 'options nvidia-peermem peerdirect_support=1' to /etc/modprobe.d/nvidia-peermem.conf and reload it.",
         )
     if evidence.loaded is not None and "nvidia_peermem" not in evidence.loaded:
@@ -244,6 +244,8 @@ def _nv_peer_mem_wants(situation: Situation) -> Found:
             "nv_peer_mem built and loaded",
             f"Build nv_peer_mem {nv_peer_mem_version(situation)} with DKMS, and load it now and at every boot.",
         )
+        if evidence.zstd:
+            yield "driver modules that its build can read: it knows xz, not zstd", "Unpack nvidia.ko.zst for the build."
     if evidence.loaded is not None and "nvidia_peermem" in evidence.loaded:
         yield "nvidia_peermem unloaded: of the two modules only one can be there", "rmmod nvidia_peermem"
     yield from pcie(situation)
@@ -262,6 +264,12 @@ def pcie(situation: Situation) -> Found:
         yield (
             f"an IOMMU that is off or passes through (it translates for {', '.join(evidence.translated[:3])})",
             "Add iommu=pt to the kernel's command line, and reboot.",
+        )
+    if evidence.nearest and evidence.nearest not in versions.NEAR and "grace-hopper" not in situation.gpus:
+        near = versions.NEAR[-1]
+        yield (
+            f"a card within {near} of a GPU: the nearest is {evidence.nearest}, and NCCL goes through the host",
+            "Put card and GPU under one PCIe switch; or set NCCL_NET_GDR_LEVEL=SYS, and keep it if it measures faster.",
         )
 
 

@@ -130,9 +130,11 @@ def _evidence(facts: NodeFacts, gpus: tuple[Gpu, ...]) -> Evidence:
         bound=peers.bound if peers else frozenset(),
         peerdirect=peers.peerdirect if peers else None,
         headers=kernel.headers if kernel else None,
+        zstd=kernel is not None and "nvidia" in kernel.modules and kernel.modules["nvidia"].path.endswith(".zst"),
         refused=_refused(facts),
         redirecting=(pcie.redirecting or ()) if pcie else (),
         translated=tuple(card for card, kind in pcie.iommu.items() if kind.startswith("DMA")) if pcie else (),
+        nearest=_nearest(facts),
         gid_index=_gid_index(stack) if stack else None,
     )
 
@@ -160,6 +162,13 @@ def _refused(facts: NodeFacts) -> frozenset[str]:
     if isinstance(facts.signing, Unknown) or isinstance(facts.nvidia_modules, Unknown) or not facts.signing.required:
         return frozenset()
     return frozenset(module for module, signer in facts.nvidia_modules.signers.items() if not signer)
+
+
+def _nearest(facts: NodeFacts) -> str:
+    if isinstance(facts.gpu_nics, Unknown):
+        return ""
+    found = {kind for cards in facts.gpu_nics.values() for kind in cards.values()}
+    return next((kind for kind in ("PIX", "PXB", "PHB", "NODE", "SYS") if kind in found), "")
 
 
 def _gid_index(stack: RdmaStack) -> int | None:

@@ -24,13 +24,17 @@ def verdict(situation: Situation) -> GdrVerdict:
         blocking = tuple(item for item in found if item.blocking)
         return GdrVerdict(path, _why_none(situation, blocking), blocking, _environment(situation, path))
     kept = tuple(item for item in found if item.path is path or item.blocking)
-    return GdrVerdict(path, _why(situation, path), kept, _environment(situation, path))
+    return GdrVerdict(path, _why(situation, path, closed), kept, _environment(situation, path))
 
 
-def _why(situation: Situation, path: GdrPath) -> tuple[str, ...]:
+def _why(situation: Situation, path: GdrPath, closed: set[GdrPath]) -> tuple[str, ...]:
     reasons = [f"{path.spelling}: {_given(situation)}"]
     if path is GdrPath.DMA_BUF:
-        reasons.append("nothing has to be loaded; rdma-core in the image must be 34 or newer too")
+        reasons.append(
+            f"nothing has to be loaded; rdma-core in the image must be {versions.DMA_BUF_RDMA_CORE} or newer too"
+        )
+        if GdrPath.NVIDIA_PEERMEM not in closed:
+            reasons.append("nvidia-peermem would do as well; older UCX, perftest and images still ask for it")
     if path is GdrPath.NVIDIA_PEERMEM:
         reasons.append("OFED has to be installed before the driver, or the module is a stub")
         if situation.stack is Stack.OFED_LEGACY:

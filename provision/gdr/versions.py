@@ -17,6 +17,7 @@ __all__ = [
     "GID_INDEX_BY_ITSELF_NCCL",
     "LEGACY_OFED",
     "NCCL_LOOKS_FOR",
+    "NEAR",
     "NO_PEERS_FOLDER_KERNEL",
     "NV_PEER_MEM_EXTENDED",
     "NV_PEER_MEM_LEGACY",
@@ -54,6 +55,9 @@ NV_PEER_MEM_EXTENDED = "1.3"
 """Needs struct peer_memory_client_ex in the RDMA stack's headers."""
 NV_PEER_MEM_NO_KERNEL = "6.0"
 """Drivers that need nv_peer_mem do not build on kernels from here on."""
+
+NEAR = ("PIX", "PXB")
+"""Between these NCCL uses GPUDirect RDMA unless told otherwise; Grace Hopper has ways of its own."""
 
 _PEERS = "/sys/kernel/mm/memory_peers"
 NCCL_LOOKS_FOR: tuple[tuple[str, tuple[str, ...]], ...] = (

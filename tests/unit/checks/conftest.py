@@ -92,6 +92,7 @@ def healthy(number: int = 1) -> NodeFacts:
         rdma=RdmaStack((rdma_device(),), 1, ("uverbs0", "rdma_cm"), ""),
         gpus=(Gpu(0, "NVIDIA A100", "GPU-1", "550.90", 81920, "0000:06:00.0", "8.0"),),
         gpu_pci=("0000:06:00.0",),
+        gpu_nics={"GPU0": {"mlx5_0": "PIX"}},
         kernels=(kernel("6.1.0", running=True),),
         nvidia_modules=NvidiaModules("550.90", "open", "550.90", {"nvidia": "", "nvidia_peermem": ""}),
         peer_memory=PeerMemory({}, frozenset(), "", (), False, frozenset(), False),  # noqa: FBT003

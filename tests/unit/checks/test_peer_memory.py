@@ -111,6 +111,7 @@ CASES = {
     ),
     "ACS is on": ("routing", WARN, "0000:17:00.0", {"pci_routing": PciRouting({}, ("0000:17:00.0",))}),
     "the IOMMU translates": ("routing", WARN, "IOMMU", {"pci_routing": PciRouting({"0000:06:00.0": "DMA"}, ())}),
+    "no card near a GPU": ("routing", WARN, "the nearest is NODE", {"gpu_nics": {"GPU0": {"mlx5_0": "NODE"}}}),
     "no lspci": ("routing", PASS, "there is no lspci", {"pci_routing": PciRouting({}, None)}),
     "a virtual machine": (
         "routing",

@@ -232,6 +232,20 @@ def test_ofed_4_9_without_its_option_is_to_be_mended():
     assert verdict(like(node, peerdirect=True)).to_do == ()
 
 
+def test_nv_peer_mem_is_built_for_this_node():
+    """The version that fits, and what its build cannot read, are part of what is to be done."""
+    found = verdict(like(V100, loaded=frozenset(), extended=False, zstd=True))
+
+    assert "nv_peer_mem 1.1" in found.to_do[0].remedy
+    assert "zstd" in found.to_do[1].precondition
+
+
+def test_two_open_paths_are_both_named():
+    """DMA-BUF is taken, and older programs have nvidia-peermem."""
+    assert "nvidia-peermem would do as well" in " ".join(verdict(like(H100, stack=Stack.OFED)).reasons)
+    assert "nvidia-peermem would do as well" not in " ".join(verdict(H100).reasons)
+
+
 def test_a_module_that_works_is_believed():
     """Bound to the RDMA stack and shown where NCCL looks: neither version nor Secure Boot speaks against it."""
     file = "/sys/kernel/mm/memory_peers/nv_mem/version"
@@ -288,11 +302,13 @@ def test_the_variables_for_nccl(situation, environment):
 
 
 def test_pcie_that_stands_in_the_way_is_to_be_mended():
-    """ACS and a translating IOMMU close no path, but transfers hang or crawl with them."""
-    found = verdict(like(H100, redirecting=("0000:17:00.0",), translated=("0000:19:00.0",)))
+    """ACS, a translating IOMMU and distance close no path, but transfers hang, crawl or take the long way."""
+    found = verdict(like(H100, redirecting=("0000:17:00.0",), translated=("0000:19:00.0",), nearest="NODE"))
+    words = ("ECAP_ACS", "iommu=pt", "NCCL_NET_GDR_LEVEL=SYS")
 
     assert found.path is DMA_BUF
-    assert [word in item.remedy for item, word in zip(found.to_do, ("ECAP_ACS", "iommu=pt"), strict=True)] == [True] * 2
+    assert [word in item.remedy for item, word in zip(found.to_do, words, strict=True)] == [True] * 3
+    assert verdict(like(H100, nearest="PXB")).to_do == ()
 
 
 def test_what_is_not_known_is_said():
