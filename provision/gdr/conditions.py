@@ -42,10 +42,10 @@ def _common(situation: Situation) -> Found:
     if situation.cards is Cards.SOFT:
         yield "an InfiniBand or RoCE card; Soft-RoCE copies through the host", "Without one there is nothing to do."
     if not situation.driver:
-        yield "an NVIDIA driver that serves the GPUs", "Install the NVIDIA driver."
+        if "nvidia" in situation.evidence.refused:
+            yield "a signature on the module nvidia, which Secure Boot asks for", _SIGN
+        yield "an NVIDIA driver that serves the GPUs", "Install the NVIDIA driver, or read dmesg for why it failed."
         return
-    if "nvidia" in situation.evidence.refused and not situation.evidence.serves:
-        yield "a signature on the module nvidia, which Secure Boot asks for", _SIGN
     if situation.flavor is Flavor.OPEN and not at_least(situation.driver, versions.OPEN_MODULES_DRIVER):
         yield (
             f"driver {versions.OPEN_MODULES_DRIVER} or newer, the first with open modules (this is {situation.driver})",
@@ -163,12 +163,16 @@ def _signed(situation: Situation, module: str) -> Found:
 
 
 def _visible(situation: Situation, path: GdrPath) -> Found:
-    if seen_by_nccl(situation, path) is False:
-        newer = f"NCCL {versions.PEERMEM_ITSELF_SEEN_NCCL} or newer"
+    if seen_by_nccl(situation, path) is not False:
+        return
+    newer = f"NCCL {versions.PEERMEM_ITSELF_SEEN_NCCL} or newer"
+    if path is GdrPath.NVIDIA_PEERMEM and not at_least(situation.nccl, versions.PEERMEM_ITSELF_SEEN_NCCL):
         where = f"/sys/kernel/mm/memory_peers, where kernel {situation.kernel} does not show it"
+        yield f"{newer}: NCCL {situation.nccl} looks for the module only under {where}", f"Use an image with {newer}."
+    else:
         yield (
-            f"{newer}: NCCL {situation.nccl} looks for the module only under {where}",
-            f"Use an image with {newer}.",
+            f"a place where NCCL finds the module: kernel {situation.kernel} does not show it where NCCL looks",
+            f"Boot a kernel older than {versions.NO_PEERS_FOLDER_KERNEL}, or take nvidia-peermem with {newer}.",
         )
 
 

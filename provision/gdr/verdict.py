@@ -30,9 +30,8 @@ def verdict(situation: Situation) -> GdrVerdict:
 def _why(situation: Situation, path: GdrPath, closed: set[GdrPath]) -> tuple[str, ...]:
     reasons = [f"{path.spelling}: {_given(situation)}"]
     if path is GdrPath.DMA_BUF:
-        reasons.append(
-            f"nothing has to be loaded; rdma-core in the image must be {versions.DMA_BUF_RDMA_CORE} or newer too"
-        )
+        core = f"rdma-core {versions.DMA_BUF_RDMA_CORE} or newer"
+        reasons.append(f"nothing has to be loaded on the node; the image too must have {core}")
         if GdrPath.NVIDIA_PEERMEM not in closed:
             reasons.append("nvidia-peermem would do as well; older UCX, perftest and images still ask for it")
     if path is GdrPath.NVIDIA_PEERMEM:

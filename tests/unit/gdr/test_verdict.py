@@ -87,6 +87,11 @@ ROWS = {
         NONE,
         "NCCL 2.23 or newer",
     ),
+    "row 7: whose folder is not where NCCL before 2.23 looks, on older kernels too": (
+        like(A100, stack=Stack.INBOX, peer_api=True, nccl="2.21.5"),
+        NONE,
+        "NCCL 2.23 or newer",
+    ),
     "row 8: proprietary modules, inbox -> none": (
         like(A100, stack=Stack.INBOX),
         NONE,
@@ -139,6 +144,18 @@ TRAPS = {
     ),
     "no headers to build nv_peer_mem": (like(V100, headers=False), OLD_MODULE, "headers of kernel 3.10", "headers"),
     "nv_peer_mem on kernel 6": (like(V100, kernel="6.1.0"), OLD_MODULE, "kernel older than 6.0", "470"),
+    "Secure Boot and an unsigned driver": (
+        like(H100, driver="", refused=frozenset({"nvidia"})),
+        DMA_BUF,
+        "a signature on the module nvidia",
+        "mokutil",
+    ),
+    "nv_peer_mem where NCCL does not see it": (
+        like(V100, kernel="6.5.0", nccl="2.27.5"),
+        OLD_MODULE,
+        "where NCCL looks",
+        "kernel older than 6.4",
+    ),
     "libibverbs before rdma-core 34": (like(H100, dma_buf_library=False), DMA_BUF, "rdma-core 34", "rdma-core 34"),
     "a new kernel with an RDMA stack that cannot": (
         like(H100, dma_buf_kernel=False),
