@@ -8,7 +8,7 @@ from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, Situation, Stack, Unmet
 from provision.gdr.compare import at_least, numbers
 
-__all__ = ["PATHS", "nv_peer_mem_version", "pcie", "seen_by_nccl", "unmet"]
+__all__ = ["NO_REMEDY", "PATHS", "nv_peer_mem_version", "pcie", "seen_by_nccl", "unmet"]
 
 Found = Iterator[tuple[str, str]]
 
@@ -21,6 +21,7 @@ _RESTART = (
     "See that modinfo -n ib_core is under extra/ or updates/, then: /etc/init.d/openibd restart. "
     "If it stays so, reinstall OFED for this kernel."
 )
+NO_REMEDY = "Nothing helps but other GPUs."
 _SIGN = "Sign it with a key that is enrolled in the firmware (mokutil --import), or switch Secure Boot off."
 
 
@@ -94,7 +95,7 @@ def _dma_buf(situation: Situation) -> Found:
 def _exports(situation: Situation) -> Found:
     old = [gpu.title for name in situation.gpus if not (gpu := versions.ARCHITECTURES[name]).open_modules]
     if old:
-        yield f"Turing GPUs or newer (these are {', '.join(old)})", "Nothing helps but other GPUs."
+        yield f"Turing GPUs or newer (these are {', '.join(old)})", NO_REMEDY
     elif situation.flavor is not Flavor.OPEN:
         newer = "" if at_least(situation.driver or "0", versions.OPEN_MODULES_DRIVER) else (
             f" of driver {versions.OPEN_MODULES_DRIVER} or newer"
@@ -104,7 +105,7 @@ def _exports(situation: Situation) -> Found:
             f"Install the driver's open kernel modules{newer}.",
         )
     if situation.evidence.geforce:
-        yield "a data centre or professional GPU: GeForce exports no DMA-BUF", "Nothing helps but another GPU."
+        yield "a data centre or professional GPU: GeForce exports no DMA-BUF", NO_REMEDY
 
 
 def _registers(situation: Situation) -> Found:

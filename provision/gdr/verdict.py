@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, GdrVerdict, Situation, Stack, Unmet
 from provision.gdr.compare import at_least
-from provision.gdr.conditions import PATHS, nv_peer_mem_version, seen_by_nccl, unmet
+from provision.gdr.conditions import NO_REMEDY, PATHS, nv_peer_mem_version, seen_by_nccl, unmet
 
 __all__ = ["verdict"]
 
@@ -73,7 +73,7 @@ def _taken_for_granted(situation: Situation, path: GdrPath) -> list[str]:
 
 
 def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[str, ...]:
-    """The first reason is of the path that lacks least."""
+    """The first reason is of the path that lacks least, of those that could be opened at all."""
     if situation.cards is Cards.NONE:
         return ("there is no RDMA card",)
     if situation.cards is Cards.SOFT:
@@ -86,7 +86,8 @@ def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[str, ...
         return tuple(shared)
     superseded = at_least(situation.driver, versions.PEERMEM_DRIVER)
     worth_it = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not superseded]
-    nearest = sorted(worth_it, key=lambda path: len(first[path]))
+    hopeless = {path: any(item.remedy == NO_REMEDY for item in first[path]) for path in worth_it}
+    nearest = sorted(worth_it, key=lambda path: (hopeless[path], len(first[path])))
     return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in nearest)
 
 

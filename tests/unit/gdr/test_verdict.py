@@ -169,7 +169,7 @@ TRAPS = {
         "CONFIG_PCI_P2PDMA",
         "kernel",
     ),
-    "GeForce": (like(H100, gpus=("blackwell",), geforce=True), DMA_BUF, "GeForce", "another GPU"),
+    "GeForce": (like(H100, gpus=("blackwell",), geforce=True), DMA_BUF, "GeForce", "other GPUs"),
     "NCCL before 2.13": (like(H100, nccl="2.12.12"), DMA_BUF, "NCCL 2.13", "NCCL 2.13"),
     "proprietary modules where open ones would do": (
         like(H100, flavor=Flavor.PROPRIETARY),
@@ -255,6 +255,14 @@ def test_nv_peer_mem_is_built_for_this_node():
 
     assert "nv_peer_mem 1.1" in found.to_do[0].remedy
     assert "zstd" in found.to_do[1].precondition
+
+
+def test_the_main_reason_is_one_that_something_can_be_done_about():
+    """A V100 will never export DMA-BUF; what it lacks for nvidia-peermem is a newer image."""
+    found = verdict(like(A100, gpus=("volta",), kernel="6.8.0", nccl="2.20.5"))
+
+    assert found.path is NONE
+    assert "NCCL 2.23 or newer" in found.reasons[0]
 
 
 def test_two_open_paths_are_both_named():
