@@ -31,6 +31,7 @@ VERBS = {
     "apply": "provision.cli.apply",
     "bootstrap": "provision.cli.bootstrap",
     "verify": "provision.cli.verify",
+    "gdr": "provision.cli.gdr",
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
     "nccl-log": "provision.cli.nccl_log",
