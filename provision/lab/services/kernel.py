@@ -53,10 +53,17 @@ class _Module:
     words: Mapping[str, str]
     """What stands between @ signs in the sources -> what replaces it."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    leftovers: str = "/nonexistent"
+    leftovers: str = ""
     """A folder that building makes and removing the package takes along."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """More files: path on the node -> content."""
 
 
+_OFED_INFO = """\
+#!/bin/sh
+# SIMULATED: says which RDMA stack is installed, as the real one's program does.
+echo "MLNX_OFED_LINUX-{version}-0.0.0.0-simulated:"
+"""
 _OFED_TREE = {
     "Makefile": "Makefile",
     "dkms.conf": "dkms.conf",
@@ -83,6 +90,7 @@ def _ofed(version: str, members: str, extension: str) -> _Module:
         tree=_OFED_TREE,
         words={"VERSION": version, "MEMBERS": members, "EXTENSION": extension},
         leftovers="/usr/src/ofa_kernel",
+        files={"/usr/bin/ofed_info": _OFED_INFO.format(version=version)},
     )
 
 
@@ -117,7 +125,7 @@ _PRERM = """\
 #!/bin/sh
 set -e
 dkms remove -m {name} -v {version} --all || true
-rm -rf {leftovers}
+{clean}
 """
 
 _TREES = {
@@ -206,14 +214,14 @@ def _package(module: _Module) -> StandIn:
         "name": module.dkms_name,
         "version": module.version,
         "package": module.package,
-        "leftovers": module.leftovers,
+        "clean": f"rm -rf {module.leftovers}" if module.leftovers else "exit 0",
     }
     files = {f"{source}/{path}": _text(module.folder, name, module.words) for path, name in module.tree.items()}
     return StandIn(
         module.package,
         version,
         module.summary,
-        {**files, **mark(module.package, f"{module.summary}: it drives no hardware")},
+        {**files, **module.files, **mark(module.package, f"{module.summary}: it drives no hardware")},
         {"Depends": "dkms", **module.fields},
         {"postinst": _POSTINST.format(**words), "prerm": _PRERM.format(**words)},
     )

@@ -8,6 +8,7 @@
 #include "nv-p2p.h"
 
 #ifdef PEER_MEMORY_PRESENT
+#include <rdma/ib_verbs.h>
 #include <rdma/peer_mem.h>
 
 static struct peer_memory_client client = { .name = "nv_mem", .version = "@DRIVER@" };
@@ -20,6 +21,7 @@ static int __init nvidia_peermem_init(void)
 	if (!handle)
 		return -EINVAL;
 	nvidia_p2p_free_page_table(NULL);
+	pr_info("SIMULATED nvidia-peermem: registered (%s), without any GPU\n", ib_event_msg(IB_EVENT_PORT_ACTIVE));
 	return 0;
 }
 
