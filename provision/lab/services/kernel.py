@@ -15,7 +15,7 @@ from pathlib import Path
 from provision.errors import LabError
 from provision.lab.services.stand_in import StandIn, mark
 
-__all__ = ["GIT_FOLDER", "PEER_MEMORY_TAGS", "build_git", "kernel_stand_ins", "peer_memory_tree"]
+__all__ = ["GIT_FOLDER", "PEER_MEMORY_TAGS", "build_git", "git_history", "kernel_stand_ins", "peer_memory_tree"]
 
 GIT_FOLDER = "git/nv_peer_memory.git"
 """Where the lab's repository serves nv_peer_mem's history, below its address."""
@@ -99,7 +99,7 @@ def _nvidia(package: str, driver: str, flavour: str, licence: str, members: str)
         package=package,
         dkms_name="nvidia",
         version=driver,
-        summary=f"kernel modules of GPU driver {driver}, {flavour.split()[0].lower()}",
+        summary=f"kernel modules of GPU driver {driver}, {'open' if 'GPL' in licence else 'proprietary'}",
         folder="nvidia",
         tree=_NVIDIA_TREE,
         words={"DRIVER": driver, "FLAVOUR": flavour, "LICENSE": licence, "MEMBERS": members},
@@ -182,11 +182,11 @@ def build_git(folder: Path) -> None:
             remedy="apt-get install --no-install-recommends git",
         )
     _git(["init", "--quiet", "--bare", "--initial-branch=master", str(folder)])
-    _git(["-C", str(folder), "fast-import", "--quiet"], _history().encode())
+    _git(["-C", str(folder), "fast-import", "--quiet"], git_history().encode())
     _git(["-C", str(folder), "update-server-info"])
 
 
-def _history() -> str:
+def git_history() -> str:
     """Return the whole history in the form that ``git fast-import`` reads; the same text gives the same commits."""
     stream = ""
     for tag in PEER_MEMORY_TAGS:

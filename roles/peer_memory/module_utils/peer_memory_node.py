@@ -108,13 +108,14 @@ class Node:
     Args:
         root: prefix of every path; other than "/" in tests.
         runner: runs programs.
+        config: what is wanted, in place of the configuration file.
     """
 
-    def __init__(self, root="/", runner=None):
+    def __init__(self, root="/", runner=None, config=None):
         """Read the configuration; without one nothing is wanted."""
         self.look = Look(root)
         self.runner = runner or Runner()
-        self.config = self._json(CONFIG)
+        self.config = self._json(CONFIG) if config is None else config
         self.provider = self.config.get("provider", "none")
         self.wanted = MODULES.get(self.provider, "")
 
@@ -337,7 +338,9 @@ class Node:
             what = f"building {name} {version} for kernel {kernel} failed"
             if code is None:
                 raise Problem(
-                    "build_too_long", f"{what}: it took longer than its limit", f"Run it by hand: {self._by_hand(kernel)}"
+                    "build_too_long",
+                    f"{what}: it took longer than its limit",
+                    f"Run it by hand: {self._by_hand(kernel)}",
                 )
             log = self.look.text(f"/var/lib/dkms/{name}/{version}/build/make.log")
             raise self._diagnose("build_failed", what, make=f"{output}\n{log}")
@@ -422,21 +425,6 @@ def version_of(kernel):
     """Return the first two numbers of a kernel's release."""
     found = re.match(r"(\d+)\.(\d+)", kernel)
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
-
-
-def chosen_ref(wanted, kernel, interface):
-    """Return the tag of nv_peer_mem to build instead of the reference's 1.0-9, which older kernels and stacks need.
-
-    Args:
-        wanted: what the inventory asks for.
-        kernel: the kernel's release.
-        interface: peer_interface() of the node: ``extended``, ``plain`` or empty.
-    """
-    if wanted != "1.0-9":
-        return wanted
-    if interface == "extended":
-        return "1.3-0"
-    return "1.1-0" if version_of(kernel) >= (5, 4) else wanted
 
 
 def sentence(status):
