@@ -132,8 +132,7 @@ def simulated_things(machine: str | None) -> list[str]:
     return [
         f"the GPUs and their driver (stand-in nvidia-smi that describes {described.name}: {described.description})",
         toolkit,
-        "nv_peer_mem, the RDMA stack and the GPU driver's modules, where a node installs them (stand-ins that are real "
-        "kernel modules)",
+        "the RDMA stack, the GPU driver's modules and nv_peer_mem, where they are installed (stand-ins; real modules)",
     ]
 
 

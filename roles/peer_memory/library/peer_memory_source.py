@@ -79,7 +79,7 @@ def from_git(module, url, ref):
             module.fail_json(
                 msg="the sources of nv_peer_mem cannot be fetched from {}: {}. Correct peer_memory_source_url, or set "
                 "peer_memory_source_archive to a tar file for a site without internet.".format(
-                    url.rpartition("@")[2], err.decode(errors="replace").strip().splitlines()[-1:]
+                    url.rpartition("@")[2], re.sub(r"//[^/\s]*@", "//", " ".join(err.decode(errors="replace").split()))
                 )
             )
         code, commit, _ = run("rev-parse", "--verify", "--quiet", "--end-of-options", ref + "^{commit}")

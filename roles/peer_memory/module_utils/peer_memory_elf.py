@@ -56,7 +56,7 @@ class Module:
         try:
             self._sections = self._read_sections()
             symbols = list(self._symbols())
-        except (struct.error, IndexError) as error:
+        except (struct.error, IndexError, OverflowError) as error:
             raise ValueError(f"the file is cut short or no kernel module ({error})") from None
         self.info = self._info()
         self.gives = {

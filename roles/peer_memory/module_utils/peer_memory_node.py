@@ -202,6 +202,12 @@ class Node:
                 )
             if code != 0 and name == self.wanted:
                 raise self._diagnose("load_failed", f"modprobe {name} failed", load=output, kernel=self._dmesg())
+        if not self.look.loaded(self.wanted):
+            raise Problem(
+                "not_loaded",
+                f"modprobe {self.wanted} says that it went well, and the module is not there",
+                f"Look for a line `install {self.wanted}` in /etc/modprobe.d, which puts something else in its place.",
+            )
 
     def unload(self):
         """Unload what is loaded. Raises Problem when it is in use."""
