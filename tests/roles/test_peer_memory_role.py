@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import stat
 import subprocess
 import tarfile
@@ -42,7 +41,7 @@ def look(**more: Any) -> dict[str, Any]:
         "status": {},
         "source": [],
         "digests": {kernel: ""},
-        "judged": dict.fromkeys(("dma_buf", "none"), []),
+        "judged": {"dma_buf": [], "none": []},
     }
     judged = [{"kernel": kernel, "ok": False, "running": True, "headers": True, "cause": "not_built"}]
     found["judged"] |= dict.fromkeys(("nv_peer_mem", "nvidia_peermem"), judged)
@@ -306,7 +305,7 @@ def module() -> ModuleType:
 
 
 def tar(**files: str) -> str:
-    """Return a tar file as the module gets it; two underscores stand for a slash, one leading for a dot."""
+    """Return a tar file of these files as the module gets it."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w:gz") as archive:
         for name, text in files.items():
@@ -335,7 +334,7 @@ def test_sources_are_put_where_dkms_looks(module: ModuleType, tmp_path: Path, to
     assert "peer-memory symvers" in (tree / "create_nv.symvers.sh").read_text()
     assert stat.S_IMODE((tree / "create_nv.symvers.sh").stat().st_mode) == 0o755
     assert json.loads((tree / ".provision.json").read_text()) == {"ref": "1.3-0"}
-    assert sorted(os.listdir(tmp_path / "usr/src")) == ["nv_peer_mem-1.1-0", "nv_peer_mem-1.3-0"]
+    assert sorted(path.name for path in (tmp_path / "usr/src").iterdir()) == ["nv_peer_mem-1.1-0", "nv_peer_mem-1.3-0"]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +356,7 @@ def test_an_archive_that_is_no_source_tree_is_refused(module: ModuleType, tmp_pa
         module.put_source({"version": "1.3-0", "mark": {}, "archive": archive}, str(tmp_path))
 
     assert caught.value.remedy
-    assert os.listdir(tmp_path / "usr/src") == ["nv_peer_mem-1.3-0"]
+    assert [path.name for path in (tmp_path / "usr/src").iterdir()] == ["nv_peer_mem-1.3-0"]
     assert not (tmp_path / "etc").exists()
 
 

@@ -22,10 +22,16 @@ try:
 except ImportError:  # on the node, where these files lie beside each other
     import peer_memory_elf as elf
     from peer_memory_look import SYMBOL, Look
+try:
+    from ansible.module_utils.platform_kernel_module_failures import diagnose
+except ImportError:
+    try:
+        from platform_kernel_module_failures import diagnose
+    except ImportError:
+        diagnose = None
 
 CONFIG = "/etc/provision/peer_memory.json"
 STATUS = "/var/lib/provision/peer_memory/status.json"
-SYMPTOMS = "/usr/local/lib/provision/peer_memory_symptoms.json"
 SOURCE_MARK = ".provision.json"
 DKMS_NAME = "nv_peer_mem"
 MODULES = {"nvidia_peermem": "nvidia_peermem", "nv_peer_mem": "nv_peer_mem", "dma_buf": "", "none": ""}
@@ -191,6 +197,7 @@ class Node:
             if problem.cause not in ("not_built", "symbol_mismatch", "other_kernel", "stub"):
                 raise
             self.build(self.look.kernel)
+        before = self._dmesg()
         for name in ("ib_uverbs", self.wanted):
             code, output = self.runner.run(["modprobe", name], LOAD_SECONDS)
             if code is None:
@@ -201,7 +208,7 @@ class Node:
                     "state D goes only with a reboot.",
                 )
             if code != 0 and name == self.wanted:
-                raise self._diagnose("load_failed", f"modprobe {name} failed", load=output, kernel=self._dmesg())
+                raise self._diagnose(f"modprobe {name} failed", modprobe=output, dmesg=self._said_since(before))
         if not self.look.loaded(self.wanted):
             raise Problem(
                 "not_loaded",
@@ -223,7 +230,7 @@ class Node:
             )
         code, output = self.runner.run(["modprobe", "-r", self.wanted], LOAD_SECONDS)
         if code != 0:
-            raise self._diagnose("unload_failed", f"modprobe -r {self.wanted} failed", load=output)
+            raise self._diagnose(f"modprobe -r {self.wanted} failed", modprobe=output)
 
     def build(self, kernel):
         """Build what is wanted for a kernel. Raises Problem."""
@@ -349,25 +356,38 @@ class Node:
                     f"Run it by hand: {self._by_hand(kernel)}",
                 )
             log = self.look.text(f"/var/lib/dkms/{name}/{version}/build/make.log")
-            raise self._diagnose("build_failed", what, make=f"{output}\n{log}")
+            if name == DKMS_NAME and version.startswith("1.0") and version_of(kernel) >= (5, 4) and "undefined!" in log:
+                raise Problem(
+                    "module_too_old",
+                    f"{what}: nv_peer_mem 1.0 hands symbols over in a way that kernels since 5.4 no longer read",
+                    "Set peer_memory_source_ref to 1.1-0, or to 1.3-0 where the RDMA stack has peer_memory_client_ex; "
+                    "peer_memory_source_ref_by_headers chooses between them.",
+                )
+            raise self._diagnose(what, make=f"{output}\n{log}")
 
     def _dmesg(self):
-        return self.runner.run(["dmesg"], 10)[1]
+        code, output = self.runner.run(["dmesg"], 10)
+        return output.splitlines() if code == 0 else None
 
-    def _diagnose(self, cause, what, *, make="", load="", kernel=""):
-        """Return the Problem that the symptom table knows for what was printed, else one with the last words."""
-        texts = {"make": make, "modprobe": load, "dmesg": "\n".join(kernel.splitlines()[-60:])}
-        for symptom in self._json(SYMPTOMS, default=[]):
-            sources = symptom.get("sources") or list(texts)
-            if any(re.search(symptom["pattern"], texts.get(name, ""), re.MULTILINE) for name in sources):
-                return Problem(symptom["cause"], f"{what}: {symptom['explanation']}", symptom["remedy"])
-        words = [line.strip() for line in (make or f"{kernel}\n{load}").splitlines() if line.strip()]
+    def _said_since(self, before):
+        """Return the kernel's lines that are new, None when they cannot be read."""
+        after = self._dmesg()
+        if before is None or after is None:
+            return None
+        return "\n".join(after[after.index(before[-1]) + 1 :] if before and before[-1] in after else after)
+
+    def _diagnose(self, what, *, make="", modprobe="", dmesg=None):
+        """Return the Problem that the table of failures knows for what was printed, else one with the last words."""
+        if diagnose is not None:
+            found = diagnose(make=make, modprobe=modprobe, dmesg=dmesg)
+            shown = f" ({' / '.join(found.evidence.splitlines())})" if found.evidence else ""
+            return Problem(found.cause, f"{what}: {found.explanation.rstrip('.')}{shown}", found.remedy)
+        words = [line.strip() for line in f"{make}\n{dmesg or ''}\n{modprobe}".splitlines() if line.strip()]
         telling = [line for line in words if re.search(r"error:|unknown symbol|disagrees", line, re.IGNORECASE)]
-        telling = telling or [line for line in words if re.search(r"error|fail|\*\*\*", line, re.IGNORECASE)]
         return Problem(
-            cause,
-            f"{what}: {'; '.join((telling[:2] or words[-2:] or ['it said nothing']))}",
-            "This is in no table of known causes. Look at dmesg and at /var/lib/dkms/*/*/build/make.log.",
+            "unknown",
+            f"{what}: {'; '.join(telling[:2] or words[-2:] or ['it said nothing'])}",
+            "Look at dmesg and at /var/lib/dkms/*/*/build/make.log.",
         )
 
     def _absent(self, kernel, path):
