@@ -89,9 +89,14 @@ CLEAN="true"
 def look(root="/"):
     """Return what is there, and for each provider what every kernel would lack."""
     seen = Look(root)
+    judged = {}
+    for provider in MODULES:
+        node = Node(root, config={"provider": provider})
+        node.look = seen  # a driver's module is large, and read once
+        judged[provider] = node.kernels()
     return {
         **seen.facts(),
-        "judged": {provider: Node(root, config={"provider": provider}).kernels() for provider in MODULES},
+        "judged": judged,
         "digests": {kernel: digest(seen, seen.module_path(kernel, DKMS_NAME)) for kernel in seen.kernels()},
         "status": loads(seen.text(STATUS)),
         "source": [loads(seen.text(path)) for path in seen.paths(f"/usr/src/{DKMS_NAME}-*/{SOURCE_MARK}")],

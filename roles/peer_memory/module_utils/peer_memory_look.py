@@ -118,6 +118,7 @@ class Look:
         base = "/usr/src/ofa_kernel/"
         names = [base + self.architecture + "/" + kernel, base + kernel, base + "default"]
         names += self.paths("/var/lib/dkms/mlnx-ofed-kernel/*/build")
+        names.append(f"/lib/modules/{kernel}/build")  # some distributions' kernels have the interface themselves
         return [name for name in names if os.path.isfile(self.path(name + "/Module.symvers"))]
 
     def peer_interface(self, kernel):
