@@ -22,6 +22,9 @@ from provision.checks import (
     node as _node,  # noqa: F401
 )
 from provision.checks import (
+    peer_memory as _peer_memory,  # noqa: F401
+)
+from provision.checks import (
     rdma_stack as _rdma_stack,  # noqa: F401
 )
 from provision.checks import (

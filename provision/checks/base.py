@@ -158,6 +158,7 @@ _AREAS = (
     "rdma_stack",
     "docker_engine",
     "gpu",
+    "peer_memory",
     "nvidia_container",
     "training_image",
     "training_container",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -85,17 +86,32 @@ def _run(words: list[str], *, capture: bool) -> tuple[int, str]:
 
     It is in a process group of its own, so that it is told of a Ctrl-C once, by us, however we were told.
     """
-    out = subprocess.PIPE if capture else None
-    child = subprocess.Popen([sys.executable, "-m", "provision", *words], stdout=out, text=True, process_group=0)
-    interrupted = False
-    while True:
-        try:
-            printed, _ = child.communicate()
-            break
-        except KeyboardInterrupt:
-            interrupted = True
+    child: subprocess.Popen[str] | None = None
+    came: list[int] = []
+    told: list[int] = []
+
+    def tell(number: int, _frame: FrameType | None = None) -> None:
+        came.append(number)
+        if child:
+            told.append(number)
             child.send_signal(signal.SIGINT)
-    if interrupted:
+
+    # Handlers that only note and pass on, because an exception could come before there is a child to be told.
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in signals}
+    mine = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in mine:
+        signal.signal(number, tell)
+    try:
+        out = subprocess.PIPE if capture else None
+        child = subprocess.Popen([sys.executable, "-m", "provision", *words], stdout=out, text=True, process_group=0)
+        if came and not told:
+            child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate()
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])
+    if came:
         raise KeyboardInterrupt
     return child.returncode, printed or ""
 

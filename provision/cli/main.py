@@ -31,8 +31,10 @@ VERBS = {
     "apply": "provision.cli.apply",
     "bootstrap": "provision.cli.bootstrap",
     "verify": "provision.cli.verify",
+    "gdr": "provision.cli.gdr",
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
+    "nccl-log": "provision.cli.nccl_log",
     "support-bundle": "provision.cli.support_bundle",
     "demo": "provision.cli.demo",
 }

@@ -23,6 +23,8 @@ class Gpu:
     driver: str
     memory_mib: int
     bus_id: str
+    compute_capability: str = ""
+    """As ``9.0``; drivers older than 510 do not tell it."""
 
 
 class GpusFact:
@@ -31,9 +33,15 @@ class GpusFact:
     name: ClassVar[str] = "gpus"
     label: ClassVar[str] = "nvidia-smi"
     limit_seconds: ClassVar[int] = 40
-    command: ClassVar[str] = """
+    command: ClassVar[str] = r"""
 command -v nvidia-smi >/dev/null || { echo 'there is no nvidia-smi' >&2; exit 127; }
-nvidia-smi --query-gpu=index,name,uuid,driver_version,memory.total,pci.bus_id --format=csv
+fields=index,name,uuid,driver_version,memory.total,pci.bus_id
+answer=$(nvidia-smi --query-gpu=$fields,compute_cap --format=csv); code=$?
+case $answer in
+  *'not a valid field'*) answer=$(nvidia-smi --query-gpu=$fields --format=csv); code=$?;;
+esac
+printf '%s\n' "$answer"
+exit $code
 """
 
     def parse(self, raw: RawOutput) -> tuple[Gpu, ...] | Unknown:
@@ -65,6 +73,7 @@ def _gpu(row: dict[str | None, str | None]) -> Gpu | None:
         driver=cells.get("driver_version", ""),
         memory_mib=int(memory[0]) if memory and memory[0].isdecimal() else 0,
         bus_id=cells.get("pci.bus_id", ""),
+        compute_capability=cells.get("compute_cap", ""),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from provision.facts.base import Fact, Unknown
 from provision.facts.container import Container, ContainerFact, ContainerSsh, ContainerSshFact
+from provision.facts.distance import GpuNicsFact
 from provision.facts.docker import (
     DockerConfig,
     DockerConfigFact,
@@ -20,9 +21,27 @@ from provision.facts.docker import (
     ImageFact,
 )
 from provision.facts.gpu import Gpu, GpuPciFact, GpusFact
+from provision.facts.gpudirect import (
+    DmaBuf,
+    DmaBufFact,
+    Nccl,
+    NcclFact,
+    PciRouting,
+    PciRoutingFact,
+    Signing,
+    SigningFact,
+)
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
 from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
+from provision.facts.peer_modules import (
+    InstalledKernel,
+    KernelsFact,
+    NvidiaModules,
+    NvidiaModulesFact,
+    PeerMemory,
+    PeerMemoryFact,
+)
 from provision.facts.rdma import RdmaFact, RdmaStack
 from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
 from provision.facts.script import split
@@ -61,6 +80,14 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     RdmaFact(),
     GpusFact(),
     GpuPciFact(),
+    GpuNicsFact(),
+    KernelsFact(),
+    NvidiaModulesFact(),
+    PeerMemoryFact(),
+    DmaBufFact(),
+    SigningFact(),
+    PciRoutingFact(),
+    NcclFact(),
     DockerServiceFact(),
     DockerInfoFact(),
     DockerConfigFact(),
@@ -97,6 +124,14 @@ class NodeFacts:
     rdma: RdmaStack | Unknown = _NOT_ASKED
     gpus: tuple[Gpu, ...] | Unknown = _NOT_ASKED
     gpu_pci: tuple[str, ...] | Unknown = _NOT_ASKED
+    gpu_nics: Mapping[str, Mapping[str, str]] | Unknown = _NOT_ASKED
+    kernels: tuple[InstalledKernel, ...] | Unknown = _NOT_ASKED
+    nvidia_modules: NvidiaModules | Unknown = _NOT_ASKED
+    peer_memory: PeerMemory | Unknown = _NOT_ASKED
+    dma_buf: DmaBuf | Unknown = _NOT_ASKED
+    signing: Signing | Unknown = _NOT_ASKED
+    pci_routing: PciRouting | Unknown = _NOT_ASKED
+    nccl: Nccl | Unknown = _NOT_ASKED
     docker_service: DockerService | Unknown = _NOT_ASKED
     docker_info: DockerInfo | Unknown = _NOT_ASKED
     docker_config: DockerConfig | Unknown = _NOT_ASKED

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from provision.errors import NodeError
 from provision.lab.access import copy, run_script
 from provision.lab.base import LabNode, Progress
+from provision.threads import outcomes
 
 __all__ = ["install_hardware"]
 
@@ -25,9 +25,9 @@ def install_hardware(folder: Path, nodes: Sequence[LabNode], packages: Sequence[
     def install(node: LabNode) -> None:
         _install(folder, node, packages)
 
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        for each in [pool.submit(install, node) for node in nodes]:
-            each.result()
+    for outcome in outcomes(install, nodes, limit=8):
+        if isinstance(outcome, Exception):
+            raise outcome
 
 
 def _install(folder: Path, node: LabNode, packages: Sequence[Path]) -> None:

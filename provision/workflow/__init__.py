@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from provision.workflow.bundle import known_secrets, support_bundle
 from provision.workflow.converge import apply, chosen_roles, local_inventory, log_folder, unreachable
+from provision.workflow.gpudirect import gdr
 from provision.workflow.survey import (
     Survey,
     chosen,
@@ -25,6 +26,7 @@ __all__ = [
     "apply",
     "chosen",
     "chosen_roles",
+    "gdr",
     "host_entries",
     "hostfile",
     "known_secrets",

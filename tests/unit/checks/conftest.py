@@ -11,9 +11,11 @@ from provision.facts import NodeFacts
 from provision.facts.container import Container, ContainerSsh, Process
 from provision.facts.docker import DockerConfig, DockerInfo, DockerService, Image
 from provision.facts.gpu import Gpu
+from provision.facts.gpudirect import DmaBuf, Nccl, PciRouting, Signing
 from provision.facts.kernel import TimeSync
 from provision.facts.network import Address, Listening, Route
 from provision.facts.nvidia_container import NvidiaContainer
+from provision.facts.peer_modules import InstalledKernel, ModuleFile, NvidiaModules, PeerMemory
 from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
 from provision.facts.system import Boot, Disk, Hardware, Kind, Limits, NodeKind, System
 from provision.model import CheckResult, Cluster, Connection, Node
@@ -53,6 +55,21 @@ def rdma_device(
     return RdmaDevice(name, driver, f"uverbs{name[-1]}", ("ens4",), (port,))
 
 
+def kernel(release: str, *, running: bool = False, headers: bool = True, **files: str) -> InstalledKernel:
+    """A kernel with the NVIDIA modules, which do not use the RDMA stack, and its own RDMA stack; files replace."""
+    paths = {
+        "nvidia": "updates/dkms/nvidia.ko",
+        "nvidia_peermem": "updates/dkms/nvidia-peermem.ko",
+        "ib_core": "kernel/drivers/infiniband/core/ib_core.ko",
+        **files,
+    }
+    needs = frozenset({"ib_core", "nvidia"}) if paths["ib_core"].startswith("updates/") else frozenset({"nvidia"})
+    modules = {
+        name: ModuleFile(path, needs if name.endswith("peermem") else frozenset()) for name, path in paths.items()
+    }
+    return InstalledKernel(release, running, headers, {name: file for name, file in modules.items() if file.path})
+
+
 def healthy(number: int = 1) -> NodeFacts:
     """Facts of a node that has all that VARIABLES want: one GPU, one RoCE card."""
     names = {"gpu1": ("10.77.0.1",), "gpu2": ("10.77.0.2",)}
@@ -73,8 +90,16 @@ def healthy(number: int = 1) -> NodeFacts:
         names=names,
         listening=(Listening(f"10.77.0.{number}", 2222),),
         rdma=RdmaStack((rdma_device(),), 1, ("uverbs0", "rdma_cm"), ""),
-        gpus=(Gpu(0, "NVIDIA A100", "GPU-1", "550.90", 81920, "0000:06:00.0"),),
+        gpus=(Gpu(0, "NVIDIA A100", "GPU-1", "550.90", 81920, "0000:06:00.0", "8.0"),),
         gpu_pci=("0000:06:00.0",),
+        gpu_nics={"GPU0": {"mlx5_0": "PIX"}},
+        kernels=(kernel("6.1.0", running=True),),
+        nvidia_modules=NvidiaModules("550.90", "open", "550.90", {"nvidia": "", "nvidia_peermem": ""}),
+        peer_memory=PeerMemory({}, frozenset(), "", (), False, frozenset(), False),  # noqa: FBT003
+        dma_buf=DmaBuf(True, (), True),  # noqa: FBT003
+        signing=Signing(False, False),  # noqa: FBT003
+        pci_routing=PciRouting({"0000:06:00.0": "", "0000:3b:00.0": ""}, ()),
+        nccl=Nccl(("2.27.5",), ()),
         docker_service=DockerService(loaded=True, active="active", enabled="enabled", client=True),
         docker_info=DockerInfo(
             "20.10.24", "overlay2", "/var/lib/docker", "systemd", "2", True, ("nvidia", "runc"), "runc", (), (), 1  # noqa: FBT003

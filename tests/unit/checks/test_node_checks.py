@@ -220,6 +220,7 @@ def test_stand_ins_are_marked(judged):
     assert marked == {
         "gpu.driver",
         "gpu.count",
+        "peer_memory.path",
         "nvidia_container.toolkit",
         "nvidia_container.runtime",
         "training_container.devices",

@@ -1,0 +1,88 @@
+"""``provision gdr``: which way GPU memory takes to the network, on the nodes or on a machine that one thinks of."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    LimitOption,
+    ask_become_password,
+    cluster_from,
+    print_json,
+    say,
+)
+from provision.errors import UsageError
+
+__all__ = ["gdr"]
+
+
+def gdr(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    assume: Annotated[
+        str | None,
+        typer.Option(
+            "--assume",
+            metavar="KEY=VALUE,...",
+            help="Judge this machine instead of nodes: driver=V, modules=open|proprietary, kernel=V, "
+            "stack=inbox|ofed|ofed-4.9, gpu=ARCH, nccl=V.",
+        ),
+    ] = None,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which way GPU memory takes to the network cards (GPUDirect RDMA), and why.
+
+    The way is dma_buf, nvidia_peermem, nv_peer_mem or none. With it come what the other ways lack and how to get
+    it, what is still to be done for the chosen one, and the variables for NCCL. Nothing is changed.
+    The exit code is 1 when a node could not be judged.
+
+    With --assume no node is asked. ARCH is maxwell, pascal, volta, turing, ampere, ada, hopper, grace-hopper or
+    blackwell; modules, gpu and nccl may be left out.
+
+    \b
+    Examples:
+      provision gdr
+      provision gdr -i inventories/prod --limit 'gpu[1-4]' --json
+      provision gdr --assume driver=570.133.20,kernel=6.8.0,stack=inbox,gpu=hopper
+      provision gdr --assume driver=535,kernel=6.8,stack=ofed,gpu=volta,nccl=2.20
+    """
+    if assume is not None:
+        given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
+        if given or lab is not None or limit is not None:
+            raise UsageError(
+                "--assume asks no node, so --inventory, --lab and --limit mean nothing", remedy="Leave them out."
+            )
+        _assumed(assume, as_json=as_json)
+        return
+    from provision import workflow
+    from provision.report.gdr_report import nodes_document, nodes_text
+
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    nodes = workflow.chosen(cluster, limit)
+    say(f"gdr {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    judged = workflow.gdr(cluster, limit)
+    if as_json:
+        print_json(nodes_document(judged))
+    else:
+        typer.echo(nodes_text(judged))
+    raise typer.Exit(1 if any(node.error is not None for node in judged) else 0)
+
+
+def _assumed(text: str, *, as_json: bool) -> None:
+    from provision.gdr import assumed, verdict
+    from provision.report.gdr_report import as_document, as_text
+
+    judged = verdict(assumed(text))
+    if as_json:
+        print_json(as_document(judged))
+    else:
+        typer.echo(as_text(judged))

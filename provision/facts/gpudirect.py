@@ -1,0 +1,186 @@
+"""What GPUDirect RDMA hangs on beside its modules: DMA-BUF, signatures, the way over PCIe, NCCL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from provision.facts.base import RawOutput, Unknown
+
+__all__ = ["DmaBuf", "DmaBufFact", "Nccl", "NcclFact", "PciRouting", "PciRoutingFact", "Signing", "SigningFact"]
+
+
+@dataclass(frozen=True)
+class DmaBuf:
+    """What the kernel and the verbs library offer for memory regions made of a DMA-BUF."""
+
+    kernel: bool | None
+    """Whether the RDMA stack that is loaded can register one; None when nobody can tell."""
+    missing_options: tuple[str, ...]
+    """Options that the running kernel was built without."""
+    library: bool | None
+    """Whether the node's libibverbs has ibv_reg_dmabuf_mr; None without libibverbs."""
+
+
+class DmaBufFact:
+    """Looks for the functions themselves: distributions carry them back to older version numbers."""
+
+    name: ClassVar[str] = "dma_buf"
+    label: ClassVar[str] = "grep ib_umem_dmabuf_get /proc/kallsyms"
+    limit_seconds: ClassVar[int] = 30
+    command: ClassVar[str] = r"""
+[ ! -d /sys/module/ib_uverbs ] || echo uverbs=yes
+grep -cw ib_umem_dmabuf_get /proc/kallsyms 2>/dev/null | while read -r count; do echo "symbols=$count"; done
+release=$(uname -r)
+for file in "/boot/config-$release" "/lib/modules/$release/config"; do
+  [ -r "$file" ] || continue
+  echo "config=$file"; grep -E '^CONFIG_(DMA_SHARED_BUFFER|PCI_P2PDMA)=' "$file"; break
+done
+for file in /usr/lib/*/libibverbs.so.1 /usr/lib64/libibverbs.so.1 /lib/*/libibverbs.so.1; do
+  [ -r "$file" ] || continue
+  if grep -q 'IBVERBS_1\.12' "$file"; then echo library=yes; else echo library=no; fi; break
+done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> DmaBuf:
+        """ib_umem_dmabuf_get belongs to ib_uverbs, so nothing can be said before that is loaded."""
+        pairs = raw.pairs()
+        symbols = pairs.get("symbols", "0")
+        kernel = True if symbols not in {"", "0"} else False if "uverbs" in pairs and "symbols" in pairs else None
+        wanted = ("CONFIG_DMA_SHARED_BUFFER", "CONFIG_PCI_P2PDMA") if "config" in pairs else ()
+        library = {"yes": True, "no": False}.get(pairs.get("library", ""))
+        return DmaBuf(kernel, tuple(option for option in wanted if pairs.get(option) != "y"), library)
+
+
+@dataclass(frozen=True)
+class Signing:
+    """Whether the kernel takes modules that nobody signed."""
+
+    secure_boot: bool | None
+    """None when the firmware does not say."""
+    required: bool
+    """Whether the running kernel refuses unsigned modules."""
+
+
+class SigningFact:
+    """Reads the firmware's variable and what the kernel made of it; asks mokutil where the variable is hidden."""
+
+    name: ClassVar[str] = "signing"
+    label: ClassVar[str] = "mokutil --sb-state"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = r"""
+get() { value=; { read -r value <"$1"; } 2>/dev/null; }
+[ -d /sys/firmware/efi ] || echo firmware=bios
+state=
+for file in /sys/firmware/efi/efivars/SecureBoot-*; do
+  [ ! -r "$file" ] || state=$(od -An -tu1 -j4 -N1 "$file")
+done
+echo "variable=$state"
+[ -n "$state" ] || ! command -v mokutil >/dev/null || echo "mokutil=$(mokutil --sb-state 2>/dev/null)"
+get /sys/module/module/parameters/sig_enforce; echo "enforce=$value"
+get /sys/kernel/security/lockdown; echo "lockdown=$value"
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> Signing:
+        """A kernel in lockdown takes signed modules only; the mode that is on stands in brackets."""
+        pairs = raw.pairs()
+        said = {"1": True, "0": False, "SecureBoot enabled": True, "SecureBoot disabled": False}
+        on = said.get(pairs.get("variable", ""), said.get(pairs.get("mokutil", "")))
+        if pairs.get("firmware") == "bios":
+            on = False
+        locked = re.search(r"\[(\w+)\]", pairs.get("lockdown", ""))
+        known = locked is not None or pairs.get("enforce") == "Y"
+        enforced = pairs.get("enforce") == "Y" or (locked is not None and locked[1] != "none")
+        return Signing(on, enforced if known else on is True)
+
+
+@dataclass(frozen=True)
+class PciRouting:
+    """What stands between two PCIe devices that talk to each other."""
+
+    iommu: Mapping[str, str]
+    """Address of each GPU and network card -> kind of its IOMMU domain (``identity``, ``DMA``, ...), empty for none."""
+    redirecting: tuple[str, ...] | None
+    """Addresses of bridges that send such traffic up to the root (ACS); None when nobody can tell."""
+
+
+class PciRoutingFact:
+    """Reads sysfs for the IOMMU, and asks lspci for ACS, which sysfs does not show."""
+
+    name: ClassVar[str] = "pci_routing"
+    label: ClassVar[str] = "lspci"
+    limit_seconds: ClassVar[int] = 30
+    command: ClassVar[str] = r"""
+for card in $(grep -lE '0x(10de|15b3)' /sys/bus/pci/devices/*/vendor 2>/dev/null); do
+  card=${card%/vendor}
+  read -r class <"$card/class"; case $class in 0x0300*|0x0302*|0x02*) ;; *) continue;; esac
+  kind=; [ ! -r "$card/iommu_group/type" ] || read -r kind <"$card/iommu_group/type"
+  echo "iommu ${card##*/} $kind"
+done
+command -v lspci >/dev/null && bridges=$(lspci -D -vv -d ::0604 2>/dev/null) || exit 0
+echo lspci
+echo "$bridges" | grep -E '^[0-9a-f]|ACSCtl'
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> PciRouting:
+        """Of the ACS bits only those that redirect do harm; SrcValid+ alone does not."""
+        iommu = {row[1]: row[2] if len(row) > 2 else "" for row in map(str.split, raw.lines()) if row[0] == "iommu"}  # noqa: PLR2004
+        _, mark, bridges = raw.stdout.partition("lspci\n")
+        address, redirecting = "", []
+        for line in bridges.splitlines():
+            if "ACSCtl" not in line:
+                address = line.partition(" ")[0]
+            elif re.search(r"(?:ReqRedir|CmpltRedir|UpstreamFwd)\+", line):
+                redirecting.append(address)
+        return PciRouting(iommu, tuple(redirecting) if mark else None)
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """Versions of NCCL that jobs find."""
+
+    container: tuple[str, ...] | None
+    """In the training container; None when it does not run."""
+    node: tuple[str, ...]
+
+
+class NcclFact:
+    """Looks for NCCL's library and Python package by their file names, and runs nothing in the container."""
+
+    name: ClassVar[str] = "nccl"
+    label: ClassVar[str] = "docker inspect"
+    limit_seconds: ClassVar[int] = 30
+    command: ClassVar[str] = r"""
+look() {
+  for file in "$2"/usr/lib/*/libnccl.so.2.* "$2"/usr/lib64/libnccl.so.2.* "$2"/usr/local/lib/libnccl.so.2.* \
+    "$2"/usr/local/cuda/lib64/libnccl.so.2.* "$2"/opt/conda/lib/libnccl.so.2.* \
+    "$2"/usr/lib/python3/dist-packages/nvidia_nccl_cu*.dist-info \
+    "$2"/usr/local/lib/python3*/dist-packages/nvidia_nccl_cu*.dist-info \
+    "$2"/usr/local/lib/python3*/site-packages/nvidia_nccl_cu*.dist-info \
+    "$2"/opt/conda/lib/python3*/site-packages/nvidia_nccl_cu*.dist-info; do
+    [ ! -e "$file" ] || echo "$1=${file##*/}"
+  done
+}
+look node ''
+! command -v docker >/dev/null || pid=$(docker inspect --type container --format '{{.State.Pid}}' \
+  "$PROBE_CONTAINER" 2>/dev/null) || pid=
+[ "${pid:-0}" -gt 0 ] || exit 0
+echo running; look container "/proc/$pid/root"
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> Nccl | Unknown:
+        """``libnccl.so.2.18.5`` and ``nvidia_nccl_cu12-2.21.5.dist-info`` carry the version in their names."""
+        found: dict[str, list[str]] = {"node": [], "container": []}
+        for line in raw.lines():
+            version = re.search(r"(?:libnccl\.so\.|nvidia_nccl_cu\d+-)(2(?:\.\d+)+)", line)
+            place = line.partition("=")[0]
+            if version and place in found and version[1] not in found[place]:
+                found[place].append(version[1])
+        running = any(line == "running" for line in raw.lines())
+        return Nccl(tuple(found["container"]) if running else None, tuple(found["node"]))

@@ -1,0 +1,223 @@
+"""The kernel modules that give RDMA cards GPU memory: for every kernel that the node can boot, and as they run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from provision.facts.base import RawOutput
+
+__all__ = [
+    "PEER_MODULES",
+    "InstalledKernel",
+    "KernelsFact",
+    "ModuleFile",
+    "NvidiaModules",
+    "NvidiaModulesFact",
+    "PeerMemory",
+    "PeerMemoryFact",
+    "module_name",
+]
+
+PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
+
+
+def module_name(path: str) -> str:
+    """Return the name under which a module file is loaded: ``updates/dkms/nvidia-peermem.ko.zst`` -> nvidia_peermem."""
+    return path.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """A module that a kernel can load."""
+
+    path: str
+    """As in modules.dep: below /lib/modules/RELEASE, or from the root."""
+    needs: frozenset[str]
+    """The modules that have to be there before it."""
+
+
+@dataclass(frozen=True)
+class InstalledKernel:
+    """A kernel that the node could boot, or runs."""
+
+    release: str
+    running: bool
+    headers: bool
+    """Whether modules can be built for it."""
+    modules: Mapping[str, ModuleFile]
+    """Of nvidia, nvidia_peermem, nv_peer_mem and ib_core those that it can load."""
+
+    @property
+    def stub(self) -> bool:
+        """True when its nvidia_peermem was built without a peer-memory interface: then it uses no RDMA module."""
+        peermem = self.modules.get("nvidia_peermem")
+        return peermem is not None and "ib_core" in self.modules and not peermem.needs & {"ib_core", "ib_uverbs"}
+
+
+class KernelsFact:
+    """Reads modules.dep, which is what modprobe goes by: a file that depmod has not seen does not come up."""
+
+    name: ClassVar[str] = "kernels"
+    label: ClassVar[str] = "cat /lib/modules/*/modules.dep"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = r"""
+here=$(uname -r)
+set --
+for folder in /lib/modules/*; do
+  [ -r "$folder/modules.dep" ] || continue
+  release=${folder##*/}; state=gone; headers=no
+  for image in "/boot/vmlinuz-$release" "/boot/vmlinux-$release" "/boot/Image-$release" "$folder/vmlinuz"; do
+    [ ! -e "$image" ] || state=installed
+  done
+  [ "$release" != "$here" ] || state=running
+  [ ! -e "$folder/build/Makefile" ] || headers=yes
+  printf 'kernel\t%s\t%s\t%s\n' "$release" "$state" "$headers"
+  set -- "$@" "$folder/modules.dep"
+done
+[ $# -eq 0 ] || grep -HE '^([^:]*/)?(nvidia|nvidia-peermem|nv_peer_mem|ib_core)\.ko(\.(xz|zst|gz))?:' "$@"
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> tuple[InstalledKernel, ...]:
+        """A folder that a removed kernel left behind is no kernel."""
+        modules: dict[str, dict[str, ModuleFile]] = {}
+        for line in raw.lines():
+            found = re.match(r"/lib/modules/([^/]+)/modules\.dep:([^:]+):(.*)", line)
+            if found:
+                needs = frozenset(module_name(path) for path in found[3].split())
+                modules.setdefault(found[1], {})[module_name(found[2])] = ModuleFile(found[2], needs)
+        rows = [row for row in (line.split("\t") for line in raw.lines()) if row[0] == "kernel" and len(row) == 4]  # noqa: PLR2004
+        return tuple(
+            InstalledKernel(release, state == "running", headers == "yes", modules.get(release, {}))
+            for _, release, state, headers in rows
+            if state != "gone"
+        )
+
+
+@dataclass(frozen=True)
+class NvidiaModules:
+    """The NVIDIA driver's kernel modules: what runs, and what the running kernel would load."""
+
+    loaded: str
+    """Version of the driver that runs; empty when none does."""
+    flavor: str
+    """``open``, ``proprietary``, or empty when there is no driver."""
+    installed: str
+    """Version of the module file for the running kernel; another one than ``loaded`` waits for a reboot."""
+    signers: Mapping[str, str]
+    """Module file -> who signed it, empty for nobody; of nvidia, nvidia_peermem and nv_peer_mem."""
+
+
+class NvidiaModulesFact:
+    """Asks the driver itself, and modinfo for what lies on the disk."""
+
+    name: ClassVar[str] = "nvidia_modules"
+    label: ClassVar[str] = "modinfo nvidia"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = r"""
+[ ! -r /proc/driver/nvidia/version ] || while IFS= read -r line; do echo "loaded=$line"; break
+done </proc/driver/nvidia/version
+for module in nvidia nvidia_peermem nv_peer_mem; do
+  modinfo $module 2>/dev/null | while IFS=: read -r key value; do
+    case $key in filename|version|license|signer) echo "$module.$key=$value";; esac
+  done
+done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> NvidiaModules:
+        """The open modules say so in /proc/driver/nvidia/version, and have a licence of their own."""
+        pairs = raw.pairs()
+        loaded, license_ = pairs.get("loaded", ""), pairs.get("nvidia.license", "")
+        version = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", f"{loaded} ")
+        if loaded:
+            flavor = "open" if "Open Kernel Module" in loaded else "proprietary"
+        else:
+            flavor = ("open" if "GPL" in license_ else "proprietary") if license_ else ""
+        return NvidiaModules(
+            loaded=version[1] if version else "",
+            flavor=flavor,
+            installed=pairs.get("nvidia.version", ""),
+            signers={
+                module: pairs.get(f"{module}.signer", "")
+                for module in ("nvidia", *PEER_MODULES)
+                if f"{module}.filename" in pairs
+            },
+        )
+
+
+@dataclass(frozen=True)
+class PeerMemory:
+    """Modules that give RDMA cards GPU memory, and what they and NCCL meet at."""
+
+    loaded: Mapping[str, str]
+    """Of nvidia_peermem and nv_peer_mem those that are loaded, with their versions."""
+    bound: frozenset[str]
+    """Those of them that use ib_core or ib_uverbs; a module that is loaded and not bound does nothing."""
+    provider: str
+    """The module (or ``kernel``) whose ib_register_peer_memory_client is there now, else empty."""
+    symvers: tuple[str, ...]
+    """Files that offer ib_register_peer_memory_client to modules that are built for the running kernel."""
+    extended: bool
+    """Whether the RDMA stack's headers have struct peer_memory_client_ex, which nv_peer_mem 1.2 and later need."""
+    clients: frozenset[str]
+    """Of the files that any NCCL looks for those that exist."""
+    peerdirect: bool
+    """Whether nvidia_peermem runs with, or will be loaded with, ``peerdirect_support=1``."""
+
+
+class PeerMemoryFact:
+    """Reads /proc and /sys, and greps the RDMA stack's build files. Kernel addresses are left out."""
+
+    name: ClassVar[str] = "peer_memory"
+    label: ClassVar[str] = "grep ib_register_peer_memory_client /proc/kallsyms"
+    limit_seconds: ClassVar[int] = 30
+    command: ClassVar[str] = r"""
+get() { value=; { read -r value <"$1"; } 2>/dev/null; }
+[ ! -e /proc/modules ] || grep -E '^(nvidia_peermem|nv_peer_mem|ib_core|ib_uverbs) ' /proc/modules
+for module in nvidia_peermem nv_peer_mem; do
+  get /sys/module/$module/version; [ -z "$value" ] || echo "version.$module=$value"
+done
+for file in /sys/kernel/mm/memory_peers/*/version /sys/kernel/memory_peers/*/version /sys/memory_peers/*/version \
+  /sys/module/nvidia_peermem/version; do
+  [ ! -e "$file" ] || echo "client=$file"
+done
+get /sys/module/nvidia_peermem/parameters/peerdirect_support; echo "peerdirect=$value"
+grep -hsE '^[[:space:]]*options[[:space:]]+nvidia[-_]peermem[[:space:]]' \
+  /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf /lib/modprobe.d/*.conf
+grep -w ib_register_peer_memory_client /proc/kallsyms 2>/dev/null | while read -r _ _ _ module; do
+  echo "provider=${module:-kernel}"
+done
+release=$(uname -r); ofed=/usr/src/ofa_kernel
+grep -lsw ib_register_peer_memory_client "$ofed/$(uname -m)/$release/Module.symvers" \
+  "$ofed/$release/Module.symvers" "$ofed/default/Module.symvers" "/lib/modules/$release/build/Module.symvers" \
+  /var/lib/dkms/mlnx-ofed-kernel/*/build/Module.symvers | while read -r file; do echo "symvers=$file"; done
+grep -lsw peer_memory_client_ex $ofed/*/include/rdma/peer_mem.h $ofed/*/*/include/rdma/peer_mem.h \
+  | while read -r file; do echo "extended=$file"; done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> PeerMemory:
+        """Lines of /proc/modules and of ``lsmod`` are understood: name, size, count, users."""
+        rows = [line.split() for line in raw.lines()]
+        users = {row[0]: row[3] if len(row) > 3 else "" for row in rows if len(row) > 2 and row[1].isdecimal()}  # noqa: PLR2004
+        rdma = {name for module in ("ib_core", "ib_uverbs") for name in users.get(module, "").split(",")}
+        pairs = raw.pairs()
+        loaded = {name: pairs.get(f"version.{name}", "") for name in PEER_MODULES if name in users}
+        options = [row for row in rows if row[0] == "options"]
+        return PeerMemory(
+            loaded=loaded,
+            bound=frozenset(loaded) & rdma,
+            provider=pairs.get("provider", "").strip("[]"),
+            symvers=_values(raw, "symvers"),
+            extended="extended" in pairs,
+            clients=frozenset(_values(raw, "client")),
+            peerdirect=pairs.get("peerdirect") == "1" or any("peerdirect_support=1" in row for row in options),
+        )
+
+
+def _values(raw: RawOutput, key: str) -> tuple[str, ...]:
+    return tuple(line.partition("=")[2] for line in raw.lines() if line.startswith(f"{key}="))

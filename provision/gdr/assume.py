@@ -1,0 +1,78 @@
+"""A machine that one thinks of buying, in the words of ``provision gdr --assume``."""
+
+from __future__ import annotations
+
+import re
+
+from provision.errors import UsageError
+from provision.gdr import versions
+from provision.gdr.base import Flavor, Situation, Stack
+from provision.gdr.compare import at_least
+
+__all__ = ["assumed"]
+
+_ARCHITECTURES = "|".join(versions.ARCHITECTURES)
+
+_KEYS: dict[str, tuple[str, str]] = {
+    "driver": (r"\d{3,4}(\.\d+){0,2}", "a driver's version, such as 570.133.20"),
+    "modules": ("|".join(Flavor), " or ".join(Flavor)),
+    "kernel": (r"\d+\.\d+[\w.+~-]*", "a kernel's release, such as 6.8.0-60-generic"),
+    "stack": ("|".join(map(re.escape, Stack)), ", ".join(Stack)),
+    "gpu": (_ARCHITECTURES, ", ".join(versions.ARCHITECTURES)),
+    "nccl": (r"2\.\d+(\.\d+)?", "a version of NCCL, such as 2.27.5"),
+}
+"""Key -> what its value looks like, as a pattern and in words."""
+_WANTED = ("driver", "kernel", "stack")
+
+_FORM = "Give --assume " + ",".join(
+    f"{key}={form}"
+    for key, form in (
+        ("driver", "V"),
+        ("modules", "open|proprietary"),
+        ("kernel", "V"),
+        ("stack", "|".join(Stack)),
+        ("gpu", _ARCHITECTURES),
+        ("nccl", "V"),
+    )
+)
+
+
+def assumed(text: str) -> Situation:
+    """Read ``key=value,...``.
+
+    ``modules`` is what the driver's installer takes for these GPUs unless given; ``gpu`` and ``nccl`` may be left out.
+
+    Raises:
+        UsageError: a key or value that does not exist, a key twice or missing; with what is possible.
+    """
+    given: dict[str, str] = {}
+    for part in text.split(","):
+        key, mark, value = (word.strip() for word in part.partition("="))
+        if not mark or key not in _KEYS:
+            raise UsageError(f"--assume has no {part.strip() or 'empty part'!r}", remedy=_FORM)
+        if key in given:
+            raise UsageError(f"--assume gives {key} twice", remedy=_FORM)
+        pattern, possible = _KEYS[key]
+        value = value.lower() if key in {"modules", "stack", "gpu"} else value
+        if not re.fullmatch(pattern, value):
+            raise UsageError(f"--assume {key}={value} is not possible", remedy=f"Possible for {key}: {possible}.")
+        given[key] = value
+    missing = [key for key in _WANTED if key not in given]
+    if missing:
+        raise UsageError(f"--assume lacks {', '.join(missing)}", remedy=_FORM)
+    return Situation(
+        driver=given["driver"],
+        kernel=given["kernel"],
+        stack=Stack(given["stack"]),
+        flavor=Flavor(given["modules"]) if "modules" in given else _usual(given["driver"], given.get("gpu")),
+        gpus=(given["gpu"],) if "gpu" in given else (),
+        nccl=given.get("nccl", ""),
+    )
+
+
+def _usual(driver: str, gpu: str | None) -> Flavor:
+    """Return the modules that the driver's installer takes: open ones from 560 on, where the GPU has a choice."""
+    known = versions.ARCHITECTURES.get(gpu or "")
+    if known is not None and known.open_modules is not known.proprietary_modules:
+        return Flavor.OPEN if known.open_modules else Flavor.PROPRIETARY
+    return Flavor.OPEN if at_least(driver, versions.OPEN_MODULES_USUAL_DRIVER) else Flavor.PROPRIETARY

@@ -1,0 +1,286 @@
+"""The preconditions of each path. A function a path; what it yields is not met, with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from provision.gdr import versions
+from provision.gdr.base import Cards, Flavor, GdrPath, Situation, Stack, Unmet
+from provision.gdr.compare import at_least, numbers
+
+__all__ = ["NO_REMEDY", "PATHS", "nv_peer_mem_version", "pcie", "seen_by_nccl", "unmet"]
+
+Found = Iterator[tuple[str, str]]
+
+_OFED = "Install DOCA-OFED, then build the NVIDIA driver's modules anew (the RDMA stack has to be there first)."
+_REBUILD = (
+    "Build the driver's modules anew now that the RDMA stack is there: "
+    "dkms install --force nvidia/VERSION -k KERNEL, or reinstall the driver."
+)
+_RESTART = (
+    "See that modinfo -n ib_core is under extra/ or updates/, then: /etc/init.d/openibd restart. "
+    "If it stays so, reinstall OFED for this kernel."
+)
+NO_REMEDY = "Nothing helps but other GPUs."
+_SIGN = "Sign it with a key that is enrolled in the firmware (mokutil --import), or switch Secure Boot off."
+
+
+def unmet(situation: Situation) -> tuple[Unmet, ...]:
+    """Return all that is not met, path by path, best path first."""
+    common = tuple(_common(situation))
+    return tuple(
+        Unmet(path, precondition, remedy, blocking)
+        for path, (needs, wants) in PATHS.items()
+        for found, blocking in (((*common, *needs(situation)), True), (tuple(wants(situation)), False))
+        for precondition, remedy in found
+    )
+
+
+def _common(situation: Situation) -> Found:
+    """What no path goes without: a card, and a driver that drives these GPUs."""
+    if situation.cards is Cards.NONE:
+        yield "an InfiniBand or RoCE card", "Without one jobs run over TCP."
+    if situation.cards is Cards.SOFT:
+        yield "an InfiniBand or RoCE card; Soft-RoCE copies through the host", "Without one there is nothing to do."
+    if not situation.driver:
+        if "nvidia" in situation.evidence.refused:
+            yield "a signature on the module nvidia, which Secure Boot asks for", _SIGN
+        yield "an NVIDIA driver that serves the GPUs", "Install the NVIDIA driver, or read dmesg for why it failed."
+        return
+    if situation.flavor is Flavor.OPEN and not at_least(situation.driver, versions.OPEN_MODULES_DRIVER):
+        yield (
+            f"driver {versions.OPEN_MODULES_DRIVER} or newer, the first with open modules (this is {situation.driver})",
+            "Install a newer driver, or the proprietary modules.",
+        )
+    if not situation.evidence.serves:
+        for name in situation.gpus:
+            yield from _driven(situation, versions.ARCHITECTURES[name])
+
+
+def _driven(situation: Situation, gpu: versions.Architecture) -> Found:
+    driver = situation.driver
+    if not at_least(driver, gpu.oldest_driver):
+        yield (
+            f"driver {gpu.oldest_driver} or newer: driver {driver} cannot drive {gpu.title} GPUs",
+            f"Install driver {gpu.oldest_driver} or newer.",
+        )
+    if gpu.newest_branch and numbers(driver)[:1] > numbers(gpu.newest_branch):
+        yield (
+            f"driver branch {gpu.newest_branch} or older: driver {driver} cannot drive {gpu.title} GPUs",
+            f"Install a driver of branch {gpu.newest_branch}, the last one for {gpu.title}.",
+        )
+    if situation.flavor is Flavor.OPEN and not gpu.open_modules:
+        yield (
+            f"proprietary kernel modules: the open ones cannot drive {gpu.title} GPUs",
+            f"Install the proprietary modules of driver {driver}.",
+        )
+    if situation.flavor is Flavor.PROPRIETARY and not gpu.proprietary_modules:
+        yield (
+            f"open kernel modules: the proprietary ones cannot drive {gpu.title} GPUs",
+            f"Install the open modules of driver {driver}.",
+        )
+
+
+def _dma_buf(situation: Situation) -> Found:
+    """Needs no module: the open driver exports GPU memory, and the RDMA stack registers it."""
+    yield from _exports(situation)
+    yield from _registers(situation)
+    if situation.nccl and not at_least(situation.nccl, versions.DMA_BUF_NCCL):
+        yield (
+            f"NCCL {versions.DMA_BUF_NCCL} or newer (this is {situation.nccl})",
+            f"Use an image with NCCL {versions.DMA_BUF_NCCL} or newer.",
+        )
+
+
+def _exports(situation: Situation) -> Found:
+    old = [gpu.title for name in situation.gpus if not (gpu := versions.ARCHITECTURES[name]).open_modules]
+    if old:
+        yield f"Turing GPUs or newer (these are {', '.join(old)})", NO_REMEDY
+    elif situation.flavor is not Flavor.OPEN:
+        newer = "" if at_least(situation.driver or "0", versions.OPEN_MODULES_DRIVER) else (
+            f" of driver {versions.OPEN_MODULES_DRIVER} or newer"
+        )  # fmt: skip
+        yield (
+            f"open kernel modules{newer} (these are {situation.flavor or 'not known'})",
+            f"Install the driver's open kernel modules{newer}.",
+        )
+    if situation.evidence.geforce:
+        yield "a data centre or professional GPU: GeForce exports no DMA-BUF", NO_REMEDY
+
+
+def _registers(situation: Situation) -> Found:
+    evidence, kernel = situation.evidence, situation.kernel
+    if situation.stack is Stack.OFED_LEGACY:
+        yield f"an RDMA stack newer than OFED {versions.LEGACY_OFED}", "Install DOCA-OFED, or use the kernel's own."
+    elif evidence.dma_buf_kernel is False:
+        yield (
+            f"an RDMA stack that registers a DMA-BUF; that of kernel {kernel} has no ib_umem_dmabuf_get",
+            f"Boot kernel {versions.DMA_BUF_KERNEL} or newer, or install a current DOCA-OFED.",
+        )
+    elif evidence.dma_buf_kernel is None and not at_least(kernel, versions.DMA_BUF_KERNEL):
+        yield f"kernel {versions.DMA_BUF_KERNEL} or newer (this is {kernel})", "Boot a newer kernel."
+    if evidence.missing_options:
+        yield f"a kernel with {' and '.join(evidence.missing_options)}", "Boot a kernel that was built with it."
+    if evidence.dma_buf_library is False:
+        yield (
+            f"rdma-core {versions.DMA_BUF_RDMA_CORE} or newer: libibverbs has no ibv_reg_dmabuf_mr",
+            f"Install rdma-core {versions.DMA_BUF_RDMA_CORE} or newer, on the node and in the image.",
+        )
+
+
+def _nvidia_peermem(situation: Situation) -> Found:
+    """The driver's own module, which hooks into the RDMA stack by an interface that not every stack has."""
+    evidence = situation.evidence
+    if situation.driver and not at_least(situation.driver, versions.PEERMEM_DRIVER):
+        yield f"driver {versions.PEERMEM_DRIVER} or newer (this is {situation.driver})", "Install a newer driver."
+        return
+    yield from _peer_api(situation)
+    if evidence.peermem_file is False:
+        yield f"the module nvidia-peermem for kernel {situation.kernel}", _REBUILD
+    elif evidence.peermem_stub and "nvidia_peermem" not in evidence.bound:
+        yield (
+            "an nvidia-peermem that was built with the RDMA stack there; this one is a stub that does nothing",
+            _REBUILD,
+        )
+    yield from _signed(situation, "nvidia_peermem")
+    yield from _visible(situation, GdrPath.NVIDIA_PEERMEM)
+
+
+def _peer_api(situation: Situation) -> Found:
+    if situation.evidence.peer_api is None:
+        if situation.stack is Stack.INBOX:
+            yield "an RDMA stack with ib_register_peer_memory_client; the kernel's own has none", _OFED
+    elif not situation.evidence.peer_api:
+        if situation.stack is Stack.INBOX:
+            yield "an RDMA stack with ib_register_peer_memory_client; this kernel has none", _OFED
+        else:
+            stack = situation.evidence.stack_title or "an OFED"
+            yield f"ib_register_peer_memory_client: {stack} is installed, but another ib_core is loaded", _RESTART
+
+
+def _signed(situation: Situation, module: str) -> Found:
+    if module in situation.evidence.refused and module not in situation.evidence.bound:
+        yield f"a signature on the module {module}, which Secure Boot asks for", _SIGN
+
+
+def _visible(situation: Situation, path: GdrPath) -> Found:
+    if seen_by_nccl(situation, path) is not False:
+        return
+    newer = f"NCCL {versions.PEERMEM_ITSELF_SEEN_NCCL} or newer"
+    if path is GdrPath.NVIDIA_PEERMEM and not at_least(situation.nccl, versions.PEERMEM_ITSELF_SEEN_NCCL):
+        where = f"/sys/kernel/mm/memory_peers, where kernel {situation.kernel} does not show it"
+        yield f"{newer}: NCCL {situation.nccl} looks for the module only under {where}", f"Use an image with {newer}."
+    else:
+        yield (
+            f"a place where NCCL finds the module: kernel {situation.kernel} does not show it where NCCL looks",
+            f"Boot a kernel older than {versions.NO_PEERS_FOLDER_KERNEL}, or take nvidia-peermem with {newer}.",
+        )
+
+
+def seen_by_nccl(situation: Situation, path: GdrPath) -> bool | None:
+    """Return whether NCCL finds the module of `path`; None when its version is not known and would matter."""
+    evidence = situation.evidence
+    folder = situation.stack is not Stack.INBOX and not at_least(situation.kernel, versions.NO_PEERS_FOLDER_KERNEL)
+    bound = path.value in evidence.bound and evidence.clients is not None
+    if not situation.nccl:
+        return True if folder and not bound else None
+    if bound:
+        files = next((files for first, files in versions.NCCL_LOOKS_FOR if at_least(situation.nccl, first)), ())
+        return bool(evidence.clients and evidence.clients.intersection(files))
+    itself = path is GdrPath.NVIDIA_PEERMEM and at_least(situation.nccl, versions.PEERMEM_ITSELF_SEEN_NCCL)
+    return folder or itself
+
+
+def _nv_peer_mem(situation: Situation) -> Found:
+    """The module from before the driver had one of its own."""
+    evidence = situation.evidence
+    if at_least(situation.driver or "0", versions.PEERMEM_DRIVER) and "nv_peer_mem" not in evidence.bound:
+        older = f"a driver older than {versions.PEERMEM_DRIVER} (this is {situation.driver})"
+        yield f"{older}; newer ones have nvidia-peermem", "Nothing to do: nvidia-peermem takes its place."
+        return
+    if situation.stack is Stack.INBOX and not evidence.peer_api:
+        yield "an RDMA stack with ib_register_peer_memory_client; the kernel's own has none", "Install MLNX_OFED."
+    else:
+        yield from _peer_api(situation)
+    if at_least(situation.kernel, versions.NV_PEER_MEM_NO_KERNEL):
+        yield (
+            f"a kernel older than {versions.NV_PEER_MEM_NO_KERNEL} (this is {situation.kernel})",
+            f"Install driver {versions.PEERMEM_DRIVER} or newer, which has nvidia-peermem.",
+        )
+    if evidence.headers is False and "nv_peer_mem" not in evidence.bound:
+        yield f"headers of kernel {situation.kernel}, to build the module", "Install the headers of that very kernel."
+    yield from _signed(situation, "nv_peer_mem")
+    yield from _visible(situation, GdrPath.NV_PEER_MEM)
+
+
+def nv_peer_mem_version(situation: Situation) -> str:
+    """Return which nv_peer_mem fits the RDMA stack: its headers decide, and its version where nobody looked."""
+    extended = situation.evidence.extended
+    if extended is None:
+        extended = situation.stack is Stack.OFED
+    return versions.NV_PEER_MEM_EXTENDED if extended else versions.NV_PEER_MEM_LEGACY
+
+
+def _dma_buf_wants(situation: Situation) -> Found:
+    yield from pcie(situation)
+
+
+def _peermem_wants(situation: Situation) -> Found:
+    evidence = situation.evidence
+    if evidence.loaded is not None and "nv_peer_mem" in evidence.loaded:
+        yield (
+            "nv_peer_mem unloaded: of the two modules only one can be there",
+            "Stop and disable it: /etc/init.d/nv_peer_mem stop; rmmod nv_peer_mem; remove its package.",
+        )
+    if situation.stack is Stack.OFED_LEGACY and evidence.peerdirect is False:
+        yield (
+            f"peerdirect_support=1, which OFED {versions.LEGACY_OFED} needs",
+            "Write 'options nvidia-peermem peerdirect_support=1' to /etc/modprobe.d/nvidia-peermem.conf and reload it.",
+        )
+    if evidence.loaded is not None and "nvidia_peermem" not in evidence.loaded:
+        yield "nvidia_peermem loaded", "Load it, now and at every boot: modprobe nvidia_peermem"
+    yield from pcie(situation)
+
+
+def _nv_peer_mem_wants(situation: Situation) -> Found:
+    evidence = situation.evidence
+    if evidence.loaded is not None and "nv_peer_mem" not in evidence.loaded:
+        yield (
+            "nv_peer_mem built and loaded",
+            f"Build nv_peer_mem {nv_peer_mem_version(situation)} with DKMS, and load it now and at every boot.",
+        )
+        if evidence.zstd:
+            yield "driver modules that its build can read: it knows xz, not zstd", "Unpack nvidia.ko.zst for the build."
+    if evidence.loaded is not None and "nvidia_peermem" in evidence.loaded:
+        yield "nvidia_peermem unloaded: of the two modules only one can be there", "rmmod nvidia_peermem"
+    yield from pcie(situation)
+
+
+def pcie(situation: Situation) -> Found:
+    """Yield what lets transfers hang or crawl although every side can do them."""
+    evidence = situation.evidence
+    if evidence.redirecting:
+        shown = ", ".join(evidence.redirecting[:3]) + (" ..." if len(evidence.redirecting) > 3 else "")  # noqa: PLR2004
+        yield (
+            f"no PCIe bridge that redirects traffic between devices (ACS is on at {shown})",
+            "Switch ACS off in the BIOS, or at each boot: setpci -s BRIDGE ECAP_ACS+0x6.w=0000",
+        )
+    if evidence.translated:
+        yield (
+            f"an IOMMU that is off or passes through (it translates for {', '.join(evidence.translated[:3])})",
+            "Add iommu=pt to the kernel's command line, and reboot.",
+        )
+    if evidence.nearest and evidence.nearest not in versions.NEAR and "grace-hopper" not in situation.gpus:
+        near = versions.NEAR[-1]
+        yield (
+            f"a card within {near} of a GPU: the nearest is {evidence.nearest}, and NCCL goes through the host",
+            "Put card and GPU under one PCIe switch; or set NCCL_NET_GDR_LEVEL=SYS, and keep it if it measures faster.",
+        )
+
+
+PATHS: dict[GdrPath, tuple[Callable[[Situation], Found], Callable[[Situation], Found]]] = {
+    GdrPath.DMA_BUF: (_dma_buf, _dma_buf_wants),
+    GdrPath.NVIDIA_PEERMEM: (_nvidia_peermem, _peermem_wants),
+    GdrPath.NV_PEER_MEM: (_nv_peer_mem, _nv_peer_mem_wants),
+}
+"""Path -> what it cannot do without, and what is still to be done; the best path first."""

@@ -1,0 +1,178 @@
+"""A node's situation, from its facts."""
+
+from __future__ import annotations
+
+import re
+
+from provision.facts import NodeFacts, Unknown
+from provision.facts.gpu import Gpu
+from provision.facts.peer_modules import InstalledKernel
+from provision.facts.rdma import RdmaStack
+from provision.facts.system import NodeKind
+from provision.gdr import versions
+from provision.gdr.base import Cards, Evidence, Flavor, GdrPath, GdrVerdict, Situation, Stack
+from provision.gdr.compare import numbers
+from provision.gdr.verdict import verdict
+
+__all__ = ["architecture", "has_gpus", "running_kernel", "situation", "untold", "verdict_of"]
+
+
+def verdict_of(facts: NodeFacts) -> GdrVerdict:
+    """Return the verdict on a node; ``none`` where there is no GPU, or no way to tell."""
+    if not has_gpus(facts):
+        return GdrVerdict(GdrPath.NONE, ("the node has no GPU",))
+    reason = untold(facts)
+    return GdrVerdict(GdrPath.NONE, (reason,)) if reason else verdict(situation(facts))
+
+
+def untold(facts: NodeFacts) -> str:
+    """Return why no verdict can be had, because a fact that it stands on could not be; empty when it can."""
+    needed = (facts.gpus, facts.rdma, facts.system, facts.nvidia_modules, facts.peer_memory)
+    return next((value.reason for value in needed if isinstance(value, Unknown)), "")
+
+
+def has_gpus(facts: NodeFacts) -> bool:
+    """Return whether there are GPUs; those whose nvidia-smi hangs are GPUs too."""
+    on_bus = not isinstance(facts.gpu_pci, Unknown) and bool(facts.gpu_pci)
+    return isinstance(facts.gpus, Unknown) or bool(facts.gpus) or on_bus
+
+
+def running_kernel(facts: NodeFacts) -> InstalledKernel | None:
+    """Return the kernel that runs, when its modules could be read."""
+    if isinstance(facts.kernels, Unknown):
+        return None
+    return next((kernel for kernel in facts.kernels if kernel.running), None)
+
+
+def situation(facts: NodeFacts) -> Situation:
+    """Return what the verdict needs; a fact that is Unknown leaves its part to the versions."""
+    gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
+    modules = facts.nvidia_modules
+    flavor = "" if isinstance(modules, Unknown) else modules.flavor
+    return Situation(
+        driver=gpus[0].driver if gpus else "",
+        kernel="" if isinstance(facts.system, Unknown) else facts.system.kernel,
+        stack=_stack(facts),
+        flavor=Flavor(flavor) if flavor else None,
+        gpus=tuple(dict.fromkeys(name for gpu in gpus if (name := architecture(gpu)))),
+        nccl=_nccl(facts),
+        cards=_cards(facts),
+        evidence=_evidence(facts, gpus),
+    )
+
+
+def architecture(gpu: Gpu) -> str:
+    """Return the name of a GPU's architecture, empty when neither capability nor product name tells it."""
+    words = re.split(r"[ -]", gpu.name)
+    by_name = next(
+        (
+            name
+            for name, known in versions.ARCHITECTURES.items()
+            if any(part in words or (" " in part and part in gpu.name) for part in known.products)
+        ),
+        "",
+    )
+    if by_name and not versions.ARCHITECTURES[by_name].capabilities:
+        return by_name  # one of several architectures of the same capability
+    by_capability = (
+        name
+        for name, known in versions.ARCHITECTURES.items()
+        if gpu.compute_capability.startswith(known.capabilities) and known.capabilities and gpu.compute_capability
+    )
+    return next(by_capability, by_name)
+
+
+def _stack(facts: NodeFacts) -> Stack:
+    text = "" if isinstance(facts.rdma, Unknown) else facts.rdma.ofed
+    if not text:
+        return Stack.INBOX
+    found = re.search(r"\d+\.\d+", text)  # MLNX_OFED_LINUX-4.9-..., OFED-internal-24.10-... (DOCA)
+    legacy = found is not None and numbers(found[0]) <= numbers(versions.LEGACY_OFED)
+    return Stack.OFED_LEGACY if legacy else Stack.OFED
+
+
+def _cards(facts: NodeFacts) -> Cards:
+    if isinstance(facts.rdma, Unknown):
+        return Cards.HARD
+    if facts.rdma.pci_cards or any(not device.soft for device in facts.rdma.devices):
+        return Cards.HARD
+    return Cards.SOFT if facts.rdma.devices else Cards.NONE
+
+
+def _nccl(facts: NodeFacts) -> str:
+    """Return the oldest NCCL of the training container, where it runs; else that of the node."""
+    if isinstance(facts.nccl, Unknown):
+        return ""
+    found = facts.nccl.node if facts.nccl.container is None else facts.nccl.container
+    return min(found, key=numbers, default="")
+
+
+def _evidence(facts: NodeFacts, gpus: tuple[Gpu, ...]) -> Evidence:
+    kernel = running_kernel(facts)
+    peers = None if isinstance(facts.peer_memory, Unknown) else facts.peer_memory
+    dma_buf = None if isinstance(facts.dma_buf, Unknown) else facts.dma_buf
+    stack = None if isinstance(facts.rdma, Unknown) else facts.rdma
+    metal = not isinstance(facts.kind, Unknown) and facts.kind.kind is NodeKind.METAL
+    pcie = facts.pci_routing if metal and not isinstance(facts.pci_routing, Unknown) else None
+    return Evidence(
+        serves=bool(gpus),
+        geforce=any("GeForce" in gpu.name for gpu in gpus),
+        stack_title=stack.ofed if stack else "",
+        peer_api=_peer_api(facts),
+        extended=peers.extended if peers and stack and stack.ofed else None,
+        clients=peers.clients if peers else None,
+        dma_buf_kernel=dma_buf.kernel if dma_buf else None,
+        dma_buf_library=dma_buf.library if dma_buf else None,
+        missing_options=dma_buf.missing_options if dma_buf else (),
+        peermem_file="nvidia_peermem" in kernel.modules if kernel else None,
+        peermem_stub=_stub(facts, kernel),
+        loaded=frozenset(peers.loaded) if peers else None,
+        bound=peers.bound if peers else frozenset(),
+        peerdirect=peers.peerdirect if peers else None,
+        headers=kernel.headers if kernel else None,
+        zstd=kernel is not None and "nvidia" in kernel.modules and kernel.modules["nvidia"].path.endswith(".zst"),
+        refused=_refused(facts),
+        redirecting=(pcie.redirecting or ()) if pcie else (),
+        translated=tuple(card for card, kind in pcie.iommu.items() if kind.startswith("DMA")) if pcie else (),
+        nearest=_nearest(facts),
+        gid_index=_gid_index(stack) if stack else None,
+    )
+
+
+def _peer_api(facts: NodeFacts) -> bool | None:
+    """The kernel that runs decides; before ib_core is loaded, the files that modules are built against."""
+    peers = facts.peer_memory
+    if isinstance(peers, Unknown):
+        return None
+    if peers.provider or peers.bound:
+        return True
+    loaded = not isinstance(facts.modules, Unknown) and "ib_core" in facts.modules
+    return False if loaded else bool(peers.symvers)
+
+
+def _stub(facts: NodeFacts, kernel: InstalledKernel | None) -> bool | None:
+    """A module that is loaded without using the RDMA stack is a stub, whatever its file says."""
+    peers = facts.peer_memory
+    if not isinstance(peers, Unknown) and "nvidia_peermem" in peers.loaded:
+        return "nvidia_peermem" not in peers.bound
+    return kernel.stub if kernel else None
+
+
+def _refused(facts: NodeFacts) -> frozenset[str]:
+    if isinstance(facts.signing, Unknown) or isinstance(facts.nvidia_modules, Unknown) or not facts.signing.required:
+        return frozenset()
+    return frozenset(module for module, signer in facts.nvidia_modules.signers.items() if not signer)
+
+
+def _nearest(facts: NodeFacts) -> str:
+    if isinstance(facts.gpu_nics, Unknown):
+        return ""
+    found = {kind for cards in facts.gpu_nics.values() for kind in cards.values()}
+    return next((kind for kind in ("PIX", "PXB", "PHB", "NODE", "SYS") if kind in found), "")
+
+
+def _gid_index(stack: RdmaStack) -> int | None:
+    """None also when ports differ: no single value would be right."""
+    ports = [port for device in stack.devices for port in device.ports if port.active and port.link_layer == "Ethernet"]
+    first = {next((gid.index for gid in port.gids if gid.routable_ipv4), None) for port in ports}
+    return first.pop() if len(first) == 1 else None

@@ -1,0 +1,114 @@
+"""Every version that the verdict hangs on. A new driver, GPU or NCCL is a line here and no line of code.
+
+Sources: README of nvidia-peermem in the driver; NVIDIA's GPU operator documentation on GPUDirect RDMA (DMA-BUF);
+NCCL's release tags (which files each looks for); dkms.conf and history of Mellanox/nv_peer_memory; driver release notes
+for the first and last branch of each GPU architecture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ARCHITECTURES",
+    "DMA_BUF_KERNEL",
+    "DMA_BUF_NCCL",
+    "DMA_BUF_RDMA_CORE",
+    "GID_INDEX_BY_ITSELF_NCCL",
+    "LEGACY_OFED",
+    "NCCL_LOOKS_FOR",
+    "NEAR",
+    "NO_PEERS_FOLDER_KERNEL",
+    "NV_PEER_MEM_EXTENDED",
+    "NV_PEER_MEM_LEGACY",
+    "NV_PEER_MEM_NO_KERNEL",
+    "OPEN_MODULES_DRIVER",
+    "OPEN_MODULES_USUAL_DRIVER",
+    "PEERMEM_DRIVER",
+    "PEERMEM_ITSELF_SEEN_NCCL",
+    "Architecture",
+]
+
+PEERMEM_DRIVER = "470"
+"""The first driver that brings nvidia-peermem; nv_peer_mem is for older ones."""
+OPEN_MODULES_DRIVER = "515"
+"""The first driver with open kernel modules; they alone export GPU memory as DMA-BUF."""
+OPEN_MODULES_USUAL_DRIVER = "560"
+"""From here on the driver's installer takes the open modules unless told otherwise."""
+
+DMA_BUF_KERNEL = "5.12"
+"""The first kernel whose RDMA stack registers a DMA-BUF."""
+DMA_BUF_RDMA_CORE = "34"
+DMA_BUF_NCCL = "2.13"
+
+NO_PEERS_FOLDER_KERNEL = "6.4"
+"""From here on there is no /sys/kernel/mm/memory_peers, and an NCCL that looks only there finds no module."""
+PEERMEM_ITSELF_SEEN_NCCL = "2.23"
+"""The first NCCL that looks for nvidia_peermem itself, under /sys/module; 2.22.3 and older do not."""
+GID_INDEX_BY_ITSELF_NCCL = "2.21"
+"""The first NCCL that chooses a RoCE GID by itself; older ones take index 0."""
+
+LEGACY_OFED = "4.9"
+"""Up to this MLNX_OFED the peer-memory interface is the old one: ``peerdirect_support=1``, nv_peer_mem 1.1."""
+NV_PEER_MEM_LEGACY = "1.1"
+NV_PEER_MEM_EXTENDED = "1.3"
+"""Needs struct peer_memory_client_ex in the RDMA stack's headers."""
+NV_PEER_MEM_NO_KERNEL = "6.0"
+"""Drivers that need nv_peer_mem do not build on kernels from here on."""
+
+NEAR = ("PIX", "PXB")
+"""Between these NCCL uses GPUDirect RDMA unless told otherwise; Grace Hopper has ways of its own."""
+
+_PEERS = "/sys/kernel/mm/memory_peers"
+NCCL_LOOKS_FOR: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("2.23", (f"{_PEERS}/nv_mem/version", f"{_PEERS}/nv_mem_nc/version", "/sys/module/nvidia_peermem/version")),
+    ("2.22", (f"{_PEERS}/nv_mem/version", f"{_PEERS}/nv_mem_nc/version")),
+    ("2.9.8", (f"{_PEERS}/nv_mem/version", f"{_PEERS}/nvidia-peermem/version")),
+    ("2.0", (f"{_PEERS}/nv_mem/version",)),
+)
+"""First NCCL -> the files of which one must exist for NCCL to use a peer-memory module; newest first."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What drives the GPUs of one architecture."""
+
+    title: str
+    oldest_driver: str
+    newest_branch: str = ""
+    """The last driver branch for it; empty while new ones support it."""
+    open_modules: bool = True
+    proprietary_modules: bool = True
+    capabilities: tuple[str, ...] = ()
+    """Compute capabilities, by their beginning."""
+    products: tuple[str, ...] = ()
+    """Parts of product names, for drivers that do not tell the compute capability."""
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "maxwell": Architecture("Maxwell", "340", "580", open_modules=False, capabilities=("5.",), products=("M40", "M60")),
+    "pascal": Architecture(
+        "Pascal", "367", "580", open_modules=False, capabilities=("6.",), products=("P100", "P40", "P4", "GTX 10")
+    ),
+    "volta": Architecture(
+        "Volta", "384", "580", open_modules=False, capabilities=("7.0", "7.2"), products=("V100", "GV100", "TITAN V")
+    ),
+    "turing": Architecture("Turing", "410", capabilities=("7.5",), products=("T4", "RTX 20", "RTX 6000", "RTX 8000")),
+    "ampere": Architecture(
+        "Ampere",
+        "450",
+        capabilities=("8.0", "8.6", "8.7"),
+        products=("A100", "A800", "A30", "A40", "A10", "A10G", "A16", "A2", "A6000", "RTX 30"),
+    ),
+    "ada": Architecture("Ada", "520", capabilities=("8.9",), products=("L4", "L20", "L40", "L40S", "RTX 40")),
+    "grace-hopper": Architecture("Grace Hopper", "520", proprietary_modules=False, products=("GH200",)),
+    "hopper": Architecture("Hopper", "520", capabilities=("9.",), products=("H100", "H200", "H800", "H20")),
+    "blackwell": Architecture(
+        "Blackwell",
+        "570.133.20",
+        proprietary_modules=False,
+        capabilities=("10.", "11.", "12."),
+        products=("B100", "B200", "B300", "GB200", "GB300", "RTX 50"),
+    ),
+}
+"""Name, as in ``--assume gpu=NAME`` -> what is known of it, oldest first."""

@@ -1,0 +1,114 @@
+"""Verdicts on GPUDirect RDMA as JSON and as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from provision.gdr import GdrPath, GdrVerdict, NodeGdr, Unmet
+
+__all__ = ["as_document", "as_text", "nodes_document", "nodes_text"]
+
+_WIDTH = 80
+_PATH = max(len(path) for path in GdrPath)
+_LONGEST_NAME = 24
+
+
+def as_document(verdict: GdrVerdict) -> dict[str, Any]:
+    """Return what ``gdr --assume --json`` prints; keys are an interface and only ever added."""
+    return {
+        "path": verdict.path.value,
+        "reasons": list(verdict.reasons),
+        "unmet": [
+            {"path": item.path.value, "precondition": item.precondition, "remedy": item.remedy}
+            for item in verdict.unmet
+        ],
+        "environment": dict(verdict.environment),
+    }
+
+
+def nodes_document(nodes: Sequence[NodeGdr]) -> dict[str, Any]:
+    """Return what ``gdr --json`` prints for the nodes of an inventory."""
+    return {
+        "nodes": [
+            {
+                "name": node.name,
+                **as_document(node.verdict),
+                "simulated": node.simulated,
+                "error": None if node.error is None else {"message": node.error, "remedy": node.remedy},
+            }
+            for node in nodes
+        ]
+    }
+
+
+def as_text(verdict: GdrVerdict) -> str:
+    """Return one verdict for a person, at most 80 columns wide."""
+    lines = [f"path: {verdict.path.value}"]
+    for reason in verdict.reasons:
+        lines += _wrap(f"  {reason}", "    ")
+    return "\n".join([*lines, *_details([("", verdict)])])
+
+
+def nodes_text(nodes: Sequence[NodeGdr]) -> str:
+    """Return a table of all nodes with the main reason, then each open precondition with the nodes it is open on."""
+    width = min(max([len(node.name) for node in nodes] + [4]), _LONGEST_NAME)
+    lines = _row("node", "path", "why", width)
+    for node in nodes:
+        why = node.error if node.error is not None else node.verdict.reasons[0]
+        path = "?" if node.error is not None else node.verdict.path.value
+        lines += _row(node.name, path, f"SIMULATED: {why}" if node.simulated else why, width)
+    for node in nodes:
+        if node.error is not None and node.remedy:
+            lines += ["", *_wrap(f"ERROR    {node.name}: {node.remedy}", "         ")]
+    lines += _details([(node.name, node.verdict) for node in nodes if node.error is None])
+    if any(node.simulated for node in nodes):
+        names = ", ".join(node.name for node in nodes if node.simulated)
+        lines += ["", *_wrap(f"SIMULATED on {names}: stand-ins of the lab, no proof of real hardware.", "  ")]
+    return "\n".join(lines)
+
+
+def _row(name: str, path: str, why: str, width: int) -> list[str]:
+    shown = name if len(name) <= width else name[: width - 3] + "..."
+    first = f"{shown:<{width}}  {path:<{_PATH}}  "
+    return textwrap.wrap(
+        why, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+    ) or [first.rstrip()]
+
+
+def _details(verdicts: Sequence[tuple[str, GdrVerdict]]) -> list[str]:
+    """What the chosen path still wants comes first, then why the others are closed, then NCCL's variables."""
+    todo: dict[Unmet, list[str]] = {}
+    closed: dict[Unmet, list[str]] = {}
+    variables: dict[str, list[str]] = {}
+    for name, verdict in verdicts:
+        for item in verdict.unmet:
+            (todo if item in verdict.to_do else closed).setdefault(item, []).append(name)
+        text = " ".join(f"{key}={value}" for key, value in verdict.environment.items())
+        if text:
+            variables.setdefault(text, []).append(name)
+    lines = [*_items("TO DO", todo), *_items("CLOSED", closed)]
+    for text, names in variables.items():
+        lines += ["", *_wrap(f"for NCCL{_on(names)}: {text}", "  ")]
+    return lines
+
+
+def _items(word: str, items: dict[Unmet, list[str]]) -> list[str]:
+    lines: list[str] = []
+    for item, names in items.items():
+        lines += ["", *_wrap(f"{word:<7}  {item.path.value}{_on(names)}", "         ")]
+        lines += _wrap(f"         needs {item.precondition}", "         ")
+        lines += _wrap(f"         remedy: {item.remedy}", "           ")
+    return lines
+
+
+def _on(names: Iterable[str]) -> str:
+    shown = [name for name in names if name]
+    few = 6
+    more = f" and {len(shown) - few} more" if len(shown) > few else ""
+    return f" on {', '.join(shown[:few])}{more}" if shown else ""
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]

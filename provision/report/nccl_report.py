@@ -1,0 +1,57 @@
+"""The verdict on a log of NCCL as JSON and as text."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from provision.checks.nccl_log import NcclVerdict
+
+__all__ = ["as_document", "as_text"]
+
+_WIDTH = 80
+_LABEL = 11
+_TCP = {"Socket", "FastSocket"}
+_IN_USE = {True: "in use", False: "NOT in use", None: "unknown"}
+
+
+def as_document(verdict: NcclVerdict) -> dict[str, Any]:
+    """Return the document that ``nccl-log --json`` prints; keys are an interface and only ever added."""
+    return {
+        "version": verdict.version,
+        "cuda": verdict.cuda,
+        "transport": verdict.transport,
+        "gdr": verdict.gdr,
+        "hcas": list(verdict.hcas),
+        "hcas_used": verdict.hcas_used,
+        "reason": verdict.reason,
+        "remedy": verdict.remedy,
+    }
+
+
+def as_text(verdict: NcclVerdict) -> str:
+    """Return the verdict for a person, at most 80 columns wide."""
+    version = verdict.version or "unknown version"
+    built = f" (built for CUDA {verdict.cuda})" if verdict.cuda else ""
+    rows = [
+        ("NCCL", f"{version}{built}"),
+        ("transport", verdict.transport or "unknown"),
+        ("GPUDirect", _IN_USE[verdict.gdr]),
+        ("cards", _cards(verdict)),
+        ("reason", verdict.reason),
+        ("to do", verdict.remedy or "nothing"),
+    ]
+    return "\n".join(line for label, text in rows for line in _row(label, text))
+
+
+def _cards(verdict: NcclVerdict) -> str:
+    if not verdict.hcas:
+        return "none" if verdict.hcas_used or verdict.transport in _TCP else "not named in the log"
+    note = "" if verdict.hcas_used else " (listed; the log does not show which were used)"
+    return f"{', '.join(verdict.hcas)}{note}"
+
+
+def _row(label: str, text: str) -> list[str]:
+    """Wrap at blanks; a word longer than a line is cut, and control characters are not let through."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return textwrap.wrap(f"{label:<{_LABEL}}{shown}", _WIDTH, subsequent_indent=" " * _LABEL, break_on_hyphens=False)

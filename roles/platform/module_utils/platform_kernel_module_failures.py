@@ -1,0 +1,1 @@
+../../../provision/facts/kernel_module_failures.py

@@ -1,0 +1,425 @@
+"""A log of NCCL gives the verdict that a person who reads it would give, and no better one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.checks.nccl_log import NcclVerdict, judge_nccl_log
+from provision.facts.nccl_log import read
+from provision.report.nccl_report import as_document, as_text
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "nccl"
+AT = "gpu1:4100:4177 [0] NCCL INFO "
+LISTED = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB ib0:10.0.0.1<0>"
+DIRECT = "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/1/GDRDMA"
+PLAIN = "Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/1"
+
+
+def verdict(*lines: str, prefix: str = AT) -> NcclVerdict:
+    return of("".join(f"{prefix}{line}\n" for line in lines))
+
+
+def of(text: str | bytes) -> NcclVerdict:
+    return judge_nccl_log(read([text if isinstance(text, bytes) else text.encode()]))
+
+
+# What the recorded logs say, read by eye: version, transport, GPUDirect, cards, and a part of the reason.
+RECORDED = {
+    "nccl-2.10.3_IB_opa_no_gdr_4nodes": ("2.10.3", "IB", False, ["hfi1_0", "hfi1_3"], "does not say why"),
+    "nccl-2.12.10_IBext_NO_gdr_2x4A100": ("2.12.10", "IB", False, ["mlx5_0", "mlx5_1"], "does not say why"),
+    "nccl-2.12.10_IBext_sharp_GDRDMA_ndv4": ("2.12.10", "IB", True, ["mlx5_ib0", "mlx5_ib1"], "carry /GDRDMA"),
+    "nccl-2.12_or_older_GDR_disabled_no_module": (None, "IB", False, ["mlx5_1"], "no module"),
+    "nccl-2.13_dmabuf_registration_failed": (None, None, False, [], "Operation not supported"),
+    "nccl-2.14.3_no_IB_device": ("2.14.3", None, False, [], "found no RDMA device on ubuntu1-NF5588M4S"),
+    "nccl-2.17.1_no_IB_device_Socket_lo_docker0": ("2.17.1", "Socket", False, [], "it would take lo, docker0"),
+    "nccl-2.18.3_IBext_v6_sharp_bootstrap_addr_garbage": ("2.18.3", "IB", None, ["mlx5_1", "mlx5_8"], "family 33621"),
+    "nccl-2.18.5_IBext_GDRDMA_PXN_2x4H100": ("2.18.5", "IB", True, ["mlx5_0", "mlx5_1"], "carry /GDRDMA"),
+    "nccl-2.22.3_plugin_present_no_IB_device_Socket": ("2.22.3", "Socket", False, [], "plugin IBext_v8 is there"),
+    "nccl-2.27.5_RoCE_8hca_GDRDMA_level_PIX": (
+        "2.27.5",
+        "RoCE",
+        True,
+        ["mlx5_0", "mlx5_2", "mlx5_5", "mlx5_7", "mlx5_11"],
+        "carry /GDRDMA",
+    ),
+    "nccl-2.27_RoCE_1hca_GDRDMA_PXN_two_nodes": (None, "IB", True, [], "carry /GDRDMA"),
+    "nccl-2.4.7_no_IB_device_Socket": ("2.4.7", "Socket", False, [], "found no RDMA device on ip-172-31-0-11"),
+    "nccl-2.7.8_IB_opa_no_gdr_16nodes": ("2.7.8", "IB", False, ["hfi1_1"], "does not say why"),
+    "nccl-2.7.8_single_node_P2P_IPC": ("2.7.8", "P2P", None, ["hfi1_2", "hfi1_0", "hfi1_3", "hfi1_1"], "inside a node"),
+    "nccl_AKS_GDRDMA_level_SYS": (None, "IB", True, [], "carry /GDRDMA"),
+    "nccl_IB_DISABLE_1_Socket_over_IPoIB": (None, "Socket", False, [], "NCCL_IB_DISABLE=1"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_real_log_gives_what_a_person_reads(name):
+    """Version, transport, GPUDirect, cards and reason of each recorded log."""
+    file = DATA / f"{name}.txt"
+    if not file.exists():
+        pytest.skip(f"the recorded log {file.name} is not on this machine")
+    version, transport, gdr, hcas, reason = RECORDED[name]
+
+    found = of(file.read_bytes())
+
+    assert (found.version, found.transport, found.gdr, list(found.hcas)) == (version, transport, gdr, hcas)
+    assert reason in found.reason
+    assert (found.remedy is None) is (gdr is True)
+
+
+def test_no_recorded_log_is_left_out():
+    """A log that is added to the recorded ones gets a verdict here."""
+    names = {file.stem for file in DATA.glob("*.txt") if not file.name.startswith("FRAGMENTS")}
+    if not names:
+        pytest.skip("the recorded logs are not on this machine")
+
+    assert names == set(RECORDED)
+
+
+@pytest.mark.parametrize(
+    ("part", "transport", "gdr", "hcas"),
+    [
+        ("NCCL RDMA Plugin v9/3/GDRDMA", "NCCL RDMA Plugin v9", True, ("mlx5_bond_0",)),
+        ("rocep1s0f0", "NCCL RDMA Plugin v10", False, ("rocep1s0f0",)),
+        ("IBext_v9/2/Shared", "IB", False, ()),
+        ("rxe0", "IB", False, ("rxe0",)),
+        ("NET/gIB", "gIB", True, ("mlx5_0",)),
+        ("eth0", "Socket", False, ()),
+        ("ibv_reg_mr_iova2", None, None, ()),
+        ("NIC/0-67000", None, None, ()),
+    ],
+)
+def test_fragments_of_real_logs_without_their_prefix(part, transport, gdr, hcas):
+    """Single lines of clouds and plugins, as people paste them, mean what they mean in a log."""
+    file = DATA / "FRAGMENTS_plugin_and_cloud_wordings.txt"
+    if not file.exists():
+        pytest.skip("the recorded fragments are not on this machine")
+    blocks = ["\n".join(block) for block in _blocks(file.read_text(encoding="utf-8").splitlines())]
+
+    found = of(next(block for block in blocks if part in block))
+
+    assert (found.transport, found.gdr, found.hcas) == (transport, gdr, hcas)
+
+
+def _blocks(lines: list[str]) -> list[list[str]]:
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        if line.startswith("#"):
+            blocks.append([])
+        else:
+            blocks[-1].append(line)
+    return blocks
+
+
+@pytest.mark.parametrize(
+    ("channel", "gdr"),
+    [
+        pytest.param("Channel 00 : 31[cb000] -> 0[7000] [receive] via NET/IB/1/GDRDMA", True, id="2.7"),
+        pytest.param("Channel 00 : 31[cb000] -> 0[7000] [receive] via NET/IB/1", False, id="2.7 without"),
+        pytest.param("Channel 00 : 7[cb000] -> 8[7000] [send] via NET/IB/1/GDRDMA/Shared", True, id="2.8"),
+        pytest.param("Channel 00 : 7[cb000] -> 8[7000] [send] via NET/IB/1/Shared", False, id="2.8 without"),
+        pytest.param("Channel 01/0 : 0[cb000] -> 5[7000] [send] via NET/IB/1(3)/GDRDMA", True, id="2.12 PXN"),
+        pytest.param("Channel 01/0 : 0[cb000] -> 5[7000] [send] via NET/IB/1(3)", False, id="2.12 PXN without"),
+        pytest.param("Channel 01/0 : 0[0] -> 5[1] [send] via NET/IB/1/GDRDMA/Shared", True, id="2.18.3"),
+        pytest.param("Channel 01/0 : 0[0] -> 5[1] [send] via NET/IB/1/GDRDMA(PCI)", True, id="2.26"),
+        pytest.param("Channel 01/0 : 0[0] -> 5[1] [send] via NET/IB/1(1)/GDRDMA(PCI)/Shared", True, id="2.26 all"),
+        pytest.param("Channel 03/0 : 11[3] -> 3[3] [send] via NET/NCCL RDMA Plugin v9/1/GDRDMA", True, id="blanks"),
+        pytest.param("Channel 03/0 : 11[3] -> 3[3] [send] via NET/IBext_v9/1/Shared", False, id="IBext_v9"),
+    ],
+)
+def test_every_wording_of_a_channel_is_understood(channel, gdr):
+    """The channel's line decides in all versions, and its number leads to the card's name."""
+    found = verdict(LISTED, channel)
+
+    assert (found.gdr, found.transport, found.hcas) == (gdr, "IB", ("mlx5_3",))
+
+
+@pytest.mark.parametrize(
+    ("plugin", "transport"),
+    [("gIB", "gIB"), ("Libfabric", "Libfabric"), ("OPA", "OPA"), ("IBext_v6", "IB"), ("Socket", "Socket")],
+)
+def test_a_plugin_whose_cards_are_not_listed_has_its_own_name(plugin, transport):
+    """Without a list of cards nothing is known of the link; NVIDIA's own plugin goes by the name of the network."""
+    assert verdict(f"Channel 00/0 : 0[0] -> 8[0] [send] via NET/{plugin}/0").transport == transport
+
+
+def test_one_channel_without_is_enough():
+    """A job is as fast as its slowest channel: it is not in use when any channel lacks it."""
+    found = verdict(LISTED, DIRECT, DIRECT, PLAIN)
+
+    assert found.gdr is False
+    assert "1 of 3 network channels" in found.reason
+
+
+def test_possible_is_not_used():
+    """NCCL's "enabled" for a card is no proof, in whatever wording."""
+    found = verdict(
+        LISTED,
+        "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
+        "GPU Direct RDMA Enabled for GPU 0 / HCA 0 (distance 4 <= 5), read 1 mode Default",
+        "NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 0 'mlx5_0",
+        "DMA-BUF is available on GPU device 0",
+        "Connected all rings, use ring PXN 0 GDR 1",
+    )
+
+    assert found.gdr is None
+    assert "possible for mlx5_0" in found.reason
+    assert verdict(LISTED, "NET/IB : GPU Direct RDMA Enabled for HCA 1 'mlx5_3'", PLAIN).gdr is False
+
+
+def test_the_ring_summary_does_not_outweigh_the_channels():
+    """Real logs say "GDR 0" in the summary while every channel goes direct."""
+    assert verdict(LISTED, DIRECT, "Connected all rings, use ring PXN 0 GDR 0").gdr is True
+
+
+def test_nccl_has_the_last_word_over_its_plugin():
+    """Where the plugin says enabled and NCCL disabled, it is disabled."""
+    found = verdict(
+        "NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 0 'rocep1s0f0'",
+        "NET/NCCL RDMA Plugin v10 : GPU Direct RDMA Disabled for HCA 0 'rocep1s0f0'",
+    )
+
+    assert (found.gdr, found.hcas) == (False, ("rocep1s0f0",))
+
+
+DISABLED = "NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_3'"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason", "remedy"),
+    [
+        pytest.param(
+            ["NCCL version 2.19.3+cuda12.3", DISABLED], "neither a peer-memory module", "memory_peers", id="2.19"
+        ),
+        pytest.param(["NCCL version 2.22.3+cuda12.5", DISABLED], "mlx5_3", "does not find nvidia-peermem", id="2.22"),
+        pytest.param(["NCCL version 2.23.4+cuda12.6", DISABLED], "mlx5_3", "modprobe nvidia-peermem", id="2.23"),
+        pytest.param([f"{DISABLED} (no module)"], "no module", "modprobe nvidia-peermem", id="2.5"),
+        pytest.param(
+            ["NET/IB : GPU Direct RDMA Disabled for GPU 0[7000] / HCA 0 'mlx5_0' (no module or not supported by GPU)"],
+            "no module or not supported by GPU",
+            "modprobe",
+            id="2.4",
+        ),
+        pytest.param(["NET/IB : GPU Direct RDMA Disabled for HCA 0 'rxe0'"], "made in software", "cards", id="rxe"),
+        pytest.param(
+            ["NCCL_NET_GDR_LEVEL set by environment to LOC"], "set to LOC", "Take NCCL_NET_GDR_LEVEL", id="LOC"
+        ),
+        pytest.param(["NCCL_NET_GDR_LEVEL set by environment to 0."], "set to 0", "Take NCCL_NET_GDR_LEVEL", id="0"),
+        pytest.param(
+            ["Call to ibv_reg_dmabuf_mr failed with error Operation not supported"],
+            "by DMA-BUF: Operation not supported",
+            "NCCL_DMABUF_ENABLE=0",
+            id="dmabuf",
+        ),
+    ],
+)
+def test_each_cause_has_its_remedy(lines, reason, remedy):
+    """Why GPUDirect is off stands in the log; what to do follows from it, with channels in the log or without."""
+    alone, with_channel = verdict(*lines), verdict(*lines, PLAIN)
+
+    for found in (alone, with_channel):
+        assert found.gdr is False
+        assert reason in found.reason
+        assert remedy in found.remedy
+    assert "lacks /GDRDMA" in with_channel.reason
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers", "words"),
+    [
+        ("2.7.8", "5 > 3", "SYS, where NCCL allows PXB"),
+        ("2.10.3", "5 > 4", "PHB, where NCCL allows PXB"),
+        ("2.18.5", "7 > 4", "SYS, where NCCL allows PXB"),
+        ("2.26.2", "7 > 5", "PHB, where NCCL allows PXB"),
+        ("2.27.3", "7 > 5", "P2C, where NCCL allows PXB"),
+        ("2.27.5", "7 > 5", "PXN, where NCCL allows PXB"),
+        ("2.28.3", "8 > 5", "PHB, where NCCL allows PXB"),
+    ],
+)
+def test_a_distance_is_named_by_the_version_that_wrote_it(version, numbers, words):
+    """The same number means other things in other versions; the user sets levels by name."""
+    found = verdict(
+        f"NCCL version {version}+cuda12.0",
+        f"GPU Direct RDMA Disabled for GPU 7000 / HCA 0 (distance {numbers}), read 0",
+        PLAIN,
+    )
+
+    assert words in found.reason
+    assert "NCCL_NET_GDR_LEVEL=PHB" in found.remedy
+
+
+def test_a_distance_without_a_version_stays_a_number():
+    """A class is not guessed."""
+    found = verdict("GPU Direct RDMA Disabled for GPU 7000 / HCA 0 (distance 5 > 4), read 0", PLAIN)
+
+    assert "distance 5, where NCCL allows distance 4" in found.reason
+
+
+def test_far_cards_beside_near_ones_prove_nothing():
+    """Every GPU has cards that are too far for it; as long as one is near, only the channels tell."""
+    found = verdict(
+        "GPU Direct RDMA Enabled for GPU 7000 / HCA 0 (distance 3 <= 4), read 0",
+        "GPU Direct RDMA Disabled for GPU 7000 / HCA 1 (distance 6 > 4), read 0",
+    )
+
+    assert found.gdr is None
+
+
+def test_locked_memory_is_named():
+    """A registration that fails for want of memory is the limit of locked memory."""
+    text = (
+        "gpu1:1:2 [0] misc/ibvwrap.cc:213 (wrap_ibv_reg_mr_iova2) NCCL WARN "
+        "Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n"
+    )
+    found = of(text)
+
+    assert found.gdr is None
+    assert "limit of locked memory" in found.reason
+    assert "memlock=-1" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/1/GPUDIRECT2", id="a new suffix"),
+        pytest.param("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/1/GDRDMA/Copied", id="a new word behind"),
+        pytest.param("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/one/GDRDMA", id="no number"),
+    ],
+)
+def test_an_unknown_form_is_unknown(text):
+    """What no version wrote so far is never called enabled, and the line is shown."""
+    found = verdict(LISTED, text)
+
+    assert found.gdr is None
+    assert text in found.reason
+    assert verdict(LISTED, DIRECT, text).gdr is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Training started\nepoch 1 via NET\n",
+        "this program needs NCCL version 2.10 or newer\n",
+        "# a comment: via NET/IB/0/GDRDMA, NET/IB : No device found.\n",
+        "\x00\xff\xfeNCCL\x00",
+    ],
+)
+def test_what_nccl_did_not_write_says_nothing(text):
+    """An empty file, a program's own words and a comment on NCCL give no version, network, card or verdict."""
+    found = of(text.encode("latin-1"))
+
+    assert (found.version, found.transport, found.gdr, found.hcas) == (None, None, None, ())
+    assert "NCCL_DEBUG=INFO" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "[1,0]<stdout>:",
+        "[1,0]<stdout>: ",
+        "[0] ",
+        "[rank0]: ",
+        "[default3]:",
+        "12: ",
+        "\x1b[36m(pid=7)\x1b[0m ",
+        "2026-11-21T10:00:00Z ",
+    ],
+)
+def test_tags_of_launchers_are_looked_through(tag):
+    """Whatever a launcher or a log collector puts in front of a line, its meaning stays."""
+    found = of("".join(f"{tag}{line}\n" for line in ("NCCL version 2.18.5+cuda12.2", AT + LISTED, AT + DIRECT)))
+
+    assert (found.version, found.transport, found.gdr, found.hcas) == ("2.18.5", "IB", True, ("mlx5_3",))
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r", "\x1b[0m\n", "  \n"])
+def test_ends_of_lines_are_looked_through(end):
+    """Windows' line ends, progress bars, colours and blanks do not hide the end of a channel's line."""
+    assert of(end.join([AT + LISTED, AT + PLAIN, ""])).gdr is False
+    assert of(end.join([AT + LISTED, AT + DIRECT, ""])).gdr is True
+
+
+def test_each_host_counts_its_own_cards():
+    """Number 0 is another card on another host."""
+    found = of(
+        "a:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE ; OOB eth0:10.0.0.1<0>\n"
+        "b:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_8:1/RoCE [1]mlx5_9:1/RoCE ; OOB eth0:10.0.0.2<0>\n"
+        "b:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [send] via NET/IB/0/GDRDMA\n"
+        "a:1:2 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/1/GDRDMA\n"
+    )
+
+    assert (found.transport, found.hcas) == ("RoCE", ("mlx5_8", "mlx5_1"))
+
+
+def test_several_communicators_are_judged_together():
+    """A second communicator that goes without GPUDirect is not hidden by the first."""
+    assert verdict(LISTED, DIRECT, "comm 0x1 rank 0 nranks 16 - Init COMPLETE", PLAIN).gdr is False
+
+
+def test_merged_cards_are_named_one_by_one():
+    """A device that NCCL made of two cards counts as both."""
+    found = verdict(
+        LISTED,
+        "NET/IB : Made virtual device [2] name=mlx5_0+mlx5_3 speed=400000 ndevs=2",
+        "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/2/GDRDMA",
+    )
+
+    assert (found.transport, found.hcas) == ("IB", ("mlx5_0", "mlx5_3"))
+
+
+def test_a_card_found_by_the_built_in_network_counts():
+    """The plugin finds none, NCCL's own network does: there is a device."""
+    found = verdict("P2P plugin IBext_v8", "NET/IB : No device found.", LISTED, "Using network IB")
+
+    assert (found.gdr, found.transport) == (None, "IB")
+
+
+def test_a_cut_line_does_not_speak():
+    """The end of a log that was cut off, or a line that two ranks wrote at once, is not a channel without GPUDirect."""
+    assert of(f"{AT}{LISTED}\n{AT}{DIRECT}\n{AT}{PLAIN}").gdr is True
+    assert of(f"{AT}{LISTED}\n{AT}{DIRECT}\n{AT}{PLAIN}{AT}{DIRECT}\n").gdr is True
+    assert of(f"{AT}{PLAIN}").gdr is False
+
+
+def test_a_huge_log_is_read_in_pieces():
+    """Lines may lie across pieces, and one endless line hides nothing that comes after it."""
+    pieces = [b"x" * 50_000] * 40 + [b"\n", AT.encode(), LISTED.encode()[:20], LISTED.encode()[20:] + b"\n"]
+    pieces += [f"{AT}{DIRECT}\n".encode()] * 5000 + [b"\x00\xff" * 9000 + b"NCCL INFO via NET/IB/"]
+
+    found = judge_nccl_log(read(pieces))
+
+    assert (found.gdr, found.hcas) == (True, ("mlx5_3",))
+    assert "All 5000 network channels" in found.reason
+
+
+def test_the_report_fits_eighty_columns_and_says_all():
+    """A person sees version, transport, verdict, cards, reason and what to do."""
+    cards = " ".join(f"[{n}]mlx5_{n}:1/RoCE" for n in range(16))
+    text = as_text(verdict("NCCL version 2.27.5+cuda12.9", f"NET/IB : Using {cards} [RO]", PLAIN, DISABLED))
+
+    assert max(map(len, text.splitlines())) <= 80
+    for part in (
+        "2.27.5",
+        "CUDA 12.9",
+        "RoCE",
+        "NOT in use",
+        "mlx5_1",
+        "disabled for mlx5_3",
+        "modprobe nvidia-peermem",
+    ):
+        assert part in " ".join(text.split())
+
+
+def test_the_report_lets_no_control_characters_through():
+    """A log cannot write to the reader's terminal."""
+    assert "\x1b" not in as_text(verdict("Channel 0 via NET/\x1b]0;x\x07/IB/zero"))
+
+
+def test_the_document_has_the_promised_keys():
+    """Scripts rely on these names."""
+    document = as_document(verdict(LISTED, DIRECT))
+
+    assert {"version", "transport", "gdr", "hcas", "reason", "remedy"} <= set(document)
+    assert (document["gdr"], document["hcas"], document["remedy"]) == (True, ["mlx5_3"], None)

@@ -1,0 +1,164 @@
+"""GPUDirect RDMA in ``verify``: what is in use, what does nothing, and what the next boot would lose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.facts import Unknown
+from provision.facts.gpudirect import PciRouting
+from provision.facts.peer_modules import NvidiaModules, PeerMemory
+from provision.facts.rdma import RdmaStack
+from provision.facts.system import Kind, NodeKind
+from provision.model import CheckStatus
+from tests.unit.checks.conftest import kernel, rdma_device
+
+PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
+IDS = ("path", "modules", "binding", "kernels", "routing")
+NOTHING = PeerMemory({}, frozenset(), "", (), False, frozenset(), False)  # noqa: FBT003
+BOTH = frozenset({"nvidia_peermem", "nv_peer_mem"})
+OFED = {"ib_core": "updates/dkms/ib_core.ko"}
+WITH_OFED = {
+    "nvidia_modules": NvidiaModules("550.90", "proprietary", "550.90", {"nvidia": "", "nvidia_peermem": ""}),
+    "rdma": RdmaStack((rdma_device(),), 1, ("uverbs0",), "OFED-internal-24.10-0.7.0"),
+    "modules": frozenset({"ib_core"}),
+    "kernels": (kernel("6.1.0", running=True, **OFED),),
+}
+"""A node whose path is nvidia-peermem."""
+
+
+def peers(*loaded: str, bound: frozenset[str] | None = None) -> PeerMemory:
+    """Peer memory of an OFED with these modules loaded, and at work unless said otherwise."""
+    at_work = frozenset(loaded) if bound is None else bound
+    clients = {"/sys/module/nvidia_peermem/version"} if "nvidia_peermem" in loaded else set()
+    return PeerMemory(dict.fromkeys(loaded, "550.90"), at_work, "ib_core", (), True, frozenset(clients), False)  # noqa: FBT003
+
+
+CASES = {
+    "DMA-BUF needs no module": ("path", PASS, "DMA-BUF", {}),
+    "nvidia-peermem is at work": (
+        "path",
+        PASS,
+        "nvidia-peermem",
+        {**WITH_OFED, "peer_memory": peers("nvidia_peermem")},
+    ),
+    "nvidia-peermem is not loaded": ("path", FAIL, "nvidia_peermem loaded", {**WITH_OFED, "peer_memory": peers()}),
+    "nv_peer_mem has taken its place": (
+        "path",
+        FAIL,
+        "nv_peer_mem is in use instead",
+        {**WITH_OFED, "peer_memory": peers("nv_peer_mem")},
+    ),
+    "proprietary modules without OFED": (
+        "path",
+        WARN,
+        "GPU memory goes through the host",
+        {"nvidia_modules": NvidiaModules("550.90", "proprietary", "550.90", {})},
+    ),
+    "peer memory cannot be told": ("path", FAIL, "hung: grep", {"peer_memory": Unknown("hung: grep")}),
+    "no RDMA card": ("path", SKIP, "no RDMA card", {"rdma": RdmaStack((), 0, (), "")}),
+    "Soft-RoCE alone": ("path", SKIP, "software", {"rdma": RdmaStack((rdma_device(driver=""),), 0, (), "")}),
+    "both modules at once": (
+        "modules",
+        FAIL,
+        "nv_peer_mem 550.90 and nvidia_peermem 550.90",
+        {**WITH_OFED, "peer_memory": peers("nvidia_peermem", "nv_peer_mem")},
+    ),
+    "one module": ("modules", PASS, "nvidia_peermem 550.90", {"peer_memory": peers("nvidia_peermem")}),
+    "a stub where it is needed": (
+        "binding",
+        FAIL,
+        "neither ib_core nor ib_uverbs",
+        {**WITH_OFED, "peer_memory": peers("nvidia_peermem", bound=frozenset())},
+    ),
+    "a stub beside DMA-BUF": (
+        "binding",
+        WARN,
+        "a stub",
+        {"peer_memory": dataclasses.replace(NOTHING, loaded={"nvidia_peermem": "550.90"})},
+    ),
+    "a module at work": ("binding", PASS, "nvidia_peermem uses", {"peer_memory": peers("nvidia_peermem")}),
+    "every kernel has the modules": (
+        "kernels",
+        PASS,
+        "6.1.0, 6.8.0",
+        {"kernels": (kernel("6.1.0", running=True), kernel("6.8.0"))},
+    ),
+    "the next kernel has no driver": (
+        "kernels",
+        WARN,
+        "kernel 6.8.0 would come up without nvidia, nvidia_peermem",
+        {"kernels": (kernel("6.1.0", running=True), kernel("6.8.0", nvidia="", nvidia_peermem=""))},
+    ),
+    "the next kernel has no OFED": (
+        "kernels",
+        WARN,
+        "kernel 6.8.0 would come up without an nvidia_peermem that is no stub, OFED's RDMA stack",
+        {**WITH_OFED, "kernels": (*WITH_OFED["kernels"], kernel("6.8.0"))},
+    ),
+    "loaded by insmod, and gone after a reboot": (
+        "kernels",
+        WARN,
+        "kernel 6.1.0 would come up without nv_peer_mem",
+        {"peer_memory": peers("nv_peer_mem")},
+    ),
+    "no NVIDIA modules": (
+        "kernels",
+        SKIP,
+        "no NVIDIA modules",
+        {"kernels": (kernel("6.1.0", running=True, nvidia="", nvidia_peermem=""),)},
+    ),
+    "ACS is on": ("routing", WARN, "0000:17:00.0", {"pci_routing": PciRouting({}, ("0000:17:00.0",))}),
+    "the IOMMU translates": ("routing", WARN, "IOMMU", {"pci_routing": PciRouting({"0000:06:00.0": "DMA"}, ())}),
+    "no card near a GPU": ("routing", WARN, "the nearest is NODE", {"gpu_nics": {"GPU0": {"mlx5_0": "NODE"}}}),
+    "no lspci": ("routing", PASS, "there is no lspci", {"pci_routing": PciRouting({}, None)}),
+    "a virtual machine": (
+        "routing",
+        SKIP,
+        "virtual machine",
+        {"kind": Kind(NodeKind.VM, "kvm", sysctls_writable=True)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("noun", "status", "said", "facts"), CASES.values(), ids=CASES)
+def test_gpudirect_is_judged_with_reason_and_remedy(judged, noun, status, said, facts):
+    """Each finding says what is so; what is wrong comes with what to do."""
+    result = judged(**facts)[f"peer_memory.{noun}"]
+
+    assert (result.status, said in result.reason) == (status, True), result
+    assert bool(result.remedy) is (status in (WARN, FAIL))
+
+
+def test_a_kernel_without_headers_needs_them_first(judged):
+    """DKMS builds nothing without headers, and says so nowhere that one would look."""
+    bare = kernel("6.8.0", headers=False, nvidia="")
+    remedy = judged(kernels=(kernel("6.1.0", running=True), bare))["peer_memory.kernels"].remedy
+
+    assert "install the headers of 6.8.0, then dkms autoinstall -k 6.8.0" in remedy
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"gpus": (), "gpu_pci": ()}, "no GPU"),
+        ({"kind": Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False)}, "container"),
+    ],
+)
+def test_nothing_is_judged_where_there_is_nothing_to_judge(judged, facts, said):
+    """A node without GPUs, and one whose kernel is its host's, skip all of it with the reason."""
+    results = judged(**facts)
+
+    for noun in IDS:
+        assert results[f"peer_memory.{noun}"].status is SKIP
+        assert said in results[f"peer_memory.{noun}"].reason
+
+
+def test_stand_in_gpus_have_no_modules_to_judge(judged):
+    """The lab's nvidia-smi is no driver, and its skip says SIMULATED."""
+    results = judged(simulated={"nvidia-smi": "GPUs"}, nvidia_modules=NvidiaModules("", "", "", {}))
+
+    assert {results[f"peer_memory.{noun}"].status for noun in IDS} == {SKIP}
+    assert all(results[f"peer_memory.{noun}"].simulated for noun in IDS)
+    assert "SIMULATED" in results["peer_memory.path"].reason

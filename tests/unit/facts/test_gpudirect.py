@@ -1,0 +1,198 @@
+"""What GPUDirect RDMA hangs on, read from outputs as the kernel and the programs print them."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from provision.facts import RawOutput, Unknown
+from provision.facts.gpu import GpusFact
+from provision.facts.gpudirect import DmaBufFact, Nccl, NcclFact, PciRoutingFact, Signing, SigningFact
+from provision.facts.peer_modules import KernelsFact, NvidiaModulesFact, PeerMemoryFact
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build  (dvs-builder)  Tue Mar 25"
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Sat Feb 17 22:55:48 UTC 2024"
+
+
+def out(text: str) -> RawOutput:
+    return RawOutput(text, 0)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Run a fact's command with some folders of the system elsewhere, and read what it prints."""
+
+    def run(fact, folders):
+        command = fact.command
+        for folder in folders:
+            command = command.replace(folder, f"{tmp_path}{folder}")
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
+        return fact.parse(out(done.stdout.replace(str(tmp_path), "")))
+
+    run.root = tmp_path
+    return run
+
+
+def write(file, text=""):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_installed_kernels_have_the_modules_that_modprobe_would_find(tree):
+    """Compressed or not, with a dash or not; what a removed kernel left behind is no kernel."""
+    modules, boot = tree.root / "lib/modules", tree.root / "boot"
+    deps = "kernel/drivers/infiniband/core/ib_core.ko.xz: kernel/x.ko.xz\nkernel/drivers/nvidia-wmi.ko:\n"
+    write(modules / "6.1.0-9/modules.dep", deps + "extra/nvidia.ko.xz:\nextra/nv_peer_mem.ko.xz: extra/nvidia.ko.xz\n")
+    write(modules / "6.8.0-1/modules.dep", "updates/dkms/nvidia-peermem.ko.zst: updates/dkms/ib_core.ko.zst\n")
+    write(modules / "6.8.0-1/build/Makefile")
+    write(modules / "5.10.0-old/modules.dep")
+    write(boot / "vmlinuz-6.1.0-9")
+    write(boot / "vmlinuz-6.8.0-1")
+
+    old, new = tree(KernelsFact(), ("/lib/modules", "/boot/"))
+
+    assert (old.release, old.headers, set(old.modules)) == ("6.1.0-9", False, {"ib_core", "nvidia", "nv_peer_mem"})
+    assert (new.release, new.headers, set(new.modules)) == ("6.8.0-1", True, {"nvidia_peermem"})
+    assert new.modules["nvidia_peermem"].path == "updates/dkms/nvidia-peermem.ko.zst"
+    assert new.modules["nvidia_peermem"].needs == {"ib_core"}
+
+
+@pytest.mark.parametrize(
+    ("needs", "stub"),
+    [("x/nvidia.ko x/ib_core.ko", False), ("x/nvidia.ko x/ib_uverbs.ko", False), ("x/nvidia.ko", True), ("", True)],
+)
+def test_a_peermem_that_uses_no_rdma_module_is_a_stub(needs, stub):
+    """Built before the RDMA stack was there, the module has nothing of it to use."""
+    dep = "/lib/modules/6.8/modules.dep:"
+    text = f"kernel\t6.8\trunning\tyes\n{dep}x/nvidia-peermem.ko: {needs}\n{dep}x/ib_core.ko:\n"
+    (kernel,) = KernelsFact().parse(out(text))
+
+    assert kernel.stub is stub
+
+
+@pytest.mark.parametrize(
+    ("text", "loaded", "flavor"),
+    [
+        (f"loaded={OPEN}\nnvidia.license=Dual MIT/GPL\n", "570.133.20", "open"),
+        (f"loaded={PROPRIETARY}\nnvidia.license=NVIDIA\n", "535.161.08", "proprietary"),
+        ("nvidia.license=  Dual MIT/GPL\nnvidia.version=  570.86.15\n", "", "open"),
+        ("nvidia.license=  NVIDIA\nnvidia.version=  535.161.08\n", "", "proprietary"),
+        ("", "", ""),
+    ],
+    ids=["open, loaded", "proprietary, loaded", "open, on disk", "proprietary, on disk", "no driver"],
+)
+def test_open_and_proprietary_modules_are_told_apart(text, loaded, flavor):
+    """The driver that runs decides; without one the licence of the module file does."""
+    found = NvidiaModulesFact().parse(out(text))
+
+    assert (found.loaded, found.flavor) == (loaded, flavor)
+
+
+def test_who_signed_a_module_is_known():
+    """A module without a signer is unsigned; one without a file has no entry."""
+    text = "nvidia.filename=/a/nvidia.ko\nnvidia.signer= DKMS key\nnv_peer_mem.filename=/a/nv_peer_mem.ko\n"
+
+    assert NvidiaModulesFact().parse(out(text)).signers == {"nvidia": "DKMS key", "nv_peer_mem": ""}
+
+
+def test_peer_memory_is_read_where_the_kernel_shows_it(tree):
+    """The symbol's owner, the folders that NCCL looks into, and the option for OFED 4.9 are found."""
+    write(tree.root / "proc/modules", "ib_core 1 2 nv_peer_mem,ib_cm, Live 0x0\nnv_peer_mem 1 0 - Live 0x0\nnv 1 0 -\n")
+    write(tree.root / "proc/kallsyms", "00 t ib_register_peer_memory_client\t[ib_core]\n00 t other\t[x]\n")
+    write(tree.root / "sys/module/nv_peer_mem/version", "1.1-0\n")
+    write(tree.root / "sys/kernel/mm/memory_peers/nv_mem/version", "1.1-0\n")
+    write(tree.root / "etc/modprobe.d/nvidia-peermem.conf", "options nvidia-peermem peerdirect_support=1\n")
+    write(tree.root / "usr/src/ofa_kernel/default/Module.symvers", "0x1\tib_register_peer_memory_client\tib_core\tE\n")
+    write(tree.root / "usr/src/ofa_kernel/default/include/rdma/peer_mem.h", "struct peer_memory_client_ex {\n")
+    found = tree(PeerMemoryFact(), ("/proc/", "/sys/", "/etc/modprobe.d", "/usr/src/ofa_kernel"))
+
+    assert (found.loaded, found.bound) == ({"nv_peer_mem": "1.1-0"}, {"nv_peer_mem"})
+    assert found.provider == "ib_core"
+    assert found.clients == {"/sys/kernel/mm/memory_peers/nv_mem/version"}
+    assert found.symvers == ("/usr/src/ofa_kernel/default/Module.symvers",)
+    assert (found.extended, found.peerdirect) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "kernel"),
+    [("uverbs=yes\nsymbols=1\n", True), ("uverbs=yes\nsymbols=0\n", False), ("symbols=0\n", None), ("", None)],
+)
+def test_dma_buf_of_the_kernel_is_only_denied_when_ib_uverbs_is_there(text, kernel):
+    """The function is part of ib_uverbs: before that is loaded, its absence says nothing."""
+    assert DmaBufFact().parse(out(text)).kernel is kernel
+
+
+def test_missing_kernel_options_and_an_old_verbs_library_are_found():
+    """Options count only when the kernel's configuration could be read."""
+    found = DmaBufFact().parse(out("config=/boot/config-1\nCONFIG_DMA_SHARED_BUFFER=y\nlibrary=no\n"))
+
+    assert (found.missing_options, found.library) == (("CONFIG_PCI_P2PDMA",), False)
+    assert DmaBufFact().parse(out("")).missing_options == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("variable=   1\nenforce=N\nlockdown=none [integrity] confidentiality\n", Signing(True, True)),  # noqa: FBT003
+        ("variable=   0\nenforce=N\nlockdown=[none] integrity confidentiality\n", Signing(False, False)),  # noqa: FBT003
+        ("variable=\nmokutil=SecureBoot enabled\n", Signing(True, True)),  # noqa: FBT003
+        ("variable=   1\nlockdown=[none] integrity\n", Signing(True, False)),  # noqa: FBT003
+        ("firmware=bios\nvariable=\nenforce=Y\n", Signing(False, True)),  # noqa: FBT003
+        ("variable=\n", Signing(None, False)),  # noqa: FBT003
+    ],
+    ids=["on", "off", "mokutil", "on, and not enforced", "BIOS, and enforced", "not known"],
+)
+def test_secure_boot_and_what_the_kernel_makes_of_it(text, expected):
+    """Whether unsigned modules are refused is the kernel's word, where it says one."""
+    assert SigningFact().parse(out(text)) == expected
+
+
+def test_bridges_that_redirect_are_found():
+    """SrcValid+ alone does no harm; the three bits that send traffic up do."""
+    text = (
+        "iommu 0000:19:00.0 DMA-FQ\niommu 0000:3b:00.0 \nlspci\n"
+        "0000:17:00.0 PCI bridge: Broadcom (prog-if 00)\n"
+        "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+        "0000:18:00.0 PCI bridge: Broadcom (prog-if 00)\n"
+        "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl- DirectTrans-\n"
+    )
+    found = PciRoutingFact().parse(out(text))
+
+    assert found.iommu == {"0000:19:00.0": "DMA-FQ", "0000:3b:00.0": ""}
+    assert found.redirecting == ("0000:17:00.0",)
+    assert PciRoutingFact().parse(out("iommu 0000:19:00.0 identity\n")).redirecting is None
+
+
+def test_nccl_is_found_by_its_file_names():
+    """A library and a Python package carry the version; a container that does not run is told from one without NCCL."""
+    text = "node=libnccl.so.2.18.5\nrunning\ncontainer=nvidia_nccl_cu12-2.21.5.dist-info\ncontainer=libnccl.so.2.21.5\n"
+
+    assert NcclFact().parse(out(text)) == Nccl(("2.21.5",), ("2.18.5",))
+    assert NcclFact().parse(out("running\n")) == Nccl((), ())
+    assert NcclFact().parse(out("")) == Nccl(None, ())
+
+
+def test_a_driver_that_does_not_know_the_compute_capability_still_tells_its_gpus(tmp_path):
+    """Drivers before 510 refuse the whole question; it is asked again without that column."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\n"
+        "case $1 in *compute_cap*) echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2;; esac\n"
+        "echo 'index, name, uuid, driver_version, memory.total [MiB], pci.bus_id'\n"
+        "echo '0, Tesla V100-SXM2-32GB, GPU-1, 450.80.02, 32510 MiB, 00000000:06:00.0'\n"
+    )
+    tool.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-c", GpusFact.command],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    gpus = GpusFact().parse(RawOutput(done.stdout, done.returncode))
+
+    assert not isinstance(gpus, Unknown)
+    assert [(gpu.name, gpu.driver, gpu.compute_capability) for gpu in gpus] == [
+        ("Tesla V100-SXM2-32GB", "450.80.02", "")
+    ]

@@ -1,0 +1,74 @@
+"""``--assume``: what may be said, and what is refused with all that could have been."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.errors import UsageError
+from provision.gdr import Flavor, Situation, Stack, assumed
+from provision.gdr.compare import at_least
+from provision.gdr.versions import ARCHITECTURES
+
+
+def test_all_keys_are_read():
+    """The words of a purchase become a situation."""
+    text = "driver=535.161.08, modules=proprietary, kernel=5.15.0-105-generic, stack=ofed-4.9, gpu=Ampere, nccl=2.20.5"
+
+    assert assumed(text) == Situation(
+        "535.161.08", "5.15.0-105-generic", Stack.OFED_LEGACY, Flavor.PROPRIETARY, ("ampere",), "2.20.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "flavor"),
+    [
+        ("driver=550.54,gpu=hopper", Flavor.PROPRIETARY),
+        ("driver=560.28,gpu=hopper", Flavor.OPEN),
+        ("driver=570.86,gpu=volta", Flavor.PROPRIETARY),
+        ("driver=550.54,gpu=grace-hopper", Flavor.OPEN),
+    ],
+)
+def test_without_modules_the_installer_s_choice_counts(text, flavor):
+    """Open from 560 on, and always what the GPU runs with at all."""
+    assert assumed(f"{text},kernel=6.8,stack=inbox").flavor is flavor
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("driver=new", "570.133.20"),
+        ("modules=gpl", "open or proprietary"),
+        ("kernel=six", "6.8.0"),
+        ("stack=doca", "inbox, ofed, ofed-4.9"),
+        ("gpu=h100", ", ".join(ARCHITECTURES)),
+        ("nccl=1.3", "2.27.5"),
+        ("nccl=", "2.27.5"),
+        ("cuda=12", "driver=V,modules=open|proprietary"),
+        ("driver", "driver=V,modules=open|proprietary"),
+        ("", "driver=V,modules=open|proprietary"),
+        ("driver=570,kernel=6.8", "stack=inbox|ofed|ofed-4.9"),
+        ("driver=570,driver=580", "driver=V"),
+    ],
+)
+def test_what_is_not_possible_is_refused_with_what_is(text, remedy):
+    """A wrong key or value is never guessed at."""
+    with pytest.raises(UsageError) as refused:
+        assumed(text)
+
+    assert remedy in str(refused.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("version", "bound", "expected"),
+    [
+        ("6.4.0-150600.21-default", "6.4", True),
+        ("6.4", "6.4.0", True),
+        ("5.15.0-105-generic", "5.12", True),
+        ("5.9", "5.12", False),
+        ("2.22.3", "2.23", False),
+        ("", "1", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version, bound, expected):
+    """5.9 is older than 5.12, and a distribution's own suffix does not count."""
+    assert at_least(version, bound) is expected

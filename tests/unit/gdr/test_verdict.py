@@ -1,0 +1,353 @@
+"""Every row of the decision table and every trap: who has this gets that path, and is told what the others lack."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.gdr import Cards, Evidence, Flavor, GdrPath, Situation, Stack, assumed, verdict
+from provision.gdr.base import GdrVerdict
+
+DMA_BUF, PEERMEM, OLD_MODULE, NONE = GdrPath.DMA_BUF, GdrPath.NVIDIA_PEERMEM, GdrPath.NV_PEER_MEM, GdrPath.NONE
+H100 = Situation("570.133.20", "6.8.0", Stack.INBOX, Flavor.OPEN, ("hopper",), "2.27.5")
+A100 = Situation("535.161.08", "5.15.0-105-generic", Stack.OFED, Flavor.PROPRIETARY, ("ampere",), "2.20.5")
+V100 = Situation("450.80.02", "3.10.0-957.el7.x86_64", Stack.OFED, Flavor.PROPRIETARY, ("volta",), "2.9.9")
+
+
+def like(situation: Situation, **values: object) -> Situation:
+    """The situation with some values replaced; what is no field of it is evidence."""
+    own = {key: value for key, value in values.items() if key in Situation.__dataclass_fields__}
+    seen = {key: value for key, value in values.items() if key not in own}
+    return dataclasses.replace(situation, **own, evidence=dataclasses.replace(situation.evidence, **seen))
+
+
+def lacking(found: GdrVerdict, path: GdrPath) -> str:
+    """All that a path lacks, as one text."""
+    return "; ".join(item.precondition for item in found.unmet if item.path is path)
+
+
+ROWS = {
+    "row 1: open modules, kernel 5.12, inbox -> dma_buf": (like(H100, kernel="5.12.0"), DMA_BUF, ""),
+    "row 1: driver 515 is enough": (like(H100, driver="515.43", gpus=("ampere",)), DMA_BUF, ""),
+    "row 1: Turing is enough": (like(H100, gpus=("turing",)), DMA_BUF, ""),
+    "row 1: NCCL 2.13 is enough": (like(H100, nccl="2.13.4"), DMA_BUF, ""),
+    "row 1: with OFED too": (like(H100, stack=Stack.OFED), DMA_BUF, ""),
+    "row 1: an older kernel that can (EL 8)": (like(H100, kernel="4.18.0-553", dma_buf_kernel=True), DMA_BUF, ""),
+    "row 2: OFED, kernel before 6.4 -> nvidia_peermem": (A100, PEERMEM, ""),
+    "row 2: driver 470 is enough": (like(A100, driver="470.57.02"), PEERMEM, ""),
+    "row 2: kernel 6.4 with NCCL 2.23": (like(A100, kernel="6.4.0", nccl="2.23.4"), PEERMEM, ""),
+    "row 2: open modules on a kernel too old for DMA-BUF": (
+        like(A100, driver="550.54", flavor=Flavor.OPEN, kernel="5.4.0"),
+        PEERMEM,
+        "",
+    ),
+    "row 3: OFED 4.9 -> nvidia_peermem with peerdirect_support=1": (
+        like(A100, stack=Stack.OFED_LEGACY, kernel="4.18.0", nccl="2.9.9"),
+        PEERMEM,
+        "peerdirect_support=1",
+    ),
+    "row 3: OFED 4.9 cannot take part in DMA-BUF": (
+        like(H100, stack=Stack.OFED_LEGACY, kernel="5.15.0"),
+        PEERMEM,
+        "peerdirect_support=1",
+    ),
+    "row 4: kernel 6.4 with NCCL 2.22.3 -> DMA-BUF where row 1 holds": (
+        like(H100, stack=Stack.OFED, kernel="6.4.0", nccl="2.22.3"),
+        DMA_BUF,
+        "",
+    ),
+    "row 4: kernel 6.4 with NCCL 2.22.3 -> none where it does not": (
+        like(A100, kernel="6.4.0", nccl="2.22.3"),
+        NONE,
+        "NCCL 2.23 or newer",
+    ),
+    "row 5: driver before 470, OFED with peer_memory_client_ex -> nv_peer_mem 1.3": (
+        like(V100, kernel="5.4.0"),
+        OLD_MODULE,
+        "nv_peer_mem 1.3",
+    ),
+    "row 6: driver before 470, OFED 4.9 -> nv_peer_mem 1.1": (
+        like(V100, stack=Stack.OFED_LEGACY),
+        OLD_MODULE,
+        "nv_peer_mem 1.1",
+    ),
+    "row 6: driver before 470, early OFED 5 -> nv_peer_mem 1.1": (
+        like(V100, extended=False),
+        OLD_MODULE,
+        "nv_peer_mem 1.1",
+    ),
+    "row 7: a kernel that exports the interface itself -> nvidia_peermem": (
+        like(A100, stack=Stack.INBOX, kernel="6.5.0-41-generic", peer_api=True, nccl="2.23.4"),
+        PEERMEM,
+        "",
+    ),
+    "row 7: and NCCL before 2.23": (
+        like(A100, stack=Stack.INBOX, kernel="6.5.0-41-generic", peer_api=True, nccl="2.21.5"),
+        NONE,
+        "NCCL 2.23 or newer",
+    ),
+    "row 7: whose folder is not where NCCL before 2.23 looks, on older kernels too": (
+        like(A100, stack=Stack.INBOX, peer_api=True, nccl="2.21.5"),
+        NONE,
+        "NCCL 2.23 or newer",
+    ),
+    "row 8: proprietary modules, inbox -> none": (
+        like(A100, stack=Stack.INBOX),
+        NONE,
+        "ib_register_peer_memory_client",
+    ),
+    "row 8: kernel before 5.12, inbox -> none": (like(H100, kernel="5.11.0"), NONE, "kernel 5.12 or newer"),
+    "row 9: no RDMA card -> none": (like(H100, cards=Cards.NONE), NONE, "no RDMA card"),
+    "only Soft-RoCE -> none": (like(H100, cards=Cards.SOFT), NONE, "made in software"),
+}
+
+
+@pytest.mark.parametrize(("situation", "path", "said"), ROWS.values(), ids=ROWS)
+def test_the_decision_table(situation, path, said):
+    """The path is that of the table, the reasons say why, and every better path says what it lacks."""
+    found = verdict(situation)
+
+    assert found.path is path
+    assert said in " ".join(found.reasons)
+    better = [DMA_BUF, PEERMEM, OLD_MODULE, NONE][: [DMA_BUF, PEERMEM, OLD_MODULE, NONE].index(path)]
+    assert set(better) <= {item.path for item in found.unmet}
+    assert all(item.remedy for item in found.unmet)
+
+
+TRAPS = {
+    "NCCL 2.22.3 or older on kernel 6.4: the module is invisible": (
+        like(A100, kernel="6.8.0-60-generic", nccl="2.22.3"),
+        PEERMEM,
+        "looks for the module only under /sys/kernel/mm/memory_peers",
+        "NCCL 2.23",
+    ),
+    "a stub: the driver was built before OFED": (like(A100, peermem_stub=True), PEERMEM, "stub", "dkms install"),
+    "no module file for the running kernel": (like(A100, peermem_file=False), PEERMEM, "kernel 5.15", "dkms install"),
+    "OFED is installed, and the kernel's own ib_core is loaded": (
+        like(A100, peer_api=False, stack_title="MLNX_OFED_LINUX-5.8"),
+        PEERMEM,
+        "another ib_core",
+        "openibd restart",
+    ),
+    "Secure Boot and an unsigned module": (
+        like(A100, refused=frozenset({"nvidia_peermem"})),
+        PEERMEM,
+        "signature",
+        "mokutil",
+    ),
+    "Secure Boot and an unsigned nv_peer_mem": (
+        like(V100, refused=frozenset({"nv_peer_mem"})),
+        OLD_MODULE,
+        "signature",
+        "mokutil",
+    ),
+    "no headers to build nv_peer_mem": (like(V100, headers=False), OLD_MODULE, "headers of kernel 3.10", "headers"),
+    "nv_peer_mem on kernel 6": (like(V100, kernel="6.1.0"), OLD_MODULE, "kernel older than 6.0", "470"),
+    "Secure Boot and an unsigned driver": (
+        like(H100, driver="", refused=frozenset({"nvidia"})),
+        DMA_BUF,
+        "a signature on the module nvidia",
+        "mokutil",
+    ),
+    "nv_peer_mem where NCCL does not see it": (
+        like(V100, kernel="6.5.0", nccl="2.27.5"),
+        OLD_MODULE,
+        "where NCCL looks",
+        "kernel older than 6.4",
+    ),
+    "libibverbs before rdma-core 34": (like(H100, dma_buf_library=False), DMA_BUF, "rdma-core 34", "rdma-core 34"),
+    "a new kernel with an RDMA stack that cannot": (
+        like(H100, dma_buf_kernel=False),
+        DMA_BUF,
+        "registers a DMA-BUF",
+        "DOCA-OFED",
+    ),
+    "a kernel without PCI_P2PDMA": (
+        like(H100, missing_options=("CONFIG_PCI_P2PDMA",)),
+        DMA_BUF,
+        "CONFIG_PCI_P2PDMA",
+        "kernel",
+    ),
+    "GeForce": (like(H100, gpus=("blackwell",), geforce=True), DMA_BUF, "GeForce", "other GPUs"),
+    "NCCL before 2.13": (like(H100, nccl="2.12.12"), DMA_BUF, "NCCL 2.13", "NCCL 2.13"),
+    "proprietary modules where open ones would do": (
+        like(H100, flavor=Flavor.PROPRIETARY),
+        DMA_BUF,
+        "open kernel modules",
+        "open kernel modules",
+    ),
+}
+
+
+@pytest.mark.parametrize(("situation", "path", "precondition", "remedy"), TRAPS.values(), ids=TRAPS)
+def test_a_trap_closes_its_path_with_the_reason_and_the_remedy(situation, path, precondition, remedy):
+    """What would silently cost GPUDirect RDMA is named, with what to do."""
+    found = verdict(situation)
+    item = next(item for item in found.unmet if item.path is path and precondition in item.precondition)
+
+    assert found.path is not path
+    assert remedy in item.remedy
+
+
+UNDRIVEN = {
+    "Maxwell with open modules": ("driver=570.86.15,modules=open,gpu=maxwell", "the open ones cannot drive Maxwell"),
+    "Pascal with open modules": ("driver=550.54,modules=open,gpu=pascal", "the open ones cannot drive Pascal"),
+    "Volta with open modules": ("driver=570.86.15,modules=open,gpu=volta", "the open ones cannot drive Volta"),
+    "Volta after branch 580": ("driver=590.44,modules=proprietary,gpu=volta", "driver 590.44 cannot drive Volta"),
+    "Blackwell with proprietary modules": (
+        "driver=575.51,modules=proprietary,gpu=blackwell",
+        "the proprietary ones cannot drive Blackwell",
+    ),
+    "Grace Hopper with proprietary modules": (
+        "driver=550.54,modules=proprietary,gpu=grace-hopper",
+        "the proprietary ones cannot drive Grace Hopper",
+    ),
+    "Blackwell before 570.133.20": ("driver=570.86.15,modules=open,gpu=blackwell", "cannot drive Blackwell"),
+    "open modules before 515": ("driver=510.47,modules=open,gpu=ampere", "driver 515 or newer"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), UNDRIVEN.values(), ids=UNDRIVEN)
+def test_a_driver_that_cannot_drive_the_gpu_leaves_no_path(text, said):
+    """However good the network is, the first reason is the driver, and its remedy stands with every path."""
+    found = verdict(assumed(f"{text},kernel=6.8,stack=ofed,nccl=2.27.5"))
+
+    assert found.path is NONE
+    assert said in found.reasons[0]
+    assert {item.path for item in found.unmet if said in item.precondition} == {DMA_BUF, PEERMEM, OLD_MODULE}
+
+
+def test_branch_580_still_drives_volta_with_proprietary_modules():
+    """The last branch counts in; with OFED the V100 has nvidia-peermem."""
+    found = verdict(assumed("driver=580.105.08,modules=proprietary,gpu=volta,kernel=6.8,stack=ofed,nccl=2.27.5"))
+
+    assert found.path is PEERMEM
+    assert "Turing" in lacking(found, DMA_BUF)
+
+
+def test_a_gpu_that_nvidia_smi_lists_is_driven_whatever_the_table_says():
+    """The table has minima of data centre products; a node that works is no error."""
+    seen = like(H100, driver="570.86.15", gpus=("blackwell",), serves=True)
+
+    assert verdict(seen).path is DMA_BUF
+
+
+def test_both_modules_at_once_is_to_be_mended():
+    """The path stays open, and what is to be done says which module goes."""
+    found = verdict(like(A100, loaded=frozenset({"nvidia_peermem", "nv_peer_mem"}), bound=frozenset({"nv_peer_mem"})))
+
+    assert found.path is PEERMEM
+    assert [item.precondition.partition(":")[0] for item in found.to_do] == ["nv_peer_mem unloaded"]
+
+
+def test_ofed_4_9_without_its_option_is_to_be_mended():
+    """The option is wanted where a look at the node did not find it, and no longer once it is there."""
+    node = like(A100, stack=Stack.OFED_LEGACY, kernel="4.18.0", loaded=frozenset({"nvidia_peermem"}))
+
+    assert "peerdirect_support=1" in verdict(like(node, peerdirect=False)).to_do[0].precondition
+    assert verdict(like(node, peerdirect=True)).to_do == ()
+
+
+def test_nv_peer_mem_is_built_for_this_node():
+    """The version that fits, and what its build cannot read, are part of what is to be done."""
+    found = verdict(like(V100, loaded=frozenset(), extended=False, zstd=True))
+
+    assert "nv_peer_mem 1.1" in found.to_do[0].remedy
+    assert "zstd" in found.to_do[1].precondition
+
+
+def test_the_main_reason_is_one_that_something_can_be_done_about():
+    """A V100 will never export DMA-BUF; what it lacks for nvidia-peermem is a newer image."""
+    found = verdict(like(A100, gpus=("volta",), kernel="6.8.0", nccl="2.20.5"))
+
+    assert found.path is NONE
+    assert "NCCL 2.23 or newer" in found.reasons[0]
+
+
+def test_two_open_paths_are_both_named():
+    """DMA-BUF is taken, and older programs have nvidia-peermem."""
+    assert "nvidia-peermem would do as well" in " ".join(verdict(like(H100, stack=Stack.OFED)).reasons)
+    assert "nvidia-peermem would do as well" not in " ".join(verdict(H100).reasons)
+
+
+def test_a_module_that_works_is_believed():
+    """Bound to the RDMA stack and shown where NCCL looks: neither version nor Secure Boot speaks against it."""
+    file = "/sys/kernel/mm/memory_peers/nv_mem/version"
+    works = like(
+        A100,
+        kernel="6.8.0",
+        bound=frozenset({"nvidia_peermem"}),
+        clients=frozenset({file}),
+        refused=frozenset({"nvidia_peermem"}),
+        peermem_stub=True,
+    )
+
+    assert verdict(works).path is PEERMEM
+
+
+@pytest.mark.parametrize(
+    ("nccl", "file", "path"),
+    [
+        ("2.8.4", "/sys/kernel/mm/memory_peers/nv_mem/version", PEERMEM),
+        ("2.8.4", "/sys/kernel/mm/memory_peers/nvidia-peermem/version", NONE),
+        ("2.9.8", "/sys/kernel/mm/memory_peers/nvidia-peermem/version", PEERMEM),
+        ("2.22.3", "/sys/kernel/mm/memory_peers/nvidia-peermem/version", NONE),
+        ("2.22.3", "/sys/kernel/mm/memory_peers/nv_mem_nc/version", PEERMEM),
+        ("2.22.3", "/sys/module/nvidia_peermem/version", NONE),
+        ("2.23.4", "/sys/module/nvidia_peermem/version", PEERMEM),
+        ("2.27.5", "/sys/memory_peers/nv_mem/version", NONE),
+    ],
+)
+def test_each_nccl_sees_the_files_that_it_looks_for(nccl, file, path):
+    """On a node with the module at work, the files that are there decide, not the kernel's number."""
+    node = like(A100, nccl=nccl, bound=frozenset({"nvidia_peermem"}), clients=frozenset({file}))
+
+    assert verdict(node).path is path
+
+
+ENVIRONMENTS = {
+    "dma_buf": (H100, {"NCCL_DMABUF_ENABLE": "1"}),
+    "nvidia_peermem, no DMA-BUF to try": (A100, {}),
+    "nvidia_peermem, and the GPU's half of DMA-BUF is there": (
+        like(H100, stack=Stack.OFED, kernel="5.4.0"),
+        {"NCCL_DMABUF_ENABLE": "0"},
+    ),
+    "none": (like(A100, stack=Stack.INBOX), {"NCCL_NET_GDR_LEVEL": "LOC"}),
+    "no card": (like(H100, cards=Cards.NONE), {"NCCL_IB_DISABLE": "1"}),
+    "RoCE, NCCL before 2.21": (like(A100, gid_index=3), {"NCCL_IB_GID_INDEX": "3"}),
+    "RoCE, NCCL 2.21": (like(A100, gid_index=3, nccl="2.21.5"), {}),
+}
+
+
+@pytest.mark.parametrize(("situation", "environment"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_the_variables_for_nccl(situation, environment):
+    """Only what differs from NCCL's own choice, or must not be left to chance; levels are names, never numbers."""
+    assert verdict(situation).environment == environment
+
+
+def test_pcie_that_stands_in_the_way_is_to_be_mended():
+    """ACS, a translating IOMMU and distance close no path, but transfers hang, crawl or take the long way."""
+    found = verdict(like(H100, redirecting=("0000:17:00.0",), translated=("0000:19:00.0",), nearest="NODE"))
+    words = ("ECAP_ACS", "iommu=pt", "NCCL_NET_GDR_LEVEL=SYS")
+
+    assert found.path is DMA_BUF
+    assert [word in item.remedy for item, word in zip(found.to_do, words, strict=True)] == [True] * 3
+    assert verdict(like(H100, nearest="PXB")).to_do == ()
+
+
+def test_what_is_not_known_is_said():
+    """A verdict that takes something for granted says what."""
+    silent = verdict(assumed("driver=570.133.20,modules=open,kernel=6.8,stack=inbox"))
+
+    assert silent.path is DMA_BUF
+    assert "NCCL's version is not known" in " ".join(silent.reasons)
+    assert "architecture is not known" in " ".join(silent.reasons)
+
+
+def test_no_driver_is_the_first_reason():
+    """Without a driver nothing else matters."""
+    found = verdict(Situation("", "6.8.0", Stack.INBOX, evidence=Evidence()))
+
+    assert found.path is NONE
+    assert found.reasons == ("no driver serves the GPUs",)

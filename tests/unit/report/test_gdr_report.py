@@ -1,0 +1,69 @@
+"""Verdicts on GPUDirect RDMA, as people and scripts read them."""
+
+from __future__ import annotations
+
+from provision.gdr import GdrPath, GdrVerdict, NodeGdr, assumed, verdict
+from provision.report.gdr_report import as_document, as_text, nodes_document, nodes_text
+
+GOOD = verdict(assumed("driver=570.133.20,modules=open,kernel=6.8.0,stack=inbox,gpu=hopper,nccl=2.27.5"))
+BAD = verdict(assumed("driver=535,modules=proprietary,kernel=6.8.0-60-generic,stack=ofed,gpu=ampere,nccl=2.20.5"))
+LOST = NodeGdr(
+    "gpu3",
+    GdrVerdict(GdrPath.NONE, ("the node was not reached: no route",)),
+    error="no route to host",
+    remedy="is it on?",
+)
+
+
+def test_the_document_has_the_promised_keys():
+    """Scripts rely on these names."""
+    document = as_document(BAD)
+
+    assert list(document) == ["path", "reasons", "unmet", "environment"]
+    assert {tuple(item) for item in document["unmet"]} == {("path", "precondition", "remedy")}
+    assert document["environment"] == {"NCCL_NET_GDR_LEVEL": "LOC"}
+
+
+def test_every_node_is_in_the_document():
+    """A node that was not reached has the same keys, its path is none, and the error says why."""
+    nodes = nodes_document([NodeGdr("gpu1", GOOD), LOST])["nodes"]
+
+    assert [node["name"] for node in nodes] == ["gpu1", "gpu3"]
+    assert nodes[0] == {"name": "gpu1", **as_document(GOOD), "simulated": False, "error": None}
+    assert nodes[1]["path"] == "none"
+    assert nodes[1]["error"] == {"message": "no route to host", "remedy": "is it on?"}
+
+
+def test_text_fits_eighty_columns():
+    """Long names, reasons and remedies are wrapped or cut, and nothing is lost of what to do."""
+    long = "gpu-with-a-very-long-name.rack17.example.com"
+    text = nodes_text([NodeGdr(long, BAD), NodeGdr("gpu2", GOOD, simulated=True), LOST])
+
+    assert max(len(line) for line in [*text.splitlines(), *as_text(BAD).splitlines()]) <= 80
+    assert "Use an image with NCCL 2.23 or newer." in " ".join(text.split())
+
+
+def test_the_table_names_path_and_main_reason():
+    """Each node has its line; what could not be judged has a question mark and its error."""
+    lines = nodes_text([NodeGdr("gpu1", GOOD), LOST]).splitlines()
+
+    assert lines[0].split() == ["node", "path", "why"]
+    assert lines[1].startswith("gpu1  dma_buf         DMA-BUF: driver 570.133.20")
+    assert any(line.startswith("gpu3  ?               no route to host") for line in lines)
+
+
+def test_stand_ins_are_marked():
+    """Whatever rests on the lab's hardware says SIMULATED in its line."""
+    text = nodes_text([NodeGdr("lab-1", GOOD, simulated=True), NodeGdr("gpu1", GOOD)])
+
+    assert "lab-1  dma_buf         SIMULATED: " in text
+    assert "gpu1   dma_buf         DMA-BUF" in text
+    assert "SIMULATED on lab-1: stand-ins of the lab" in text
+
+
+def test_nodes_with_the_same_lack_share_its_remedy():
+    """A fleet of equal nodes is one block, not one for each."""
+    text = nodes_text([NodeGdr("a", BAD), NodeGdr("b", BAD)])
+
+    assert text.count("remedy: Use an image with NCCL") == 1
+    assert "CLOSED   nvidia_peermem on a, b" in text
