@@ -219,6 +219,17 @@ def test_a_load_that_works_is_written_down(machine: Machine) -> None:
     assert machine.called == ["modprobe ib_uverbs", "modprobe nv_peer_mem"]
 
 
+def test_the_status_of_a_lab_node_says_simulated(machine: Machine) -> None:
+    """Where the driver is a stand-in, whoever reads the status sees it, in the file and in the sentence."""
+    install(machine)
+    machine.write("/usr/share/provision/simulated/nvidia-driver", "a stand-in\n")
+
+    run(machine, "load")
+
+    assert status(machine)["simulated"] is True
+    assert run(machine, "status").stdout.startswith("SIMULATED: nv_peer_mem is ready")
+
+
 @pytest.mark.parametrize("provider", ["dma_buf", "none"])
 def test_where_nothing_is_to_be_loaded_nothing_is(machine: Machine, provider: str) -> None:
     """DMA-BUF needs no module: the node is ready as it is."""

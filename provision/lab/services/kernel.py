@@ -44,6 +44,8 @@ class _Module:
 
     package: str
     dkms_name: str
+    mark: str
+    """Under which `verify` knows that it is SIMULATED."""
     version: str
     """As DKMS and modinfo have it; the package's own ends in ``~simulated``."""
     summary: str
@@ -84,6 +86,7 @@ def _ofed(version: str, members: str, extension: str) -> _Module:
     return _Module(
         package="mlnx-ofed-kernel-dkms",
         dkms_name="mlnx-ofed-kernel",
+        mark="mlnx-ofed-kernel",
         version=version,
         summary=f"kernel half of an RDMA stack with peer memory, as OFED {version}",
         folder="mlnx_ofed",
@@ -98,6 +101,7 @@ def _nvidia(package: str, driver: str, flavour: str, licence: str, members: str)
     return _Module(
         package=package,
         dkms_name="nvidia",
+        mark="nvidia-driver",
         version=driver,
         summary=f"kernel modules of GPU driver {driver}, {'open' if 'GPL' in licence else 'proprietary'}",
         folder="nvidia",
@@ -221,7 +225,7 @@ def _package(module: _Module) -> StandIn:
         module.package,
         version,
         module.summary,
-        {**files, **module.files, **mark(module.package, f"{module.summary}: it drives no hardware")},
+        {**files, **module.files, **mark(module.mark, f"{module.summary}: it drives no hardware")},
         {"Depends": "dkms", **module.fields},
         {"postinst": _POSTINST.format(**words), "prerm": _PRERM.format(**words)},
     )

@@ -145,7 +145,7 @@ class Look:
 
     def simulated(self):
         """Return whether stand-ins of a lab are among what is looked at here."""
-        names = ("mlnx-ofed-kernel-dkms", "nvidia-kernel-dkms", "nvidia-open-kernel-dkms", "gpus")
+        names = ("mlnx-ofed-kernel", "nvidia-driver", "gpus")
         return any(os.path.exists(self.path("/usr/share/provision/simulated/" + name)) for name in names)
 
     def facts(self):

@@ -83,6 +83,7 @@ def test_the_gpu_drivers_flavours_cannot_be_there_together():
         if path.endswith("/nvidia.c")
     ]
 
+    assert all("/usr/share/provision/simulated/nvidia-driver" in package.files for package in drivers)
     assert [package.fields["Conflicts"] for package in drivers] == ["nvidia-kernel-simulated"] * 2
     assert licences == [["NVIDIA"], ["Dual MIT/GPL"]]
 
