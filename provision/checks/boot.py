@@ -1,6 +1,6 @@
 """May a node take jobs: is what its check at boot found the state that is recorded of it?
 
-One judgement for all who ask: ``verify`` shows it, ``hostfile`` and ``run`` leave such a node out, ``reload`` ends by it.
+One judgement for all who ask: ``verify`` shows it, ``hostfile`` and ``run`` take no such node, ``reload`` ends by it.
 """
 
 from __future__ import annotations

@@ -12,9 +12,7 @@ from provision.model import Node
 __all__ = ["host_entry"]
 
 
-def host_entry(
-    node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded: bool = False
-) -> HostEntry | str:
+def host_entry(node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded: bool = False) -> HostEntry | str:
     """Return the node's line of a host file, or the reason for which it is left out.
 
     A node whose check at boot differs from what is recorded of it takes no ranks, unless that is allowed.

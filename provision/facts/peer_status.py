@@ -92,8 +92,12 @@ class PeerRecord:
     """None when there is no such unit."""
 
 
+class _UnreadableError(Exception):
+    """What is wrong with a status file, as the end of a sentence that begins with its name."""
+
+
 class PeerStatusFact:
-    """Reads configuration and status, no more of them than is sensible, and asks systemd where the role left anything."""
+    """Reads configuration and status, no more than is sensible of each, and asks systemd where there is any."""
 
     name: ClassVar[str] = "peer_status"
     label: ClassVar[str] = f"systemctl show {UNIT}"
@@ -120,7 +124,7 @@ exit 0
         if there:
             try:
                 status = _status(text)
-            except ValueError as problem:
+            except _UnreadableError as problem:
                 error = str(problem)
         return PeerRecord(_wanted(config), status, error, _age(status, pairs.get("now", "")), _unit(pairs))
 
@@ -150,22 +154,22 @@ def _age(status: PeerStatus | None, now: str) -> int | None:
 
 
 def _status(text: str) -> PeerStatus:
-    """Read the file. Raises ValueError with what is wrong with it."""
+    """Read the file. Raises _UnreadableError with what is wrong with it."""
     if len(text.encode()) > _MOST_BYTES:
-        raise ValueError(f"is longer than {_MOST_BYTES // 1024} KiB")
+        raise _UnreadableError(f"is longer than {_MOST_BYTES // 1024} KiB")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("is empty or cannot be read" if not text.strip() else "is not JSON") from None
+        raise _UnreadableError("is empty or cannot be read" if not text.strip() else "is not JSON") from None
     if not isinstance(content, dict):
-        raise ValueError("holds no JSON object")
+        raise _UnreadableError("holds no JSON object")
     if content.get("format") != _FORMAT:
-        raise ValueError(f"has format {_line(content.get('format'))!r}, and this version knows {_FORMAT}")
+        raise _UnreadableError(f"has format {_line(content.get('format'))!r}, and this version knows {_FORMAT}")
     texts = {key: _text(content, key) for key in ("boot_id", "kernel", "provider", "module", "state", "since")}
     if texts["state"] not in _STATES:
-        raise ValueError(f"has a state that does not exist: {texts['state'][:40]!r}")
+        raise _UnreadableError(f"has a state that does not exist: {texts['state'][:40]!r}")
     if content.get("ok") is not (texts["state"] == "ready"):
-        raise ValueError(f"contradicts itself: its state is {texts['state']}, and ok is {_line(content.get('ok'))}")
+        raise _UnreadableError(f"contradicts itself: its state is {texts['state']}, and ok is {_line(content.get('ok'))}")
     return PeerStatus(
         **texts,
         simulated=content.get("simulated") is True,
@@ -177,13 +181,13 @@ def _status(text: str) -> PeerStatus:
 def _kernels(content: Mapping[str, Any]) -> list[Any]:
     entries = content.get("kernels", [])
     if not isinstance(entries, list):
-        raise ValueError("has something else than a list of kernels")  # noqa: TRY004 - told as the others are
+        raise _UnreadableError("has something else than a list of kernels")
     return entries
 
 
 def _kernel(entry: Any) -> JudgedKernel:
     if not isinstance(entry, dict) or not isinstance(entry.get("ok"), bool):
-        raise ValueError("has a kernel of which it does not say whether it is ready")
+        raise _UnreadableError("has a kernel of which it does not say whether it is ready")
     return JudgedKernel(_text(entry, "kernel"), entry["ok"], **_why(entry))
 
 
@@ -194,7 +198,7 @@ def _why(content: Mapping[str, Any]) -> dict[str, str]:
 def _text(content: Mapping[str, Any], key: str) -> str:
     value = content.get(key)
     if not isinstance(value, str):
-        raise ValueError(f"has no text for {key}")  # noqa: TRY004 - told as the others are
+        raise _UnreadableError(f"has no text for {key}")
     return _line(value)
 
 
