@@ -169,7 +169,9 @@ def _status(text: str) -> PeerStatus:
     if texts["state"] not in _STATES:
         raise _UnreadableError(f"has a state that does not exist: {texts['state'][:40]!r}")
     if content.get("ok") is not (texts["state"] == "ready"):
-        raise _UnreadableError(f"contradicts itself: its state is {texts['state']}, and ok is {_line(content.get('ok'))}")
+        raise _UnreadableError(
+            f"contradicts itself: its state is {texts['state']}, and ok is {_line(content.get('ok'))}"
+        )
     return PeerStatus(
         **texts,
         simulated=content.get("simulated") is True,
