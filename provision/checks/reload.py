@@ -112,8 +112,8 @@ def _done(node: Node, facts: NodeFacts, code: str, said: str) -> NodeReload:
             f"{UNIT} could not be restarted (exit {code}): {said or 'systemctl said nothing'}",
             f"Read on the node: journalctl -b -u {UNIT}",
         )
-    result = ReloadResult.FAILED if verdict.status is CheckStatus.FAIL else ReloadResult.READY
-    return _outcome(node, facts, result, verdict.reason, verdict.remedy)
+    results = {CheckStatus.PASS: ReloadResult.READY, CheckStatus.SKIP: ReloadResult.SKIPPED}
+    return _outcome(node, facts, results.get(verdict.status, ReloadResult.FAILED), verdict.reason, verdict.remedy)
 
 
 def _absent(node: Node, facts: NodeFacts) -> NodeReload:

@@ -396,6 +396,23 @@ def test_a_failure_ends_with_cause_and_fix_not_with_a_log(machine: Machine, at: 
     assert "CC x.o" not in told["explanation"]
 
 
+@pytest.mark.skipif(node.diagnose is None, reason="the table of failures is not in roles/platform yet")
+@pytest.mark.parametrize(("version", "told"), [("1.0-9", "module_too_old"), ("1.1-0", "peer_api_missing")])
+def test_a_version_that_no_newer_kernel_builds_is_told_as_such(machine: Machine, version: str, told: str) -> None:
+    """The same words of the build mean something else when 1.0-9 is built: the stack is not to blame."""
+    configure(machine, provider="nv_peer_mem", version=version)
+    prepare_build(machine)
+    machine.write(f"/usr/src/nv_peer_mem-{version}/Makefile", "")
+    install(machine, built_against=8)
+    log = f'ERROR: modpost: "{REGISTER}" [nv_peer_mem.ko] undefined!\nmake: *** [all] Error 2\n'
+    machine.write(f"/var/lib/dkms/nv_peer_mem/{version}/build/make.log", log)
+
+    run(machine, "load")
+
+    assert status(machine)["cause"] == told
+    assert f"building nv_peer_mem {version} for kernel {KERNEL} failed" in status(machine)["explanation"]
+
+
 def test_an_unknown_failure_says_the_telling_lines(machine: Machine) -> None:
     """A cause that no table knows is at least the compiler's own error, not the last line of make."""
     prepare_build(machine)
