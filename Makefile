@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Debian packages: the nodes of the lab (qemu, mmdebstrap, extlinux), its registry and repository, its docker engine.
 PACKAGES := python3-venv openssh-client rsync iproute2 iptables procps kmod zstd openssl ca-certificates \
   qemu-system-x86 qemu-utils mmdebstrap e2fsprogs fdisk extlinux syslinux-common \
-  docker.io docker-registry skopeo dpkg-dev apt-utils gnupg
+  docker.io docker-registry skopeo dpkg-dev apt-utils gnupg git
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 

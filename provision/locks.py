@@ -14,7 +14,7 @@ from typing import IO
 
 from provision.errors import LockedError
 
-__all__ = ["held"]
+__all__ = ["held", "user"]
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def held(path: Path, what: str, purpose: str) -> Iterator[None]:
     try:
         file.seek(0)
         file.truncate()
-        json.dump({"pid": os.getpid(), "user": _user(), "since": int(time.time()), "purpose": purpose}, file)
+        json.dump({"pid": os.getpid(), "user": user(), "since": int(time.time()), "purpose": purpose}, file)
         file.flush()
         yield
     finally:
@@ -63,7 +63,8 @@ def _holder(path: Path) -> str:
         return "another process has just begun"
 
 
-def _user() -> str:
+def user() -> str:
+    """Return who runs this process, by number where the account has no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -31,6 +31,7 @@ from provision.checks import (
     training as _training,  # noqa: F401
 )
 from provision.checks.base import CHECKS, CLUSTER_CHECKS, ClusterScene, PairOutcome, Scene, run
+from provision.checks.boot import held_back
 from provision.checks.hosts import host_entry
 from provision.checks.pairs import PAIR_SECONDS, pairs_script, parse_pairs
 from provision.errors import ProvisionError
@@ -42,6 +43,7 @@ __all__ = [
     "CLUSTER_CHECKS",
     "PAIR_SECONDS",
     "PairOutcome",
+    "held_back",
     "host_entry",
     "judge",
     "judge_cluster",

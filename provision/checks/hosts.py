@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provision.checks.boot import held_back
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts, Unknown, data_address, gpu_count
 from provision.facts.system import Hardware
@@ -11,13 +12,17 @@ from provision.model import Node
 __all__ = ["host_entry"]
 
 
-def host_entry(node: Node, facts: NodeFacts | ProvisionError) -> HostEntry | str:
-    """Return the node's line of a host file, or the reason for which it is left out."""
+def host_entry(node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded: bool = False) -> HostEntry | str:
+    """Return the node's line of a host file, or the reason for which it is left out.
+
+    A node whose check at boot differs from what is recorded of it takes no ranks, unless that is allowed.
+    """
     if isinstance(facts, ProvisionError):
         return f"cannot be reached: {facts.message}"
-    reason = _unusable(facts)
-    if reason:
-        return reason
+    degraded = None if allow_degraded else held_back(node, facts)
+    reasons = [reason for reason in (_unusable(facts), degraded.reason if degraded else "") if reason]
+    if reasons:
+        return "; ".join(reasons)
     address = data_address(node.variables, facts)
     if address is None:
         return "it has no address on the data network"

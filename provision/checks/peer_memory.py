@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.boot import boot_verdict
 from provision.facts import Unknown
 from provision.facts.peer_modules import InstalledKernel, PeerMemory
+from provision.facts.peer_status import JudgedKernel
 from provision.facts.system import NodeKind
 from provision.gdr import Cards, GdrPath
 from provision.gdr.conditions import pcie
 from provision.gdr.observed import has_gpus, running_kernel, situation, verdict_of
+from provision.model import CheckStatus
 
 __all__: list[str] = []
-
-Lacking = Sequence[tuple[InstalledKernel, Sequence[str]]]
 
 _ROLE = "peer_memory"
 _MODULES = ("nvidia-peermem", "nvidia_peermem", "nv_peer_mem", "nvidia-driver", "nvidia-module")
 """Stand-ins of the lab that the state of modules would rest on."""
+_PROGRAM = "/usr/local/lib/provision/peer-memory"
 _REBUILD = "dkms autoinstall -k {0} (twice: it does not keep the order RDMA stack, driver, nv_peer_mem)"
+"""Where the role builds nothing: it was not applied, or wants no module."""
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """A kernel that would come up without something."""
+
+    kernel: InstalledKernel
+    lacks: tuple[str, ...]
+    """What other kernels, or the role, have, and this one has not; may be empty when the node itself knows better."""
+    told: JudgedKernel | None
+    """What the node's own program said of it, when that was bad."""
 
 
 @check("peer_memory.path", role=_ROLE, after="gpu.driver")
@@ -88,26 +103,44 @@ def _binding(scene: Scene) -> Verdict:
     )
 
 
+@check("peer_memory.boot", role=_ROLE)
+def _boot(scene: Scene) -> Verdict:
+    verdict = boot_verdict(scene.node, scene.facts)
+    nothing = verdict.status is CheckStatus.SKIP
+    return (_excuse(scene, cards=False) or verdict) if nothing else verdict
+
+
 @check("peer_memory.kernels", role=_ROLE)
 def _kernels(scene: Scene) -> Verdict:
-    excuse = _excuse(scene, cards=False)
+    record = scene.facts.peer_status
+    status = None if isinstance(record, Unknown) else record.status
+    module = status.module if status else ""
+    excuse = None if module else _excuse(scene, cards=False)
     if excuse:
         return excuse
     kernels, running = known(scene.facts.kernels), running_kernel(scene.facts)
     loaded = known(scene.facts.peer_memory).loaded
-    if running is None or not ({"nvidia"} & set(running.modules) or loaded):
+    has_driver = running is not None and bool({"nvidia"} & set(running.modules) or loaded)
+    if not (module or has_driver):
         return skip("the running kernel has no NVIDIA modules that others could lack")
-    wanted = (set(running.modules) - {"ib_core"}) | set(loaded)
-    lacking = [(kernel, lacks) for kernel in kernels if (lacks := _lacks(kernel, running, wanted))]
-    simulated = scene.simulated(*_MODULES)
+    wanted = (set(running.modules if running else ()) - {"ib_core"}) | set(loaded) | ({module} if module else set())
+    told = {kernel.release: kernel for kernel in status.kernels if not kernel.ok} if status and module else {}
+    lacking = [
+        Lacking(kernel, tuple(lacks), told.get(kernel.release))
+        for kernel in kernels
+        if (lacks := _lacks(kernel, running, wanted)) or kernel.release in told
+    ]
+    simulated = scene.simulated(*_MODULES) or (status is not None and status.simulated)
     if lacking:
-        return warn(_tell(lacking), _mend(lacking), simulated=simulated)
+        return warn(_tell(lacking, module), _mend(lacking, module, scene.node.name), simulated=simulated)
     releases = ", ".join(kernel.release for kernel in kernels)
     return passed(f"{', '.join(sorted(wanted))} for all of {releases}", simulated=simulated)
 
 
-def _lacks(kernel: InstalledKernel, running: InstalledKernel, wanted: set[str]) -> list[str]:
+def _lacks(kernel: InstalledKernel, running: InstalledKernel | None, wanted: set[str]) -> list[str]:
     found = sorted(wanted - set(kernel.modules))
+    if running is None:
+        return found
     if kernel.stub and not running.stub:
         found.append("an nvidia_peermem that is no stub")
     if _foreign_stack(running) and "ib_core" in kernel.modules and not _foreign_stack(kernel):
@@ -121,16 +154,32 @@ def _foreign_stack(kernel: InstalledKernel) -> bool:
     return file is not None and not file.path.startswith("kernel/")
 
 
-def _tell(lacking: Lacking) -> str:
-    return "; ".join(f"kernel {kernel.release} would come up without {', '.join(lacks)}" for kernel, lacks in lacking)
+def _tell(lacking: Sequence[Lacking], module: str) -> str:
+    """The node's own word says why, and what is seen from here says what."""
+    parts = []
+    for item in lacking:
+        lacks = ", ".join(item.lacks or (module,))
+        why = f" ({item.told.explanation})" if item.told and item.told.explanation else ""
+        parts.append(f"kernel {item.kernel.release} would come up without {lacks}{why}")
+    return "; ".join(parts)
 
 
-def _mend(lacking: Lacking) -> str:
+def _mend(lacking: Sequence[Lacking], module: str, node: str) -> str:
+    """Where the role builds a module, its own program keeps the order of what is built; DKMS by itself does not."""
+    if module:
+        kernels = ", ".join(item.kernel.release for item in lacking)
+        told = {item.told.remedy: None for item in lacking if item.told and _PROGRAM not in item.told.remedy}
+        own = "".join(f" {remedy}" for remedy in told if remedy)
+        return (
+            f"Before the next boot: provision apply --limit {node} --only {_ROLE}, which installs headers and builds "
+            f"for every kernel; or on the node, where the headers are there: {_PROGRAM} build.{own} Or remove what is "
+            f"not needed of {kernels}."
+        )
     steps = []
-    for kernel, _ in lacking:
-        first = "" if kernel.headers else f"install the headers of {kernel.release}, then "
-        steps.append(first + _REBUILD.format(kernel.release))
-    by_hand = " What insmod loaded has to be installed first." if any(kernel.running for kernel, _ in lacking) else ""
+    for item in lacking:
+        first = "" if item.kernel.headers else f"install the headers of {item.kernel.release}, then "
+        steps.append(first + _REBUILD.format(item.kernel.release))
+    by_hand = " What insmod loaded has to be installed first." if any(item.kernel.running for item in lacking) else ""
     return f"Before the next boot: {'; '.join(steps)}. Or remove the kernel.{by_hand}"
 
 

@@ -16,9 +16,12 @@ import typer
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from provision.model import Cluster, Secret
 
 __all__ = [
+    "AllowDegradedOption",
     "AskBecomePassOption",
     "InventoryOption",
     "JsonOption",
@@ -33,6 +36,7 @@ __all__ = [
     "print_json",
     "say",
     "table",
+    "take_degraded",
 ]
 
 InventoryOption = Annotated[
@@ -47,6 +51,12 @@ LimitOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout (same as -o json).")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to whatever would be asked.")]
+AllowDegradedOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-degraded", help="Take nodes too whose check at boot did not pass; said on stderr, and written down."
+    ),
+]
 AskBecomePassOption = Annotated[
     bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password of the nodes.")
 ]
@@ -92,6 +102,19 @@ def ask_become_password(*, ask: bool) -> Secret | None:
     from provision.model import Secret
 
     return Secret(getpass.getpass("sudo password of the nodes: "))
+
+
+def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str]]) -> None:
+    """Say which nodes take ranks though they should take none, and why; and write it beside the logs of applies."""
+    from provision import workflow
+
+    if not nodes:
+        return
+    for name, reason in nodes:
+        say(f"degraded, and taken all the same: {name}: {reason}")
+    warning = workflow.note_degraded(cluster, purpose, nodes)
+    if warning:
+        say(f"warning: {warning}")
 
 
 def print_json(document: Any) -> None:

@@ -32,6 +32,7 @@ VERBS = {
     "bootstrap": "provision.cli.bootstrap",
     "verify": "provision.cli.verify",
     "gdr": "provision.cli.gdr",
+    "reload": "provision.cli.reload",
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
     "nccl-log": "provision.cli.nccl_log",

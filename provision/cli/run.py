@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import (
+    AllowDegradedOption,
     AskBecomePassOption,
     InventoryOption,
     LabOption,
@@ -21,6 +22,7 @@ from provision.cli.common import (
     cluster_from,
     confirm,
     say,
+    take_degraded,
 )
 from provision.errors import HostNotTrusted, Interrupted, LaunchError, ProvisionError, UsageError
 
@@ -60,6 +62,7 @@ def run(  # noqa: PLR0917 - one parameter for each option
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Go on without nodes that cannot take ranks, each named on stderr.")
     ] = False,
+    allow_degraded: AllowDegradedOption = False,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
 ) -> None:
@@ -71,6 +74,8 @@ def run(  # noqa: PLR0917 - one parameter for each option
 
     A node that cannot take ranks stops the job before it starts, unless --limit leaves it out or --allow-missing
     goes on without it. A node whose host key is not the known one always stops it.
+    So does, in the same way, a node on which GPUDirect RDMA did not come up as it is recorded (check
+    peer_memory.boot), until that check passes; --allow-degraded takes it all the same.
 
     \b
     Examples:
@@ -84,7 +89,8 @@ def run(  # noqa: PLR0917 - one parameter for each option
     with _before_the_start():
         environment = _environment(env or ())
         cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-        entries = _entries(cluster, limit, allow_missing=allow_missing)
+        entries, degraded = _entries(cluster, limit, allow_missing=allow_missing, allow_degraded=allow_degraded)
+        take_degraded(cluster, "run --dry-run" if dry_run else "run", degraded)
         plan = _plan(_request(cluster, entries, tuple(command), ranks, sync, environment, workdir), dry_run, yes)
         if dry_run:
             sys.stdout.write(jobs.dry_run(plan))
@@ -115,16 +121,23 @@ def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:
     return jobs.prepare(request)
 
 
-def _entries(cluster: Cluster, limit: str | None, *, allow_missing: bool) -> list[HostEntry]:
-    """Return the nodes that get ranks; LaunchError when one that was asked for cannot, unless that is allowed."""
+def _entries(
+    cluster: Cluster, limit: str | None, *, allow_missing: bool, allow_degraded: bool
+) -> tuple[list[HostEntry], list[tuple[str, str]]]:
+    """Return the nodes that get ranks, and which of them should take none and why.
+
+    LaunchError when one that was asked for cannot take ranks, unless that is allowed.
+    """
     from provision import workflow
 
     full = workflow.with_defaults(cluster)
     found = workflow.probe(workflow.chosen(full, limit), names=[node.name for node in full.nodes])
-    entries, left_out = workflow.host_entries(full, found)
+    entries, left_out = workflow.host_entries(full, found, allow_degraded=allow_degraded)
+    degraded = workflow.degraded(full, found)
     distrusted = [(name, why) for name, why in left_out if isinstance(found[name], HostNotTrusted)]
     if distrusted or (left_out and not allow_missing):
-        raise _missing(distrusted or left_out, found)
+        held_back = {} if allow_degraded else {name: verdict.remedy or "" for name, verdict in degraded.items()}
+        raise _missing(distrusted or left_out, found, held_back)
     for name, reason in left_out:
         say(f"left out: {name}: {reason}")
     if not entries:
@@ -133,17 +146,26 @@ def _entries(cluster: Cluster, limit: str | None, *, allow_missing: bool) -> lis
             remedy="`provision verify` says what each node lacks; `provision apply` mends it",
             output="\n".join(f"{name}: {reason}" for name, reason in left_out),
         )
-    return entries
+    listed = {entry.name for entry in entries}
+    return entries, [(name, verdict.reason) for name, verdict in degraded.items() if name in listed]
 
 
-def _missing(left_out: list[tuple[str, str]], found: Mapping[str, NodeFacts | ProvisionError]) -> LaunchError:
-    """Name every node that was asked for and cannot take ranks, and what to do about the first."""
+def _missing(
+    left_out: list[tuple[str, str]],
+    found: Mapping[str, NodeFacts | ProvisionError],
+    held_back: Mapping[str, str] | None = None,
+) -> LaunchError:
+    """Name every node that was asked for and cannot take ranks, and what to do about the first.
+
+    `held_back` has the remedies of those that would be taken with --allow-degraded.
+    """
     name, reason = left_out[0]
-    error = found[name]
-    known = error.remedy if isinstance(error, ProvisionError) else None
+    error, held = found[name], held_back or {}
+    known = error.remedy if isinstance(error, ProvisionError) else held.get(name)
     remedy = known or f"`provision verify --limit {name}` says what it lacks; `provision apply --limit {name}` mends it"
     if not any(isinstance(found[node], HostNotTrusted) for node, _ in left_out):
-        remedy += "; or go on without it: --allow-missing, or --limit with the others"
+        remedy = remedy.rstrip(".") + "; or go on without it: --allow-missing, or --limit with the others"
+        remedy += "; or with it as it is: --allow-degraded" if name in held else ""
     if len(left_out) == 1:
         return LaunchError(reason, node=name, remedy=remedy)
     lines = "\n".join(f"  {node}: {why}" for node, why in left_out)

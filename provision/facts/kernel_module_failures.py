@@ -43,6 +43,8 @@ class Symptom(NamedTuple):
     pattern: str
     explanation: str
     remedy: str
+    beside: tuple[str, ...] = ()
+    """Patterns that other lines, or the same one, have to show too: what was built, and for what."""
 
 
 def diagnose(*, make: str = "", dmesg: str | None = None, modprobe: str = "") -> Diagnosis:
@@ -63,7 +65,9 @@ def diagnose(*, make: str = "", dmesg: str | None = None, modprobe: str = "") ->
     """
     texts = [_lines(text) for text in (make, dmesg or "", modprobe)]
     lines = [line for text in texts for line in text]
-    for symptom, pattern in _TABLE:
+    for symptom, pattern, beside in _TABLE:
+        if not all(any(other.search(line) for line in lines) for other in beside):
+            continue
         for line in lines:
             match = pattern.search(line)
             if match:
@@ -115,6 +119,11 @@ _NOISE = re.compile(r"(?:Entering|Leaving) directory|^make(?:\[\d+\])?: \*\*\* .
 _REFUSED_STUB = re.compile(r"could not insert (?:module )?\S*nvidia[-_]peermem\S*: Invalid (?:argument|parameters)")
 _OF = rf"\b{_MODULES}(?:\.ko\S*)?:? "
 """How a line begins that speaks of a module which matters here; others have symbols of their own to miss."""
+
+_FIRST_VERSION = r"\b(?:nv_peer_mem|nvidia[-_]peer[-_]memory)[-/ ]1\.0(?![\d.])"
+"""nv_peer_mem 1.0 as DKMS, its folders and the packages write it; 1.0.1 or 1.01 would be another."""
+_SINCE_5_4 = r"(?:/lib/modules/|[Ff]or kernel:? |linux-headers-)(?:5\.(?:[4-9]|\d\d)|[6-9]\.\d|\d\d+\.\d)"
+"""A kernel of at least 5.4 as the target of a build."""
 
 _HEADERS = (
     "Install the headers of exactly that kernel (Debian and Ubuntu: linux-headers-{kernel}; EL: kernel-devel-{kernel}, "
@@ -208,6 +217,15 @@ _SYMPTOMS = (
         r"|(?:incomplete|undefined|unknown) .*peer_memory_client_ex\b",
         "This version of nv_peer_mem needs a newer OFED than the one that is installed.",
         "Install a newer OFED, or with OFED 4.9 and early 5.x build nv_peer_mem 1.1.",
+    ),
+    Symptom(
+        "module_too_old",
+        r"\b(?P<symbol>ib_(?:un)?register_peer_memory_client|nvidia_p2p_\w+).*undefined!",
+        "nv_peer_mem 1.0 hands over where {symbol} is to be found in a way that kernels since 5.4 no longer read, so "
+        "that it cannot be built for them.",
+        "Build 1.1-0, or 1.3-0 where the RDMA stack's headers have peer_memory_client_ex: set peer_memory_source_ref, "
+        "or leave it at 1.0-9 and let peer_memory_source_ref_by_headers choose.",
+        (_FIRST_VERSION, _SINCE_5_4),
     ),
     Symptom(
         "peer_api_missing",
@@ -415,6 +433,9 @@ _STUB = Symptom(
 )
 """Shown by modprobe's "Invalid argument" and a kernel that says nothing of the module."""
 
-_TABLE = tuple((symptom, re.compile(symptom.pattern)) for symptom in _SYMPTOMS)
+_TABLE = tuple(
+    (symptom, re.compile(symptom.pattern), tuple(re.compile(other) for other in symptom.beside))
+    for symptom in _SYMPTOMS
+)
 CAUSES = tuple(dict.fromkeys(symptom.cause for symptom in (*_SYMPTOMS, _STUB)))
 """Every cause that is known, in the order of the table."""

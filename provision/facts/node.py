@@ -42,6 +42,7 @@ from provision.facts.peer_modules import (
     PeerMemory,
     PeerMemoryFact,
 )
+from provision.facts.peer_status import PeerRecord, PeerStatusFact
 from provision.facts.rdma import RdmaFact, RdmaStack
 from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
 from provision.facts.script import split
@@ -84,6 +85,7 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     KernelsFact(),
     NvidiaModulesFact(),
     PeerMemoryFact(),
+    PeerStatusFact(),
     DmaBufFact(),
     SigningFact(),
     PciRoutingFact(),
@@ -128,6 +130,7 @@ class NodeFacts:
     kernels: tuple[InstalledKernel, ...] | Unknown = _NOT_ASKED
     nvidia_modules: NvidiaModules | Unknown = _NOT_ASKED
     peer_memory: PeerMemory | Unknown = _NOT_ASKED
+    peer_status: PeerRecord | Unknown = _NOT_ASKED
     dma_buf: DmaBuf | Unknown = _NOT_ASKED
     signing: Signing | Unknown = _NOT_ASKED
     pci_routing: PciRouting | Unknown = _NOT_ASKED

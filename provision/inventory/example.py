@@ -20,6 +20,7 @@ _ORDER = (
     "platform",
     "base_system",
     "rdma_stack",
+    "peer_memory",
     "nvidia_container",
     "docker_engine",
     "training_image",

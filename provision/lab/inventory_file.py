@@ -52,6 +52,7 @@ def render(spec: LabSpec, folder: Path, nodes: Sequence[LabNode], services: Serv
 
 
 def _variables(spec: LabSpec, folder: Path, nodes: Sequence[LabNode], services: ServiceInfo) -> dict[str, Any]:
+    modules = spec.driver is DriverName.VM and spec.machine is not None
     data = sorted({str(ipaddress.ip_network(f"{node.data_address}/24", strict=False)) for node in nodes})
     known_hosts = f"UserKnownHostsFile={_ssh_path(folder / 'known_hosts')}"
     return {
@@ -63,6 +64,7 @@ def _variables(spec: LabSpec, folder: Path, nodes: Sequence[LabNode], services: 
         "cluster_data_networks": data,
         "platform_extra_repositories": services.repositories,
         "rdma_stack_soft_roce_enabled": spec.driver is DriverName.VM,
+        **({"peer_memory_source_url": services.peer_memory_url} if modules else {}),
         "docker_engine_registry_ca": [{"registry": services.registry, "certificate": services.ca_certificate}],
         "training_image_reference": services.image_reference,
         "training_image_digest": services.image_digest,

@@ -3,6 +3,7 @@
 from provision.model.apply import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
 from provision.model.check import CheckResult, CheckStatus, NodeChecks, Verification
 from provision.model.cluster import Cluster, Connection, Node
+from provision.model.reload import NodeReload, ReloadResult
 from provision.model.result import CommandResult
 from provision.model.secret import Secret
 
@@ -16,8 +17,10 @@ __all__ = [
     "Failure",
     "Node",
     "NodeChecks",
+    "NodeReload",
     "NodeReport",
     "NodeStatus",
+    "ReloadResult",
     "RoleReport",
     "RoleStatus",
     "Secret",

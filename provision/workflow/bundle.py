@@ -15,7 +15,7 @@ from provision.workflow.survey import verify
 __all__ = ["known_secrets", "support_bundle"]
 
 _LOGS = 5
-"""How many logs of applies a support bundle takes along."""
+"""How many logs of applies a support bundle takes along; what was overridden comes whole."""
 
 
 def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> list[str]:
@@ -31,7 +31,8 @@ def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> 
     if not target.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {target.absolute().parent}", remedy="Give another place with --output.")
     survey = verify(cluster, limit)
-    logs = sorted(log_folder(cluster).glob("*.log"))[-_LOGS:]
+    folder = log_folder(cluster)
+    logs = [*sorted(folder.glob("apply-*.log"))[-_LOGS:], *sorted(folder.glob("degraded*.log"))]
     files = bundle_files(
         survey.facts,
         survey.verification,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from provision.connectors.base import Connector
     from provision.engine import Event
 
-__all__ = ["apply", "chosen_roles", "local_inventory", "log_folder", "unreachable"]
+__all__ = ["alone", "apply", "chosen_roles", "local_inventory", "log_folder", "unreachable"]
 
 
 def apply(
@@ -43,7 +43,7 @@ def apply(
     Raises:
         LockedError: an apply of this inventory is under way; the message says whose.
     """
-    with _alone(cluster) as warnings:
+    with alone(cluster, "apply") as warnings:
         report = _apply(cluster, nodes, roles, become_password, on_event)
         return replace(report, warnings=(*warnings, *report.warnings))
 
@@ -172,8 +172,8 @@ def _identity(cluster: Cluster) -> str:
 
 
 @contextmanager
-def _alone(cluster: Cluster) -> Iterator[list[str]]:
-    """Keep a second apply of the same inventory out: the two would undo each other's steps.
+def alone(cluster: Cluster, purpose: str) -> Iterator[list[str]]:
+    """Keep a second change of the same inventory out: the two would undo each other's steps.
 
     Where no lock can be written (a full disk), that is a warning.
     """
@@ -182,9 +182,9 @@ def _alone(cluster: Cluster) -> Iterator[list[str]]:
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            stack.enter_context(held(path, str(cluster.inventory), "apply"))
+            stack.enter_context(held(path, str(cluster.inventory), purpose))
         except OSError as error:
-            warnings.append(f"no lock keeps others from applying at the same time: {path}: {error.strerror}")
+            warnings.append(f"no lock keeps others from changing the nodes at the same time: {path}: {error.strerror}")
         yield warnings
 
 

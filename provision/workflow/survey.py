@@ -11,13 +11,16 @@ from provision.model import Cluster, Node, NodeChecks, Verification
 
 if TYPE_CHECKING:
     from provision.checks import PairOutcome
+    from provision.checks.base import Verdict
     from provision.connectors.base import Connector
     from provision.facts import NodeFacts
     from provision.hostfiles import HostEntry
 
 __all__ = [
+    "HostFile",
     "Survey",
     "chosen",
+    "degraded",
     "host_entries",
     "hostfile",
     "probe",
@@ -162,11 +165,12 @@ def try_pairs(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> list[Pai
 
 
 def host_entries(
-    cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]
+    cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError], *, allow_degraded: bool = False
 ) -> tuple[list[HostEntry], list[tuple[str, str]]]:
     """Return the nodes that can take ranks, and those left out with the reason, in the inventory's order.
 
-    Only nodes that `facts` knows are considered: the others were not asked for.
+    Only nodes that `facts` knows are considered: the others were not asked for. With `allow_degraded` those that
+    `degraded` names are not left out for that reason.
     """
     from provision.checks import host_entry
 
@@ -175,7 +179,7 @@ def host_entries(
     for node in with_defaults(cluster).nodes:
         if node.name not in facts:
             continue
-        entry = host_entry(node, facts[node.name])
+        entry = host_entry(node, facts[node.name], allow_degraded=allow_degraded)
         if isinstance(entry, str):
             left_out.append((node.name, entry))
         else:
@@ -183,17 +187,38 @@ def host_entries(
     return entries, left_out
 
 
-def hostfile(
-    cluster: Cluster, launcher: str, limit: str | None = None
-) -> tuple[str, list[tuple[str, str]], tuple[str, ...]]:
-    """Probe the nodes; return the text of the launcher's host file, who is left out and why, and who was not reached.
+def degraded(cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]) -> dict[str, Verdict]:
+    """Return the nodes whose check at boot differs from what is recorded of them, with reason and remedy."""
+    from provision.checks import held_back
 
-    Those who were not reached are among those left out.
-    """
+    asked = (node for node in with_defaults(cluster).nodes if node.name in facts)
+    return {node.name: verdict for node in asked if (verdict := held_back(node, facts[node.name])) is not None}
+
+
+@dataclass(frozen=True)
+class HostFile:
+    """A host file, and who is not in it."""
+
+    text: str
+    left_out: list[tuple[str, str]]
+    """Node and reason."""
+    lost: tuple[str, ...] = ()
+    """Of those left out the ones that were not reached."""
+    degraded: tuple[tuple[str, str], ...] = ()
+    """Nodes that are in it though they should take no jobs, and why."""
+
+
+def hostfile(cluster: Cluster, launcher: str, limit: str | None = None, *, allow_degraded: bool = False) -> HostFile:
+    """Probe the nodes and write the launcher's host file of those that can take ranks."""
     from provision.hostfiles import LAUNCHERS
 
     full = with_defaults(cluster)
     found = probe(chosen(full, limit))
-    entries, left_out = host_entries(full, found)
-    lost = tuple(name for name, facts in found.items() if isinstance(facts, ProvisionError))
-    return LAUNCHERS[launcher](entries), left_out, lost
+    entries, left_out = host_entries(full, found, allow_degraded=allow_degraded)
+    listed = {entry.name for entry in entries}
+    return HostFile(
+        LAUNCHERS[launcher](entries),
+        left_out,
+        tuple(name for name, facts in found.items() if isinstance(facts, ProvisionError)),
+        tuple((name, verdict.reason) for name, verdict in degraded(full, found).items() if name in listed),
+    )

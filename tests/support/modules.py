@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ansible.module_utils
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
@@ -19,9 +19,9 @@ ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 def load(role: str, name: str, *, part: str = "library") -> ModuleType:
     """Load a role's module (or filter plugin) with what roles put beside ansible.module_utils."""
-    for path in ROLES.glob("*/module_utils/*.py"):
-        if f"ansible.module_utils.{path.stem}" not in sys.modules:
-            sys.modules[f"ansible.module_utils.{path.stem}"] = _from(path, f"ansible.module_utils.{path.stem}")
+    for folder in map(str, ROLES.glob("*/module_utils")):
+        if folder not in ansible.module_utils.__path__:
+            ansible.module_utils.__path__.append(folder)
     return _from(ROLES / role / part / f"{name}.py", name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -128,6 +129,36 @@ def test_a_home_that_cannot_be_written_is_a_warning(answers, tmp_path, monkeypat
     report = workflow.apply(cluster(tmp_path / "hosts.yml"), [])
 
     assert "no lock" in report.warnings[0]
+
+
+def test_a_bundle_tells_of_degraded_nodes_that_were_taken(answers, tmp_path):
+    """However many applies came after it."""
+    said, _ = answers
+    mine = cluster(tmp_path / "hosts.yml")
+    assert workflow.note_degraded(mine, "run", [("a", "nv_peer_mem did not come up")]) == ""
+    for number in range(6):
+        (workflow.log_folder(mine) / f"apply-2026112{number}T100000-1.log").write_text(f"apply {number}\n")
+    said |= {"a": "", "b": ""}
+    workflow.support_bundle(mine, tmp_path / "b.tar.gz")
+    with tarfile.open(tmp_path / "b.tar.gz") as tar:
+        texts = [tar.extractfile(member).read().decode() for member in tar.getmembers()]
+
+    assert any("nv_peer_mem did not come up" in text for text in texts)
+    assert sum(text.startswith("apply ") for text in texts) == 5
+
+
+@pytest.mark.usefixtures("answers")
+def test_what_is_written_down_of_degraded_nodes_has_an_end(tmp_path):
+    """A host file made every minute fills no disk; the newest entries are there, each on a line of its own."""
+    mine = cluster(tmp_path / "hosts.yml")
+    for number in range(600):
+        assert workflow.note_degraded(mine, "hostfile", [("a", f"{number} {'x' * 8000}")]) == ""
+    folder = workflow.log_folder(mine)
+    lines = (folder / "degraded.log").read_text().splitlines()
+
+    assert json.loads(lines[-1])["nodes"]["a"].startswith("599 ")
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2_100_000
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
 
 
 def test_a_bundle_holds_only_the_logs_of_its_own_inventory(answers, tmp_path):

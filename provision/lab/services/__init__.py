@@ -19,6 +19,7 @@ from provision.lab.paths import cache_folder
 from provision.lab.services import processes, registry, repository
 from provision.lab.services.ca import ensure_certificates
 from provision.lab.services.image import ensure_training_image
+from provision.lab.services.kernel import GIT_FOLDER
 from provision.lab.services.packages import build_packages, machine_package_name, simulated_things
 
 __all__ = ["ServiceInfo", "ServiceState", "Services"]
@@ -43,6 +44,8 @@ class ServiceInfo:
     """Entries for ``platform_extra_repositories``: name, uris, suites, components, key."""
     simulated: list[str]
     """What of all this is SIMULATED, one sentence each."""
+    peer_memory_url: str = ""
+    """Git repository of the stand-in for nv_peer_mem, as this machine sees it: the controller fetches it."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class Services:
                     }
                 ],
                 simulated=simulated_things(spec.machine),
+                peer_memory_url=f"http://127.0.0.1:{ports['repository']}/{GIT_FOLDER}",
             )
             write_private(own / "info.json", json.dumps(asdict(info), indent=2))
         return info

@@ -1,4 +1,4 @@
-"""Stand-in packages for what the lab's nodes cannot have: NVIDIA's driver tools and container toolkit.
+"""Stand-in packages for what the lab's nodes cannot have: NVIDIA's driver and container toolkit, a vendor's RDMA stack.
 
 Each is SIMULATED and says so: in its description, in what its programs print, and by a file in
 ``/usr/share/provision/simulated`` that holds one line, from which `verify` knows.
@@ -12,15 +12,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from provision.errors import LabError
 from provision.lab.access import file_lock
 from provision.lab.machines import Machine, load, names, to_json
+from provision.lab.services.kernel import kernel_stand_ins
+from provision.lab.services.stand_in import StandIn, mark
 
-__all__ = ["MACHINE_FILE", "StandIn", "build_packages", "machine_files", "machine_package_name", "simulated_things"]
+__all__ = ["MACHINE_FILE", "build_packages", "machine_files", "machine_package_name", "simulated_things"]
 
 MACHINE_FILE = "/etc/provision-lab/machine.json"
 """From which the stand-in nvidia-smi on a node speaks."""
@@ -29,26 +30,7 @@ TOOLKIT_VERSION = "1.18.2~simulated"
 _DOCKER2_VERSION = "2.14.0~simulated"
 _SMI_VERSION = "1.0~simulated"
 _FILES = Path(__file__).parent.parent / "files"
-_SIMULATED = "/usr/share/provision/simulated"
 _EPOCH = 1704067200  # no file is newer, so that the same recipe gives the same package
-
-
-@dataclass(frozen=True)
-class StandIn:
-    """One package."""
-
-    name: str
-    version: str
-    summary: str
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Path on the node -> content; what lies in a ``bin`` folder is made executable."""
-    fields: Mapping[str, str] = field(default_factory=dict)
-    """More control fields, such as Depends."""
-
-    @property
-    def file_name(self) -> str:
-        """Return the package's file name."""
-        return f"{self.name}_{self.version}_all.deb"
 
 
 def build_packages(cache: Path) -> list[Path]:
@@ -78,7 +60,7 @@ def stand_ins() -> list[StandIn]:
             "hook that lets docker run --gpus work",
             {
                 "/usr/bin/nvidia-container-runtime-hook": _source("nvidia_container_runtime_hook.py"),
-                **_mark("nvidia-container-toolkit", "NVIDIA Container Toolkit: no GPU device reaches a container"),
+                **mark("nvidia-container-toolkit", "NVIDIA Container Toolkit: no GPU device reaches a container"),
             },
             {"Depends": f"nvidia-container-toolkit-base {same}, libnvidia-container-tools {same}, python3"},
         ),
@@ -89,7 +71,7 @@ def stand_ins() -> list[StandIn]:
             {
                 "/usr/bin/nvidia-ctk": _source("nvidia_ctk.py"),
                 "/usr/bin/nvidia-container-runtime": _source("nvidia_container_runtime.py"),
-                **_mark("nvidia-container-toolkit-base", "NVIDIA Container Toolkit: nvidia-ctk and the runtime"),
+                **mark("nvidia-container-toolkit-base", "NVIDIA Container Toolkit: nvidia-ctk and the runtime"),
             },
             {"Depends": "python3"},
         ),
@@ -99,7 +81,7 @@ def stand_ins() -> list[StandIn]:
             "nvidia-container-cli",
             {
                 "/usr/bin/nvidia-container-cli": _source("nvidia_container_cli.py"),
-                **_mark("libnvidia-container-tools", "nvidia-container-cli"),
+                **mark("libnvidia-container-tools", "nvidia-container-cli"),
             },
             {"Depends": f"libnvidia-container1 {same}, python3"},
         ),
@@ -107,13 +89,13 @@ def stand_ins() -> list[StandIn]:
             "libnvidia-container1",
             TOOLKIT_VERSION,
             "nothing, but the real toolkit has it",
-            _mark("libnvidia-container1", "NVIDIA's container library: empty here"),
+            mark("libnvidia-container1", "NVIDIA's container library: empty here"),
         ),
         StandIn(
             "nvidia-docker2",
             _DOCKER2_VERSION,
             "nothing: it only asks for the toolkit",
-            _mark("nvidia-docker2", "the old name of the NVIDIA Container Toolkit: an empty package"),
+            mark("nvidia-docker2", "the old name of the NVIDIA Container Toolkit: an empty package"),
             {"Depends": "nvidia-container-toolkit"},
         ),
         StandIn(
@@ -122,17 +104,18 @@ def stand_ins() -> list[StandIn]:
             "nvidia-smi for a described machine",
             {
                 "/usr/bin/nvidia-smi": _source("nvidia_smi.py"),
-                **_mark("nvidia-smi", "nvidia-smi and the driver: they describe a machine of the lab, there is no GPU"),
+                **mark("nvidia-smi", "nvidia-smi and the driver: they describe a machine of the lab, there is no GPU"),
             },
             {"Depends": "python3", "Provides": "nvidia-smi", "Conflicts": "nvidia-smi"},
         ),
+        *kernel_stand_ins(),
         *(_machine_package(load(name)) for name in names()),
     ]
 
 
 def machine_files(machine: Machine) -> dict[str, str]:
     """Return the files that make a node's stand-in nvidia-smi describe `machine`: path -> content."""
-    return {MACHINE_FILE: to_json(machine), **_mark("gpus", f"the GPUs: {machine.name}, {machine.description}")}
+    return {MACHINE_FILE: to_json(machine), **mark("gpus", f"the GPUs: {machine.name}, {machine.description}")}
 
 
 def machine_package_name(machine: str) -> str:
@@ -149,6 +132,7 @@ def simulated_things(machine: str | None) -> list[str]:
     return [
         f"the GPUs and their driver (stand-in nvidia-smi that describes {described.name}: {described.description})",
         toolkit,
+        "the RDMA stack, the GPU driver's modules and nv_peer_mem, where they are installed (stand-ins; real modules)",
     ]
 
 
@@ -166,10 +150,6 @@ def _source(name: str) -> str:
     return (_FILES / name).read_text(encoding="utf-8").replace("@VERSION@", TOOLKIT_VERSION)
 
 
-def _mark(thing: str, stands_for: str) -> dict[str, str]:
-    return {f"{_SIMULATED}/{thing}": f"{stands_for}\n"}
-
-
 def _build_all(packages: list[StandIn], folder: Path) -> None:
     if shutil.which("dpkg-deb") is None:
         raise LabError("dpkg-deb is not installed, so the lab cannot make its packages", remedy="Use Debian.")
@@ -177,7 +157,7 @@ def _build_all(packages: list[StandIn], folder: Path) -> None:
         made = Path(name) / "made"
         made.mkdir()
         for package in packages:
-            _build(package, Path(name) / package.name, made)
+            _build(package, Path(name) / package.file_name, made)
         made.rename(folder)
     for old in folder.parent.iterdir():
         if old.is_dir() and old != folder:
@@ -189,10 +169,12 @@ def _build(package: StandIn, tree: Path, target: Path) -> None:
         file = tree / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-        file.chmod(0o755 if "/bin/" in path else 0o644)
-    control = tree / "DEBIAN" / "control"
-    control.parent.mkdir()
-    control.write_text(_control(package), encoding="utf-8")
+        file.chmod(0o755 if "/bin/" in path or text.startswith("#!") else 0o644)
+    control = tree / "DEBIAN"
+    control.mkdir()
+    for name, text in {"control": _control(package), **package.scripts}.items():
+        (control / name).write_text(text, encoding="utf-8")
+        (control / name).chmod(0o644 if name == "control" else 0o755)
     for folder in (tree, *(path for path in tree.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
     done = subprocess.run(

@@ -1,4 +1,7 @@
-"""The lab's signed package repository: what Debian's mirror lacks, as stand-ins, served like a vendor's repository."""
+"""The lab's signed package repository: what Debian's mirror lacks, as stand-ins, served like a vendor's repository.
+
+Beside the packages lies the source tree of nv_peer_mem, a git repository that `git clone` reads as plain files.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pathlib import Path
 from provision.errors import LabError
 from provision.lab.access import write_private
 from provision.lab.services import processes
+from provision.lab.services.kernel import GIT_FOLDER, build_git, git_history
 
 __all__ = ["COMPONENT", "SUITE", "ensure_repository", "ensure_running", "record_of"]
 
@@ -36,7 +40,8 @@ def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
                 remedy=f"apt-get install --no-install-recommends {package}",
             )
     root, public, secret = folder / "repository", folder / "repository.pub", folder / "repository.key"
-    contents = json.dumps({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in packages})
+    held = {path.name: path.read_bytes() for path in packages} | {GIT_FOLDER: git_history().encode()}
+    contents = json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in held.items()})
     with tempfile.TemporaryDirectory(prefix="provision-gpg-") as home:
         gpg = _Gpg(Path(home))
         try:
@@ -94,6 +99,7 @@ def _build(root: Path, packages: Sequence[Path], contents: str, gpg: _Gpg) -> No
     release.write_text(_run(["apt-ftparchive", *options, "release", str(suite.relative_to(made))], cwd=made))
     gpg.run(["--clearsign", "--output", str(suite / "InRelease"), str(release)])
     gpg.run(["--armor", "--detach-sign", "--output", str(suite / "Release.gpg"), str(release)])
+    build_git(made / GIT_FOLDER)
     (made / "contents.json").write_text(contents)
     shutil.rmtree(root, ignore_errors=True)
     made.replace(root)

@@ -12,6 +12,11 @@ description:
   - Finishes what an earlier transaction left half done.
 options:
   packages: {description: Packages that must be installed., type: list, elements: str, required: true}
+  optional:
+    description: Packages that are installed in the same transaction when the repositories have them.
+    type: list
+    elements: str
+    default: []
   lock_timeout: {description: Seconds to wait for another package program., type: int, default: 600}
   cache_valid_time: {description: Package lists younger than this many seconds are good enough., type: int, default: 3600}
   held_services: {description: Services that the packages must not start., type: list, elements: str, default: []}
@@ -75,6 +80,16 @@ def missing(module, names):
     _, out, _ = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n", *names])
     installed = {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
     return [name for name in names if name not in installed]
+
+
+def offered(module, names):
+    """Return those of `names` that the package lists have."""
+    found = []
+    for name in names:
+        code, out, _ = module.run_command(["apt-cache", "show", "--no-all-versions", name])
+        if code == 0 and out.strip():
+            found.append(name)
+    return found
 
 
 def lock_holder():
@@ -245,6 +260,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "packages": {"type": "list", "elements": "str", "required": True},
+            "optional": {"type": "list", "elements": "str", "default": []},
             "lock_timeout": {"type": "int", "default": 600},
             "cache_valid_time": {"type": "int", "default": 3600},
             "held_services": {"type": "list", "elements": "str", "default": []},
@@ -256,6 +272,10 @@ def main():
     )
     apt = Apt(module)
     wanted = missing(module, module.params["packages"])
+    optional = missing(module, module.params["optional"]) if module.params["optional"] else []
+    if optional and not module.check_mode and not lists_are_fresh(module.params["cache_valid_time"]):
+        apt.update()
+    wanted += offered(module, optional)
     diff = {"before": "", "after": "".join(f"{name}\n" for name in wanted)}
     if wanted and not module.check_mode:
         with HeldServices(module.params["held_services"]):

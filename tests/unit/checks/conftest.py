@@ -16,6 +16,7 @@ from provision.facts.kernel import TimeSync
 from provision.facts.network import Address, Listening, Route
 from provision.facts.nvidia_container import NvidiaContainer
 from provision.facts.peer_modules import InstalledKernel, ModuleFile, NvidiaModules, PeerMemory
+from provision.facts.peer_status import JudgedKernel, PeerRecord, PeerStatus, PeerUnit
 from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
 from provision.facts.system import Boot, Disk, Hardware, Kind, Limits, NodeKind, System
 from provision.model import CheckResult, Cluster, Connection, Node
@@ -70,6 +71,24 @@ def kernel(release: str, *, running: bool = False, headers: bool = True, **files
     return InstalledKernel(release, running, headers, {name: file for name, file in modules.items() if file.path})
 
 
+def peer_status(*, kernels: tuple[JudgedKernel, ...] | None = None, **fields: object) -> PeerStatus:
+    """What a healthy node wrote when it booted, with nv_peer_mem wanted; some fields replaced."""
+    usual = {
+        "boot_id": "b",
+        "kernel": "6.1.0",
+        "provider": "nv_peer_mem",
+        "module": "nv_peer_mem",
+        "state": "ready",
+        "since": "2026-11-21T10:00:00Z",
+    }
+    return PeerStatus(**{**usual, **fields}, kernels=(JudgedKernel("6.1.0", ok=True),) if kernels is None else kernels)
+
+
+def peer_record(wanted: str = "nv_peer_mem", *, unit: PeerUnit | None = None, **fields: object) -> PeerRecord:
+    """A record with the status of a healthy node; fields of the status replaced."""
+    return PeerRecord(wanted, peer_status(**fields), "", 30, unit or PeerUnit("active", "success", "enabled"))
+
+
 def healthy(number: int = 1) -> NodeFacts:
     """Facts of a node that has all that VARIABLES want: one GPU, one RoCE card."""
     names = {"gpu1": ("10.77.0.1",), "gpu2": ("10.77.0.2",)}
@@ -96,6 +115,7 @@ def healthy(number: int = 1) -> NodeFacts:
         kernels=(kernel("6.1.0", running=True),),
         nvidia_modules=NvidiaModules("550.90", "open", "550.90", {"nvidia": "", "nvidia_peermem": ""}),
         peer_memory=PeerMemory({}, frozenset(), "", (), False, frozenset(), False),  # noqa: FBT003
+        peer_status=peer_record("dma_buf", provider="dma_buf", module=""),
         dma_buf=DmaBuf(True, (), True),  # noqa: FBT003
         signing=Signing(False, False),  # noqa: FBT003
         pci_routing=PciRouting({"0000:06:00.0": "", "0000:3b:00.0": ""}, ()),

@@ -9,15 +9,17 @@ import pytest
 from provision.facts import Unknown
 from provision.facts.gpudirect import PciRouting
 from provision.facts.peer_modules import NvidiaModules, PeerMemory
+from provision.facts.peer_status import JudgedKernel, PeerRecord
 from provision.facts.rdma import RdmaStack
 from provision.facts.system import Kind, NodeKind
 from provision.model import CheckStatus
-from tests.unit.checks.conftest import kernel, rdma_device
+from tests.unit.checks.conftest import kernel, peer_record, rdma_device
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
-IDS = ("path", "modules", "binding", "kernels", "routing")
+IDS = ("path", "modules", "binding", "boot", "kernels", "routing")
 NOTHING = PeerMemory({}, frozenset(), "", (), False, frozenset(), False)  # noqa: FBT003
 BOTH = frozenset({"nvidia_peermem", "nv_peer_mem"})
+PROGRAM = "/usr/local/lib/provision/peer-memory"
 OFED = {"ib_core": "updates/dkms/ib_core.ko"}
 WITH_OFED = {
     "nvidia_modules": NvidiaModules("550.90", "proprietary", "550.90", {"nvidia": "", "nvidia_peermem": ""}),
@@ -131,6 +133,79 @@ def test_gpudirect_is_judged_with_reason_and_remedy(judged, noun, status, said, 
     assert bool(result.remedy) is (status in (WARN, FAIL))
 
 
+def lacking(release: str, cause: str, explanation: str, remedy: str) -> JudgedKernel:
+    """What the node's program says of a kernel that is not ready."""
+    return JudgedKernel(release, ok=False, cause=cause, explanation=explanation, remedy=remedy)
+
+
+MANAGED = {
+    **WITH_OFED,
+    "peer_memory": peers("nv_peer_mem"),
+    "kernels": (
+        kernel("6.1.0", running=True, nv_peer_mem="updates/nv_peer_mem.ko", **OFED),
+        kernel("6.8.0", nv_peer_mem="updates/nv_peer_mem.ko", **OFED),
+        kernel("6.12.0", headers=False, **OFED),
+        kernel("5.10.0", nvidia="", nvidia_peermem=""),
+    ),
+    "peer_status": peer_record(
+        kernels=(
+            JudgedKernel("6.1.0", ok=True),
+            lacking("6.8.0", "symbol_mismatch", "built against another stack", f"Build it: {PROGRAM} build"),
+            lacking("6.12.0", "headers_missing", "no headers", "Install linux-headers-6.12.0."),
+            lacking("4.19.0", "not_built", "a kernel that is gone", "Build it."),
+        )
+    ),
+}
+"""nv_peer_mem by the role: one kernel is well, the next mismatched, one without headers, one installed since."""
+
+
+def test_every_kernel_that_would_come_up_without_it_is_named_with_the_nodes_own_reason(judged):
+    """What only the node's program sees (a mismatch), what it has not seen (a kernel since), and none that is gone."""
+    result = judged(**MANAGED)["peer_memory.kernels"]
+
+    assert result.status is WARN
+    assert "kernel 6.8.0 would come up without nv_peer_mem (built against another stack)" in result.reason
+    assert "kernel 6.12.0 would come up without nv_peer_mem (no headers)" in result.reason
+    assert "kernel 5.10.0 would come up without nv_peer_mem, nvidia, nvidia_peermem" in result.reason
+    assert "6.1.0" not in result.reason
+    assert "4.19.0" not in result.reason
+
+
+def test_what_the_role_builds_is_not_left_to_dkms(judged):
+    """The role's own commands are named, what headers are wanted too, and which kernels could go instead."""
+    remedy = judged(**MANAGED)["peer_memory.kernels"].remedy
+
+    assert "provision apply --limit gpu1 --only peer_memory" in remedy
+    assert f"{PROGRAM} build" in remedy
+    assert "linux-headers-6.12.0" in remedy
+    assert "6.8.0, 6.12.0, 5.10.0" in remedy
+    assert "dkms" not in remedy
+
+
+def test_kernels_are_judged_where_the_running_one_lacks_everything(judged):
+    """After a reboot into a kernel without modules the others count, and it itself."""
+    bare = {"nvidia": "", "nvidia_peermem": ""}
+    facts = {
+        **MANAGED,
+        "nvidia_modules": NvidiaModules("", "", "", {}),
+        "simulated": {"nvidia-smi": "GPUs"},
+        "kernels": (kernel("6.1.0", running=True, **bare),),
+        "peer_status": peer_record(state="failed", kernels=()),
+        "peer_memory": peers(),
+    }
+    result = judged(**facts)["peer_memory.kernels"]
+
+    assert (result.status, "kernel 6.1.0 would come up without nv_peer_mem" in result.reason) == (WARN, True)
+
+
+def test_kernels_that_have_what_the_role_wants_pass(judged):
+    """Also when the kernel that runs does not use all of them."""
+    fine = kernel("6.1.0", running=True, nv_peer_mem="updates/nv_peer_mem.ko", **OFED)
+    facts = {**MANAGED, "kernels": (fine,)}
+
+    assert judged(**facts)["peer_memory.kernels"].status is PASS
+
+
 def test_a_kernel_without_headers_needs_them_first(judged):
     """DKMS builds nothing without headers, and says so nowhere that one would look."""
     bare = kernel("6.8.0", headers=False, nvidia="")
@@ -148,7 +223,7 @@ def test_a_kernel_without_headers_needs_them_first(judged):
 )
 def test_nothing_is_judged_where_there_is_nothing_to_judge(judged, facts, said):
     """A node without GPUs, and one whose kernel is its host's, skip all of it with the reason."""
-    results = judged(**facts)
+    results = judged(peer_status=PeerRecord(), **facts)
 
     for noun in IDS:
         assert results[f"peer_memory.{noun}"].status is SKIP
@@ -157,7 +232,8 @@ def test_nothing_is_judged_where_there_is_nothing_to_judge(judged, facts, said):
 
 def test_stand_in_gpus_have_no_modules_to_judge(judged):
     """The lab's nvidia-smi is no driver, and its skip says SIMULATED."""
-    results = judged(simulated={"nvidia-smi": "GPUs"}, nvidia_modules=NvidiaModules("", "", "", {}))
+    nothing = {"nvidia_modules": NvidiaModules("", "", "", {}), "peer_status": PeerRecord()}
+    results = judged(simulated={"nvidia-smi": "GPUs"}, **nothing)
 
     assert {results[f"peer_memory.{noun}"].status for noun in IDS} == {SKIP}
     assert all(results[f"peer_memory.{noun}"].simulated for noun in IDS)

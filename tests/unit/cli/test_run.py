@@ -18,20 +18,29 @@ from provision.errors import ConnectionFailed, HostNotTrusted
 from provision.jobs import preflight
 from provision.model import Cluster
 from provision.workflow import survey
-from tests.unit.checks.conftest import healthy, make_node
+from tests.unit.checks.conftest import healthy, make_node, peer_record
 
 LOOKED_AT = preflight.Container(4, "/usr/bin/mpirun", root=True, library_path=False)
+NO_HEADERS = {
+    "state": "failed",
+    "cause": "headers_missing",
+    "explanation": "the headers of kernel 6.1.0 are not installed",
+    "remedy": "Install linux-headers-6.1.0.",
+}
+DEGRADED = dataclasses.replace(healthy(), peer_status=peer_record(**NO_HEADERS))
+"""A node on which nv_peer_mem did not come up at boot."""
 OLD_HOST_KEY = HostNotTrusted("the host key of b has CHANGED", node="b", remedy="find out why")
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(monkeypatch, capsys, tmp_path):
     """Run the command on three nodes of which b is as said; return exit code, stdout and stderr."""
 
     def call(b, *words):
         nodes = tuple(make_node(name, f"10.77.0.{i}") for i, name in enumerate("abc", start=1))
         cluster = Cluster("c", Path("hosts.yml"), nodes)
         found = {node.name: healthy() for node in nodes} | {"b": b}
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: cluster)
         probed = lambda nodes, **_: {node.name: found[node.name] for node in nodes}  # noqa: E731
@@ -53,6 +62,7 @@ def run(monkeypatch, capsys):
         (failures.unknown_key("b", "b", ["known_hosts"]), "host key of b is not known"),
         (ConnectionFailed("b port 22 did not answer", node="b", remedy="is it on?"), "hint: is it on?"),
         (dataclasses.replace(healthy(), container=None), "b: it has no training container"),
+        (DEGRADED, "b: nv_peer_mem did not come up (headers_missing): the headers of kernel 6.1.0"),
     ],
 )
 def test_a_node_that_cannot_take_ranks_stops_the_job(run, b, said):
@@ -84,6 +94,87 @@ def test_one_may_go_on_without_a_node_that_is_down(run):
     assert "b slots" not in out
     assert "left out: b: " in err
     assert run(gone, "run", "--limit", "a,c", "--dry-run", "--", "true")[::2] == (0, "")
+
+
+def test_a_node_that_is_not_what_it_was_recorded_to_be_is_refused_with_the_way_out(run):
+    """The node's own remedy, the command that loads it by hand, and both ways to start all the same."""
+    _, _, err = run(DEGRADED, "run", "--dry-run", "--", "true")
+    hint = next(line for line in err.splitlines() if line.startswith("hint: "))
+
+    assert "Install linux-headers-6.1.0. Afterwards: provision reload --limit b" in hint
+    assert "--allow-missing" in hint
+    assert "--allow-degraded" in hint
+
+
+def test_one_may_go_on_without_a_degraded_node(run):
+    """As without one that is down."""
+    code, out, err = run(DEGRADED, "run", "--allow-missing", "--dry-run", "--", "true")
+
+    assert (code, "b slots" in out) == (0, False)
+    assert "left out: b: nv_peer_mem did not come up" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "purpose"),
+    [
+        (["run", "--allow-degraded", "--dry-run", "--", "true"], "run --dry-run"),
+        (["hostfile", "--allow-degraded"], "hostfile"),
+    ],
+)
+def test_a_degraded_node_can_be_taken_and_that_is_said_and_written_down(run, tmp_path, words, purpose):
+    """Whoever wonders later why a job was slow finds who took the node, when, for what and why one should not have."""
+    code, out, err = run(DEGRADED, *words)
+    (log,) = tmp_path.glob("provision/logs/*/degraded.log")
+    (entry,) = [json.loads(line) for line in log.read_text().splitlines()]
+
+    assert (code, "b slots" in out) == (0, True)
+    assert "degraded, and taken all the same: b: nv_peer_mem did not come up (headers_missing)" in err
+    assert entry["purpose"] == purpose
+    assert entry["user"]
+    assert entry["time"].endswith("Z")
+    assert list(entry["nodes"]) == ["b"]
+    assert "headers_missing" in entry["nodes"]["b"]
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_degraded_nodes_nothing_is_written_down(run, tmp_path):
+    """The option alone is no event."""
+    code, _, err = run(healthy(), "hostfile", "--allow-degraded")
+
+    assert (code, "degraded" in err) == (0, False)
+    assert not list(tmp_path.glob("provision/logs/*/degraded.log"))
+
+
+def test_allowing_degraded_nodes_takes_no_other(run):
+    """A node that has no container has none; then --allow-degraded is not offered as a way out of it."""
+    both = dataclasses.replace(DEGRADED, container=None)
+    code, out, err = run(both, "run", "--allow-degraded", "--dry-run", "--", "true")
+
+    assert (code, out) == (125, "")
+    assert "b: it has no training container" in err
+    assert "--allow-degraded" not in err
+
+
+def test_a_log_that_cannot_be_written_stops_no_job(run, tmp_path):
+    """It is a warning with the place, as with the log of an apply."""
+    (tmp_path / "provision").write_text("in the way")
+    code, out, err = run(DEGRADED, "hostfile", "--allow-degraded")
+
+    assert (code, "b slots" in out) == (0, True)
+    assert "warning: " in err
+    assert "degraded.log" in err
+
+
+def test_a_host_file_leaves_a_degraded_node_out_with_the_reason(run):
+    """It was reached, so that the exit code is 0; a script reads the reason from the document."""
+    code, out, err = run(DEGRADED, "hostfile", "--json")
+    document = json.loads(out)
+
+    assert (code, document["ok"], document["degraded"]) == (0, True, [])
+    assert [entry["node"] for entry in document["left_out"]] == ["b"]
+    assert "headers_missing" in document["left_out"][0]["reason"]
+    assert "b slots" not in document["hostfile"]
+    assert "left out: b: nv_peer_mem did not come up" in err
 
 
 def test_nobody_goes_on_past_a_changed_host_key(run):

@@ -102,6 +102,22 @@ BUILDS = [
     ),
     ("module_too_old", "FATAL: modpost: parse error in symbol dump file", "1.1 or newer"),
     (
+        "module_too_old",
+        (
+            "DKMS make.log for nv_peer_mem-1.0-9 for kernel 5.10.0-30-amd64 (x86_64)\nSat Nov 21 17:00:00 UTC 2026\n"
+            'ERROR: modpost: "ib_register_peer_memory_client" [/var/lib/dkms/x/nv_peer_mem.ko] undefined!'
+        ),
+        "peer_memory_source_ref_by_headers",
+    ),
+    (
+        "module_too_old",
+        (
+            "make -C /lib/modules/6.8.0-45-generic/build  M=/var/lib/dkms/nv_peer_mem/1.0-9/build modules\n"
+            'ERROR: modpost: "nvidia_p2p_get_pages" [nv_peer_mem.ko] undefined!'
+        ),
+        "1.3-0",
+    ),
+    (
         "gpl_only_symbol",
         "ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol '__rcu_read_lock'",
         "open kernel modules",
@@ -281,6 +297,31 @@ def test_a_load_that_failed_is_explained(cause, dmesg, modprobe, remedy):
     assert found.cause == cause
     assert remedy in found.remedy
     assert found.evidence in dmesg + modprobe
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        "nv_peer_mem/1.1-0 for kernel 6.1.0-9-amd64",
+        "nv_peer_mem-1.0-9 for kernel 4.18.0-553.el8.x86_64",
+        "nv_peer_mem-1.0-9 for kernel 5.3.18-24-default",
+        "nv_peer_mem-1.0-9",
+        "other-1.0-9 for kernel 6.1.0-9-amd64",
+    ],
+)
+def test_only_the_first_version_on_a_newer_kernel_is_too_old(built):
+    """With another version, an older kernel, or where that is not said, the symbol is missing for want of its stack."""
+    undefined = 'ERROR: modpost: "ib_register_peer_memory_client" [nv_peer_mem.ko] undefined!'
+
+    assert diagnose(make=f"{built}\n{undefined}").cause == "peer_api_missing"
+
+
+def test_the_first_version_can_fail_for_other_reasons_too():
+    """A disk that is full, or headers that lack, come first whatever is built."""
+    built = "DKMS make.log for nv_peer_mem-1.0-9 for kernel 6.1.0-9-amd64 (x86_64)"
+
+    assert diagnose(make=f"{built}\nas: No space left on device").cause == "disk_full"
+    assert diagnose(make=f"{built}\nfatal error: rdma/peer_mem.h: No such file").cause == "peer_api_missing"
 
 
 def test_the_first_symptom_is_not_always_the_cause():

@@ -21,6 +21,7 @@ SERVICES = ServiceInfo(
         {"name": "lab", "uris": "http://10.78.1.1:1", "suites": "lab", "components": "main", "key": "a\nb\n"}
     ],
     simulated=[],
+    peer_memory_url="http://127.0.0.1:1/git/nv_peer_memory.git",
 )
 NODES = [
     LabNode("demo-1", "10.78.1.10", 22, "10.79.1.10", NodeState.RUNNING),
@@ -74,6 +75,17 @@ def test_services_reach_the_roles():
 def test_soft_roce_is_asked_for_where_there_is_a_kernel(driver, expected):
     """Only virtual machines can load the module."""
     assert variables(driver)["vars"]["rdma_stack_soft_roce_enabled"] is expected
+
+
+def test_nodes_with_gpus_and_a_kernel_of_their_own_get_the_labs_peer_memory():
+    """The stand-in's sources come from the lab itself, only where a module can be loaded and a GPU is described."""
+    expected = {(DriverName.VM, "pair"): SERVICES.peer_memory_url}
+    for driver in DriverName:
+        for machine in (None, "pair"):
+            text = render(LabSpec("demo", driver, 2, machine=machine), Path("/labs/demo"), NODES, SERVICES)
+            found = yaml.safe_load(text)["all"]["children"]["gpu_nodes"]["vars"].get("peer_memory_source_url")
+
+            assert found == expected.get((driver, machine))
 
 
 def test_writing_twice_changes_nothing(tmp_path):

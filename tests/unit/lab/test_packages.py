@@ -13,7 +13,7 @@ from provision.lab.services.packages import build_packages, simulated_things, st
 needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
 
 
-@pytest.mark.parametrize("package", stand_ins(), ids=lambda package: package.name)
+@pytest.mark.parametrize("package", stand_ins(), ids=lambda package: package.file_name)
 def test_every_stand_in_leaves_a_mark_for_verify(package):
     """Each package puts a line into the folder from which `verify` learns what is SIMULATED."""
     marks = [text for path, text in package.files.items() if path.startswith("/usr/share/provision/simulated/")]

@@ -1,0 +1,58 @@
+"""``provision reload``: load the peer-memory module again, as the nodes do at boot."""
+
+from __future__ import annotations
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    LimitOption,
+    YesOption,
+    ask_become_password,
+    cluster_from,
+    confirm,
+    print_json,
+    say,
+)
+
+__all__ = ["reload"]
+
+
+def reload(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    yes: YesOption = False,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Load what GPUDirect RDMA needs again, by hand, as every node does at boot.
+
+    The module is unloaded, and the node's own unit checks, loads and as a last resort builds it, within two
+    minutes, on all nodes at once. Where it ends well the node takes jobs again. A node on which a job runs, or
+    whose module is in use, is left as it is. The exit code is 1 when a node is not ready afterwards.
+
+    \b
+    Examples:
+      provision reload
+      provision reload --limit gpu3 --yes
+      provision reload -i inventories/prod --limit 'gpu[1:4]' --yes --json
+    """
+    from provision import workflow
+    from provision.report.reload_report import as_document, as_text
+
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    nodes = workflow.chosen(cluster, limit)
+    names = ", ".join(node.name for node in nodes[:8]) + (", ..." if len(nodes) > 8 else "")  # noqa: PLR2004
+    say(f"reload {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
+    where = "this node" if len(nodes) == 1 else "these nodes"
+    confirm(f"Unload the peer-memory module on {where} and load it again?", yes=yes)
+    done = workflow.reload(cluster, limit, on_warning=lambda warning: say(f"warning: {warning}"))
+    if as_json:
+        print_json(as_document(done))
+    else:
+        typer.echo(as_text(done))
+    raise typer.Exit(0 if all(node.result.ok for node in done) else 1)

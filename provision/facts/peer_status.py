@@ -1,0 +1,210 @@
+"""What a node wrote down of GPUDirect RDMA when it booted: the status file of the role peer_memory, and its unit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from provision.facts.base import RawOutput
+
+__all__ = [
+    "CONFIG_FILE",
+    "STATUS_FILE",
+    "UNIT",
+    "JudgedKernel",
+    "PeerRecord",
+    "PeerStatus",
+    "PeerStatusFact",
+    "PeerUnit",
+]
+
+UNIT = "provision-peer-memory.service"
+CONFIG_FILE = "/etc/provision/peer_memory.json"
+STATUS_FILE = "/var/lib/provision/peer_memory/status.json"
+
+_FORMAT = 1
+_MOST_BYTES = 131072
+"""Of the status file; a kernel takes less than 1000."""
+_MOST_LETTERS = 2000
+"""Of one text in it."""
+_STATES = ("loading", "ready", "failed")
+
+
+@dataclass(frozen=True)
+class JudgedKernel:
+    """What the node's own program said of an installed kernel; the three texts are empty when all is well."""
+
+    release: str
+    ok: bool
+    cause: str = ""
+    explanation: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class PeerStatus:
+    """The status file as the node wrote it; it may be of an earlier boot."""
+
+    boot_id: str
+    kernel: str
+    provider: str
+    """``dma_buf``, ``nvidia_peermem``, ``nv_peer_mem`` or ``none``."""
+    module: str
+    """What the provider has to load; empty for dma_buf and none."""
+    state: str
+    """``loading``, ``ready`` or ``failed``."""
+    since: str
+    """When it was written, by the node's clock: ``2026-11-21T17:56:50Z``."""
+    simulated: bool = False
+    cause: str = ""
+    explanation: str = ""
+    remedy: str = ""
+    kernels: tuple[JudgedKernel, ...] = ()
+
+
+@dataclass(frozen=True)
+class PeerUnit:
+    """What systemd says of the unit."""
+
+    active: str
+    """``active``, ``activating``, ``failed``, ``inactive``."""
+    result: str
+    """``success``, ``exit-code``, ``timeout``, ..."""
+    enabled: str
+    """``enabled``, ``disabled``, ``masked``, ...; empty when systemd did not say."""
+
+
+@dataclass(frozen=True)
+class PeerRecord:
+    """What is wanted on the node, and how its last check went; all empty where the role was never applied."""
+
+    wanted: str = ""
+    """The provider in the role's configuration file; empty without one."""
+    status: PeerStatus | None = None
+    error: str = ""
+    """Why the status file cannot be read, though it is there; else empty."""
+    age_seconds: int | None = None
+    """How old the status is by the node's clock; None when the clock was set back since, or cannot be read."""
+    unit: PeerUnit | None = None
+    """None when there is no such unit."""
+
+
+class _UnreadableError(Exception):
+    """What is wrong with a status file, as the end of a sentence that begins with its name."""
+
+
+class PeerStatusFact:
+    """Reads configuration and status, no more than is sensible of each, and asks systemd where there is any."""
+
+    name: ClassVar[str] = "peer_status"
+    label: ClassVar[str] = f"systemctl show {UNIT}"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = rf"""
+config={CONFIG_FILE}
+status={STATUS_FILE}
+[ -e "$config" ] || [ -e "$status" ] || [ -e /etc/systemd/system/{UNIT} ] || exit 0
+echo "now=$(date -u +%s)"
+systemctl show {UNIT} -p LoadState -p ActiveState -p Result -p UnitFileState 2>/dev/null
+echo config
+[ ! -f "$config" ] || head -c 4096 "$config"
+[ ! -e "$status" ] || printf '\nstatus\n'
+[ ! -f "$status" ] || head -c {_MOST_BYTES + 1} "$status"
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> PeerRecord:
+        """A status file that says nothing sensible is kept as the reason for which it does not."""
+        head, _, rest = f"\n{raw.stdout}".partition("\nconfig\n")
+        config, there, text = rest.partition("\nstatus\n")
+        pairs = RawOutput(head, 0).pairs()
+        status, error = None, ""
+        if there:
+            try:
+                status = _status(text)
+            except _UnreadableError as problem:
+                error = str(problem)
+        return PeerRecord(_wanted(config), status, error, _age(status, pairs.get("now", "")), _unit(pairs))
+
+
+def _wanted(text: str) -> str:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    return _line(content.get("provider", "")) if isinstance(content, dict) else ""
+
+
+def _unit(pairs: Mapping[str, str]) -> PeerUnit | None:
+    if pairs.get("LoadState", "not-found") == "not-found":
+        return None
+    return PeerUnit(pairs.get("ActiveState", ""), pairs.get("Result", ""), pairs.get("UnitFileState", ""))
+
+
+def _age(status: PeerStatus | None, now: str) -> int | None:
+    if status is None or not now.isdecimal():
+        return None
+    try:
+        age = int(now) - int(datetime.fromisoformat(status.since).timestamp())
+    except ValueError:
+        return None
+    return age if age >= 0 else None
+
+
+def _status(text: str) -> PeerStatus:
+    """Read the file. Raises _UnreadableError with what is wrong with it."""
+    if len(text.encode()) > _MOST_BYTES:
+        raise _UnreadableError(f"is longer than {_MOST_BYTES // 1024} KiB")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _UnreadableError("is empty or cannot be read" if not text.strip() else "is not JSON") from None
+    if not isinstance(content, dict):
+        raise _UnreadableError("holds no JSON object")
+    if content.get("format") != _FORMAT:
+        raise _UnreadableError(f"has format {_line(content.get('format'))!r}, and this version knows {_FORMAT}")
+    texts = {key: _text(content, key) for key in ("boot_id", "kernel", "provider", "module", "state", "since")}
+    if texts["state"] not in _STATES:
+        raise _UnreadableError(f"has a state that does not exist: {texts['state'][:40]!r}")
+    if content.get("ok") is not (texts["state"] == "ready"):
+        raise _UnreadableError(
+            f"contradicts itself: its state is {texts['state']}, and ok is {_line(content.get('ok'))}"
+        )
+    return PeerStatus(
+        **texts,
+        simulated=content.get("simulated") is True,
+        **_why(content),
+        kernels=tuple(_kernel(entry) for entry in _kernels(content)),
+    )
+
+
+def _kernels(content: Mapping[str, Any]) -> list[Any]:
+    entries = content.get("kernels", [])
+    if not isinstance(entries, list):
+        raise _UnreadableError("has something else than a list of kernels")
+    return entries
+
+
+def _kernel(entry: Any) -> JudgedKernel:
+    if not isinstance(entry, dict) or not isinstance(entry.get("ok"), bool):
+        raise _UnreadableError("has a kernel of which it does not say whether it is ready")
+    return JudgedKernel(_text(entry, "kernel"), entry["ok"], **_why(entry))
+
+
+def _why(content: Mapping[str, Any]) -> dict[str, str]:
+    return {key: _line(content.get(key, "")) for key in ("cause", "explanation", "remedy")}
+
+
+def _text(content: Mapping[str, Any], key: str) -> str:
+    value = content.get(key)
+    if not isinstance(value, str):
+        raise _UnreadableError(f"has no text for {key}")
+    return _line(value)
+
+
+def _line(value: Any) -> str:
+    """Return a text as one line without control characters: it is shown on the operator's terminal."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in str(value)[:_MOST_LETTERS])
+    return " ".join(plain.split())

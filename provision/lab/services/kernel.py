@@ -1,0 +1,238 @@
+"""Stand-ins that are kernel modules: an RDMA stack with peer memory, a GPU driver, and nv_peer_mem's source tree.
+
+All are SIMULATED and say so in ``modinfo`` and dmesg, but they are real modules: nodes build them by DKMS, symbols have
+checksums that can differ, they load, refuse to load, and are gone after a reboot.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provision.errors import LabError
+from provision.lab.services.stand_in import StandIn, mark
+
+__all__ = ["GIT_FOLDER", "PEER_MEMORY_TAGS", "build_git", "git_history", "kernel_stand_ins", "peer_memory_tree"]
+
+GIT_FOLDER = "git/nv_peer_memory.git"
+"""Where the lab's repository serves nv_peer_mem's history, below its address."""
+
+_FILES = Path(__file__).parent.parent / "files" / "kernel"
+_WHO = "provision lab <root@localhost> 1704067200 +0000"
+
+_OLD_MEMBERS = """\
+	void *(*get_context_private_data)(u64 peer_id);
+	void (*put_context_private_data)(void *context);
+"""
+_EXTENSION = """
+enum { PEER_MEM_INVALIDATE_UNMAPS = 1 << 0 };
+
+struct peer_memory_client_ex {
+	struct peer_memory_client client;
+	size_t ex_size;
+	u32 flags;
+};
+"""
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A package of DKMS sources."""
+
+    package: str
+    dkms_name: str
+    mark: str
+    """Under which `verify` knows that it is SIMULATED."""
+    version: str
+    """As DKMS and modinfo have it; the package's own ends in ``~simulated``."""
+    summary: str
+    folder: str
+    tree: Mapping[str, str]
+    """Path in the source tree -> file below ``files/kernel/FOLDER``."""
+    words: Mapping[str, str]
+    """What stands between @ signs in the sources -> what replaces it."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    leftovers: str = ""
+    """A folder that building makes and removing the package takes along."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """More files: path on the node -> content."""
+
+
+_OFED_INFO = """\
+#!/bin/sh
+# SIMULATED: says which RDMA stack is installed, as the real one's program does.
+echo "MLNX_OFED_LINUX-{version}-0.0.0.0-simulated:"
+"""
+_OFED_TREE = {
+    "Makefile": "Makefile",
+    "dkms.conf": "dkms.conf",
+    "publish": "publish",
+    "ib_peer_mem.c": "ib_peer_mem.c",
+    "include/rdma/peer_mem.h": "peer_mem.h",
+}
+_NVIDIA_TREE = {
+    "Makefile": "Makefile",
+    "dkms.conf": "dkms.conf",
+    "nvidia.c": "nvidia.c",
+    "nvidia-peermem.c": "nvidia-peermem.c",
+    "nvidia/nv-p2p.h": "nv-p2p.h",
+}
+
+
+def _ofed(version: str, members: str, extension: str) -> _Module:
+    return _Module(
+        package="mlnx-ofed-kernel-dkms",
+        dkms_name="mlnx-ofed-kernel",
+        mark="mlnx-ofed-kernel",
+        version=version,
+        summary=f"kernel half of an RDMA stack with peer memory, as OFED {version}",
+        folder="mlnx_ofed",
+        tree=_OFED_TREE,
+        words={"VERSION": version, "MEMBERS": members, "EXTENSION": extension},
+        leftovers="/usr/src/ofa_kernel",
+        files={"/usr/bin/ofed_info": _OFED_INFO.format(version=version)},
+    )
+
+
+def _nvidia(package: str, driver: str, flavour: str, licence: str, members: str) -> _Module:
+    return _Module(
+        package=package,
+        dkms_name="nvidia",
+        mark="nvidia-driver",
+        version=driver,
+        summary=f"kernel modules of GPU driver {driver}, {'open' if 'GPL' in licence else 'proprietary'}",
+        folder="nvidia",
+        tree=_NVIDIA_TREE,
+        words={"DRIVER": driver, "FLAVOUR": flavour, "LICENSE": licence, "MEMBERS": members},
+        fields={"Provides": "nvidia-kernel-simulated", "Conflicts": "nvidia-kernel-simulated"},
+    )
+
+
+# The second stack and the second driver have other structures, so other checksums: a module built against the first is
+# refused by them.
+_MODULES = (
+    _ofed("4.9", _OLD_MEMBERS, ""),
+    _ofed("5.8", "", _EXTENSION),
+    _nvidia("nvidia-kernel-dkms", "535.183.06", "x86_64", "NVIDIA", ""),
+    _nvidia("nvidia-open-kernel-dkms", "550.163.01", "Open", "Dual MIT/GPL", "\tu8 *gpu_uuid;\n\tu32 flags;\n"),
+)
+
+_POSTINST = """\
+#!/bin/sh
+set -e
+[ "$1" != configure ] || /usr/lib/dkms/common.postinst {name} {version} /usr/share/{package} "" "$2"
+"""
+_PRERM = """\
+#!/bin/sh
+set -e
+dkms remove -m {name} -v {version} --all || true
+{clean}
+"""
+
+_TREES = {
+    "1.0-9": "/usr/src/ofa_kernel/$(KVER) /usr/src/ofa_kernel/default",
+    "1.1-0": "/usr/src/ofa_kernel/$(KVER) /usr/src/ofa_kernel/default",
+    "1.3-0": "/usr/src/ofa_kernel/$(shell uname -m)/$(KVER) /usr/src/ofa_kernel/$(KVER) /usr/src/ofa_kernel/default",
+}
+_BUILD = (
+    "\t$(MAKE) -C $(KDIR) M=$(CURDIR) OFA_KERNEL=$(OFA_KERNEL) NVIDIA=$(NVIDIA)"
+    " KBUILD_EXTRA_SYMBOLS=$(CURDIR)/my.symvers modules\n"
+)
+_SYMVERS = {
+    # The oldest hands the checksums over in a way that newer kernels ignore, as the real one does.
+    "1.0-9": (
+        "\tcat nv.symvers $(OFA_KERNEL)/Module.symvers >Module.symvers\n"
+        "\t$(MAKE) -C $(KDIR) M=$(CURDIR) OFA_KERNEL=$(OFA_KERNEL) NVIDIA=$(NVIDIA) modules\n"
+    ),
+    "1.1-0": "\tcat nv.symvers $(OFA_KERNEL)/Module.symvers >my.symvers\n" + _BUILD,
+    "1.3-0": "\tcat nv.symvers $(OFA_KERNEL)/Module.symvers >my.symvers\n" + _BUILD,
+}
+_CLIENTS = {"1.0-9": "one_client.c", "1.1-0": "one_client.c", "1.3-0": "two_clients.c"}
+
+PEER_MEMORY_TAGS = tuple(_TREES)
+"""The tags of nv_peer_mem's history that the lab serves, oldest first."""
+
+
+def kernel_stand_ins() -> list[StandIn]:
+    """Return the packages of DKMS sources: two RDMA stacks under one name, and two flavours of the GPU driver."""
+    return [_package(module) for module in _MODULES]
+
+
+def peer_memory_tree(tag: str) -> dict[str, str]:
+    """Return nv_peer_mem's source tree at `tag`: path -> content."""
+    version = tag.partition("-")[0]
+    words = {
+        "VERSION": version,
+        "TREES": _TREES[tag],
+        "SYMVERS": _SYMVERS[tag],
+        "CLIENTS": _text("nv_peer_mem", _CLIENTS[tag], {"VERSION": version}),
+    }
+    names = ("Makefile", "create_nv.symvers.sh", "nv_peer_mem.c")
+    return {name: _text("nv_peer_mem", name, words) for name in names}
+
+
+def build_git(folder: Path) -> None:
+    """Make `folder` a bare repository with one commit and tag for each version, fit to be served as plain files.
+
+    Raises:
+        LabError: git is missing or failed.
+    """
+    if shutil.which("git") is None:
+        raise LabError(
+            "git is not installed, so the lab cannot publish nv_peer_mem's sources",
+            remedy="apt-get install --no-install-recommends git",
+        )
+    _git(["init", "--quiet", "--bare", "--initial-branch=master", str(folder)])
+    _git(["-C", str(folder), "fast-import", "--quiet"], git_history().encode())
+    _git(["-C", str(folder), "update-server-info"])
+
+
+def git_history() -> str:
+    """Return the whole history in the form that ``git fast-import`` reads; the same text gives the same commits."""
+    stream = ""
+    for tag in PEER_MEMORY_TAGS:
+        stream += f"commit refs/heads/master\ncommitter {_WHO}\n{_data(f'SIMULATED nv_peer_mem {tag}')}deleteall\n"
+        for path, text in peer_memory_tree(tag).items():
+            stream += f"M {'100755' if path.endswith('.sh') else '100644'} inline {path}\n{_data(text)}"
+        stream += f"reset refs/tags/{tag}\nfrom refs/heads/master\n\n"
+    return stream
+
+
+def _data(text: str) -> str:
+    return f"data {len(text.encode())}\n{text}\n"
+
+
+def _git(arguments: list[str], data: bytes = b"") -> None:
+    done = subprocess.run(["git", *arguments], input=data, capture_output=True, check=False)
+    if done.returncode:
+        raise LabError("git failed on nv_peer_mem's sources", output=done.stderr.decode(errors="replace"))
+
+
+def _package(module: _Module) -> StandIn:
+    version = f"{module.version}~simulated"
+    source = f"/usr/src/{module.dkms_name}-{module.version}"
+    words = {
+        "name": module.dkms_name,
+        "version": module.version,
+        "package": module.package,
+        "clean": f"rm -rf {module.leftovers}" if module.leftovers else "exit 0",
+    }
+    files = {f"{source}/{path}": _text(module.folder, name, module.words) for path, name in module.tree.items()}
+    return StandIn(
+        module.package,
+        version,
+        module.summary,
+        {**files, **module.files, **mark(module.mark, f"{module.summary}: it drives no hardware")},
+        {"Depends": "dkms", **module.fields},
+        {"postinst": _POSTINST.format(**words), "prerm": _PRERM.format(**words)},
+    )
+
+
+def _text(folder: str, name: str, words: Mapping[str, str]) -> str:
+    text = (_FILES / folder / name).read_text(encoding="utf-8")
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text

@@ -1,0 +1,57 @@
+"""Loading the peer-memory module by hand, as the nodes do at boot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from provision.errors import ProvisionError
+from provision.model import NodeReload, ReloadResult
+from provision.workflow.converge import alone
+from provision.workflow.survey import chosen, with_defaults
+
+if TYPE_CHECKING:
+    from provision.connectors.base import Connector
+    from provision.model import Cluster, Node
+
+__all__ = ["reload"]
+
+_BUSY = "platform/module_utils/platform_busy.py"
+_MARGIN_SECONDS = 60
+
+
+def reload(
+    cluster: Cluster, limit: str | None = None, *, on_warning: Callable[[str], None] | None = None
+) -> tuple[NodeReload, ...]:
+    """Load the peer-memory module again on the nodes, all at once, one SSH session each; a busy node is left alone.
+
+    Raises:
+        LockedError: an apply or a reload of this inventory is under way; the message says whose.
+    """
+    from provision.connectors import each
+    from provision.inventory.specs import roles_folder
+
+    nodes = chosen(with_defaults(cluster), limit)
+    on = {node.name: node for node in nodes if node.variables.get("peer_memory_enabled") is not False}
+    busy = (roles_folder() / _BUSY).read_text(encoding="utf-8")
+    with alone(cluster, "reload") as warnings:
+        for warning in warnings:
+            if on_warning:
+                on_warning(warning)
+        found = each(list(on.values()), lambda connector: _one(connector, on[connector.name], busy))
+    return tuple(_told(node, found.get(node.name)) for node in nodes)
+
+
+def _one(connector: Connector, node: Node, busy: str) -> NodeReload:
+    from provision.checks.reload import RELOAD_SECONDS, read_reload, reload_script
+
+    result = connector.run(reload_script(busy), timeout=RELOAD_SECONDS + _MARGIN_SECONDS)
+    return read_reload(node, result)
+
+
+def _told(node: Node, found: NodeReload | ProvisionError | None) -> NodeReload:
+    if found is None:
+        return NodeReload(node.name, ReloadResult.SKIPPED, "the role peer_memory is switched off for this node")
+    if isinstance(found, ProvisionError):
+        return NodeReload(node.name, ReloadResult.UNREACHABLE, found.message, found.remedy)
+    return found

@@ -1,0 +1,140 @@
+"""Filters of the role peer_memory: what the controller decides from a node's findings."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+FACTS = (
+    "system",
+    "kind",
+    "modules",
+    "rdma",
+    "gpus",
+    "gpu_pci",
+    "kernels",
+    "nvidia_modules",
+    "peer_memory",
+    "dma_buf",
+    "signing",
+    "pci_routing",
+    "nccl",
+)
+"""Facts of the probe that the verdict is made from."""
+
+
+def peer_memory_probe(_provider):
+    """Return the probe's script, empty where the provision package has no verdict (or is not there)."""
+    try:
+        from provision import gdr  # noqa: F401
+        from provision.facts import ALL_FACTS, script
+    except ImportError:
+        return ""
+    return script([fact for fact in ALL_FACTS if fact.name in FACTS])
+
+
+def peer_memory_provider(look, wanted):
+    """Return the provider, and why: what the inventory says, or for `auto` the verdict.
+
+    Args:
+        look: findings of the module peer_memory, with the probe's output.
+        wanted: peer_memory_provider.
+
+    Returns:
+        ``{"provider": str, "reasons": [str], "remedies": [str]}``
+    """
+    if wanted != "auto":
+        return {"provider": wanted, "reasons": ["the inventory asks for it"], "remedies": []}
+    if look.get("probe"):
+        from provision.facts import ALL_FACTS, parse
+        from provision.gdr.observed import verdict_of
+
+        found = verdict_of(parse(look["probe"], [fact for fact in ALL_FACTS if fact.name in FACTS]))
+        remedies = [f"{item.path.value}: {item.precondition}. {item.remedy}" for item in found.unmet]
+        return {"provider": found.path.value, "reasons": list(found.reasons), "remedies": remedies}
+    return _without_package(look)
+
+
+def peer_memory_ref(wanted, look, *, by_headers=True):
+    """Return the tag of nv_peer_mem to build: the reference's 1.0-9 gives way to what stack and kernel can build.
+
+    Newer stacks have the structure peer_memory_client_ex, which 1.3 needs; kernels since 5.4 have columns in
+    Module.symvers that 1.0-9 does not write, and 1.1 does.
+    """
+    if wanted != "1.0-9" or not by_headers:
+        return wanted
+    kinds = [kernel["peer_interface"] for kernel in look["kernels"]]
+    kind = kinds[0] or next((kind for kind in kinds if kind), "")
+    if kind == "extended":
+        return "1.3-0"
+    return "1.1-0" if _version(look["kernel"]) >= (5, 4) else wanted
+
+
+def peer_memory_version(ref):
+    """Return a ref as DKMS can have it in a version."""
+    return re.sub(r"[^A-Za-z0-9.+~-]", "-", str(ref))
+
+
+def peer_memory_digest(path):
+    """Return the SHA-256 of a file on the controller, empty for one that cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def peer_memory_prebuilt(folder, kernels, module):
+    """Return kernel -> name, sha256 and content (base64) of the built modules in a folder of the controller."""
+    found = {}
+    for kernel in kernels if folder else ():
+        for ending in ("ko", "ko.xz", "ko.zst", "ko.gz"):
+            path = Path(folder).expanduser() / kernel / f"{module}.{ending}"
+            if path.is_file():
+                data = path.read_bytes()
+                found[kernel] = {
+                    "name": path.name,
+                    "sha256": hashlib.sha256(data).hexdigest(),
+                    "content": base64.b64encode(data).decode(),
+                }
+                break
+    return found
+
+
+def _without_package(look):
+    """Decide by the rules that need neither the GPU's name nor NCCL's version."""
+    version, flavour = _version(look["driver_version"]), look["driver_flavour"]
+    kernel = look["kernels"][0]
+    if not look["driver_version"]:
+        return {"provider": "none", "reasons": ["no NVIDIA driver is installed for the running kernel"], "remedies": []}
+    if flavour == "open" and version >= (515,) and _version(look["kernel"]) >= (5, 12):
+        return {"provider": "dma_buf", "reasons": ["the driver's open modules and this kernel can"], "remedies": []}
+    if not (kernel["peer_interface"] or look["peer_interface_running"]):
+        reason = "the RDMA stack has no peer memory interface"
+        return {"provider": "none", "reasons": [reason], "remedies": ["Install DOCA-OFED, then the driver again."]}
+    provider = "nvidia_peermem" if version >= (470,) else "nv_peer_mem"
+    return {
+        "provider": provider,
+        "reasons": [f"driver {look['driver_version']} and a vendor's RDMA stack"],
+        "remedies": [],
+    }
+
+
+def _version(text):
+    return tuple(int(word) for word in re.findall(r"\d+", text)[:2])
+
+
+class FilterModule:
+    """What Ansible loads."""
+
+    def filters(self):
+        """Return the filters by name."""
+        return {
+            "peer_memory_digest": peer_memory_digest,
+            "peer_memory_prebuilt_modules": peer_memory_prebuilt,
+            "peer_memory_probe": peer_memory_probe,
+            "peer_memory_choice": peer_memory_provider,
+            "peer_memory_ref": peer_memory_ref,
+            "peer_memory_version": peer_memory_version,
+        }

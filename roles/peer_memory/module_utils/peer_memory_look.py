@@ -1,0 +1,186 @@
+"""What a node has for GPUDirect RDMA, per kernel: read from files, so that nothing here can hang or load a module."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+try:
+    from ansible.module_utils import peer_memory_elf as elf
+except ImportError:  # on the node, where these files lie beside each other
+    import peer_memory_elf as elf
+
+SYMBOL = "ib_register_peer_memory_client"
+EXTENDED = "peer_memory_client_ex"
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+MODULE_NAMES = ("nvidia", "nvidia_peermem", "nv_peer_mem", "ib_core", "ib_uverbs")
+HEADER = "include/rdma/peer_mem.h"
+
+
+class Look:
+    """Reads one node.
+
+    Args:
+        root: prefix of every path; other than "/" in tests.
+    """
+
+    def __init__(self, root="/"):
+        """Remember the prefix; nothing is read before it is asked for."""
+        self.root = root.rstrip("/")
+        self._read_modules = {}
+        self._dependencies = {}
+
+    def path(self, name):
+        """Return where an absolute path of the node is."""
+        return self.root + name
+
+    def text(self, name):
+        """Return a file's text without spaces around it, empty when it cannot be read."""
+        try:
+            with open(self.path(name), encoding="utf-8", errors="replace") as stream:
+                return stream.read().strip()
+        except OSError:
+            return ""
+
+    def paths(self, pattern):
+        """Return the node's paths that match, sorted."""
+        return sorted(name[len(self.root) :] for name in glob.glob(self.path(pattern)))
+
+    @property
+    def kernel(self):
+        """Return the running kernel's release."""
+        return self.text("/proc/sys/kernel/osrelease")
+
+    @property
+    def boot_id(self):
+        """Return what is different after every boot."""
+        return self.text("/proc/sys/kernel/random/boot_id")
+
+    @property
+    def architecture(self):
+        """Return the machine's name, as OFED's folders have it."""
+        return os.uname().machine
+
+    def kernels(self):
+        """Return the installed kernels, the running one first. A folder of modules alone is no kernel."""
+        found = [name.rpartition("/")[2] for name in self.paths("/lib/modules/*")]
+        images = ("/boot/vmlinuz-{}", "/boot/vmlinux-{}", "/lib/modules/{}/vmlinuz")
+        bootable = [name for name in found if any(os.path.exists(self.path(image.format(name))) for image in images)]
+        return [self.kernel, *(name for name in bootable if name != self.kernel)]
+
+    def has_headers(self, kernel):
+        """Return whether modules can be built for a kernel."""
+        return os.path.exists(self.path(f"/lib/modules/{kernel}/build/Makefile"))
+
+    def module_path(self, kernel, name):
+        """Return the file that modprobe would take for a module, empty when there is none: modules.dep decides."""
+        return self._modules_dep(kernel).get(name, ("", ()))[0]
+
+    def dependencies(self, kernel, name):
+        """Return the files that modprobe would load before a module."""
+        return self._modules_dep(kernel).get(name, ("", ()))[1]
+
+    def module(self, path):
+        """Return a module's file as peer_memory_elf.Module, None when it cannot be read."""
+        if path not in self._read_modules:
+            try:
+                self._read_modules[path] = elf.load(self.path(path))
+            except (OSError, ValueError):
+                self._read_modules[path] = None
+        return self._read_modules[path]
+
+    def loaded(self, name):
+        """Return whether a module is loaded (not merely being loaded, or built in)."""
+        return self.text(f"/sys/module/{name}/initstate") == "live"
+
+    def users(self, name):
+        """Return how many use a loaded module, and the modules among them."""
+        holders = [path.rpartition("/")[2] for path in self.paths(f"/sys/module/{name}/holders/*")]
+        count = self.text(f"/sys/module/{name}/refcnt")
+        return (int(count) if count.isdigit() else 0), holders
+
+    def secure_boot(self):
+        """Return whether only signed modules can be loaded."""
+        if self.text("/sys/module/module/parameters/sig_enforce") == "Y":
+            return True
+        lockdown = self.text("/sys/kernel/security/lockdown")
+        if lockdown and "[none]" not in lockdown:
+            return True
+        try:
+            with open(self.path(SECURE_BOOT), "rb") as stream:
+                return stream.read()[-1:] == b"\1"
+        except OSError:
+            return False
+
+    def ofed_trees(self, kernel):
+        """Return the folders in which an RDMA stack keeps what others need to build against it, the best one first."""
+        base = "/usr/src/ofa_kernel/"
+        names = [base + self.architecture + "/" + kernel, base + kernel, base + "default"]
+        names += self.paths("/var/lib/dkms/mlnx-ofed-kernel/*/build")
+        names.append(f"/lib/modules/{kernel}/build")  # some distributions' kernels have the interface themselves
+        return [name for name in names if os.path.isfile(self.path(name + "/Module.symvers"))]
+
+    def peer_interface(self, kernel):
+        """Return whether modules for a kernel can be built against a peer memory interface, and which one.
+
+        Returns:
+            ``extended`` (structure peer_memory_client_ex), ``plain`` or empty.
+        """
+        trees = [tree for tree in self.ofed_trees(kernel) if SYMBOL in self.text(tree + "/Module.symvers")]
+        if not trees:
+            return ""
+        return "extended" if EXTENDED in self.text(f"{trees[0]}/{HEADER}") else "plain"
+
+    def kernel_gives_peer_interface(self):
+        """Return whether the running kernel, with what is loaded, has the peer memory interface."""
+        return bool(re.search(r"\b" + SYMBOL + r"\b", self.text("/proc/kallsyms")))
+
+    def driver(self, kernel):
+        """Return version and flavour (open or proprietary) of the GPU driver's module for a kernel; both can be empty."""
+        found = self.module(self.module_path(kernel, "nvidia"))
+        if found is None:
+            return "", ""
+        return found.info.get("version", ""), "open" if "GPL" in found.info.get("license", "") else "proprietary"
+
+    def simulated(self):
+        """Return whether stand-ins of a lab are among what is looked at here."""
+        names = ("mlnx-ofed-kernel", "nvidia-driver", "gpus")
+        return any(os.path.exists(self.path("/usr/share/provision/simulated/" + name)) for name in names)
+
+    def facts(self):
+        """Return all that the controller decides by, as plain data."""
+        version, flavour = self.driver(self.kernel)
+        return {
+            "kernel": self.kernel,
+            "boot_id": self.boot_id,
+            "kernels": [
+                {"kernel": name, "headers": self.has_headers(name), "peer_interface": self.peer_interface(name)}
+                for name in self.kernels()
+            ],
+            "driver_version": version or self.text("/sys/module/nvidia/version"),
+            "driver_flavour": flavour,
+            "peer_interface_running": self.kernel_gives_peer_interface(),
+            "loaded": [name for name in MODULE_NAMES if self.loaded(name)],
+            "peermem_shipped": bool(self.module_path(self.kernel, "nvidia_peermem")),
+            "secure_boot": self.secure_boot(),
+            "openibd": any(
+                os.path.exists(self.path(folder + "/openibd.service"))
+                for folder in ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+            )
+            or os.path.exists(self.path("/etc/init.d/openibd")),
+            "simulated": self.simulated(),
+        }
+
+    def _modules_dep(self, kernel):
+        """Return module name -> (path, paths that it depends on) of a kernel."""
+        if kernel not in self._dependencies:
+            folder = f"/lib/modules/{kernel}/"
+            found = {}
+            for line in self.text(folder + "modules.dep").splitlines():
+                path, _, needed = line.partition(":")
+                name = path.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
+                paths = [folder + item for item in needed.split()]
+                found.setdefault(name, (folder + path, paths))
+            self._dependencies[kernel] = found
+        return self._dependencies[kernel]

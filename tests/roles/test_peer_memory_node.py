@@ -1,0 +1,478 @@
+"""The program that keeps GPUDirect RDMA on a node: what it judges, does, refuses and writes down."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.modules import ROLES, load
+from tests.support.modules_on_disk import GET_PAGES, KERNEL, REGISTER, Machine, assemble, needs_assembler
+
+NEWER = "6.12.9-amd64"
+PROVIDERS = ("nv_peer_mem", "nvidia_peermem")
+pytestmark = needs_assembler
+node = load("peer_memory", "peer_memory_node", part="module_utils")
+elf = load("peer_memory", "peer_memory_elf", part="module_utils")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A node on which nv_peer_mem is wanted and nothing is installed."""
+    made = Machine(tmp_path / "root")
+    monkeypatch.setenv("PATH", made.environment["PATH"])
+    configure(made, provider="nv_peer_mem", version="1.3-0", headers="linux-headers-{kernel}")
+    return made
+
+
+def configure(machine: Machine, **settings: Any) -> None:
+    machine.write("/etc/provision/peer_memory.json", json.dumps(settings))
+
+
+def install(
+    machine: Machine, kernel: str = KERNEL, *, built_against: int = 7, name: str = "nv_peer_mem", **info: str
+) -> None:
+    """Install the driver, an RDMA stack that gives checksum 7, and a client built against `built_against`."""
+    made = machine.root / "made"
+    stack = assemble(made / "stack.ko", {"version": "5.8"}, gives={REGISTER: 7})
+    driver = assemble(made / "nvidia.ko", {"version": "460.106", "license": "NVIDIA"}, gives={GET_PAGES: 9})
+    facts = {"vermagic": f"{kernel} SMP mod_unload modversions ", **info}
+    needs = {REGISTER: built_against, GET_PAGES: 9} if built_against else {GET_PAGES: 9}
+    client = assemble(made / "client.ko", facts, needs=needs)
+    machine.modules(kernel, ib_core=stack, nvidia=driver, **{name: client})
+
+
+def run(machine: Machine, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run the program as on a node: from a folder in which its files lie beside each other."""
+    folder = machine.root / "usr/local/lib/provision"
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [*ROLES.glob("peer_memory/module_utils/*.py"), *ROLES.glob("platform/module_utils/*failures.py")]
+    for path in (*parts, ROLES / "peer_memory/files/peer-memory"):
+        shutil.copyfile(path, folder / path.name)
+    argv = [sys.executable, str(folder / "peer-memory"), "--root", str(machine.root), *words]
+    return subprocess.run(
+        argv, env=machine.environment, capture_output=True, text=True, check=False, timeout=60, **more
+    )
+
+
+def status(machine: Machine) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((machine.root / "var/lib/provision/peer_memory/status.json").read_text())
+    return found
+
+
+# What a module's file says
+
+
+@pytest.mark.parametrize("absolute", [True, False], ids=["older kernels", "newer kernels"])
+def test_checksums_are_read_in_both_forms(tmp_path: Path, absolute: bool) -> None:  # noqa: FBT001
+    """Older kernels keep a checksum as a symbol's value, newer ones in a table to which the symbol points."""
+    path = assemble(tmp_path / "nvidia.ko", {"version": "1"}, gives={GET_PAGES: 0x4AC47825, "b": 2}, absolute=absolute)
+
+    assert elf.load(str(path)).gives == {GET_PAGES: 0x4AC47825, "b": 2}
+
+
+@pytest.mark.parametrize("ending", ["xz", "gz", "zst"])
+def test_compressed_modules_are_read(tmp_path: Path, ending: str) -> None:
+    """Whatever compression a distribution chose, what the module says is found."""
+    plain = assemble(tmp_path / "m.ko", {"version": "460.106"})
+    path = tmp_path / f"m.ko.{ending}"
+    if ending == "zst":
+        if shutil.which("zstd") is None:
+            pytest.skip("zstd is not installed")
+        subprocess.run(["zstd", "-q", plain, "-o", path], check=True)
+    else:
+        path.write_bytes({"xz": lzma, "gz": gzip}[ending].compress(plain.read_bytes()))
+
+    assert elf.load(str(path)).info["version"] == "460.106"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 90, b"no module"],
+    ids=["empty", "four bytes", "senseless", "text"],
+)
+def test_a_damaged_module_is_named(tmp_path: Path, data: bytes) -> None:
+    """A file that was cut short ends with its name and the reason."""
+    path = tmp_path / "bad.ko"
+    path.write_bytes(data)
+
+    with pytest.raises(ValueError, match=r"bad\.ko: "):
+        elf.load(str(path))
+
+
+# What is judged
+
+
+def cause(machine: Machine, kernel: str = KERNEL) -> str:
+    found = {entry["kernel"]: entry for entry in node.Node(str(machine.root)).kernels()}
+    if found[kernel]["cause"]:
+        assert found[kernel]["explanation"]
+        assert found[kernel]["remedy"]
+    return str(found[kernel]["cause"])
+
+
+def test_what_fits_is_ready(machine: Machine) -> None:
+    """A module that was built against what is installed has nothing to be said of it."""
+    install(machine)
+
+    assert cause(machine) == ""
+
+
+def test_each_way_of_not_being_ready_has_its_cause(machine: Machine) -> None:
+    """Headers that lack, a module that lacks, one for another kernel, one of another stack, one without a stack."""
+    seen = [cause(machine)]
+    machine.kernel(KERNEL, headers=True)
+    seen.append(cause(machine))
+    for more in ({"vermagic": "6.1.0-8-amd64 SMP "}, {"built_against": 8}, {"built_against": 0}):
+        install(machine, **more)  # type: ignore[arg-type]
+        seen.append(cause(machine))
+
+    assert seen == ["headers_missing", "not_built", "other_kernel", "symbol_mismatch", "stub"]
+
+
+def test_a_mismatch_names_the_symbol_before_anything_is_loaded(machine: Machine) -> None:
+    """An upgraded RDMA stack is found by the checksum of its function, and the way out is said."""
+    install(machine, built_against=8)
+
+    told = run(machine, "check")
+
+    assert told.returncode == 1
+    assert REGISTER in told.stdout
+    assert f"build --kernel {KERNEL}" in told.stdout
+    assert machine.called == []
+
+
+def test_every_installed_kernel_is_judged_and_a_removed_one_is_not(machine: Machine) -> None:
+    """Before a reboot one knows which kernel would come up without it; a folder without a kernel does not count."""
+    install(machine)
+    machine.kernel(NEWER)
+    machine.write("/lib/modules/5.10.0-1-amd64/modules.dep", "")
+
+    found = node.Node(str(machine.root)).kernels()
+
+    assert [(entry["kernel"], entry["ok"], entry["cause"]) for entry in found] == [
+        (KERNEL, True, ""),
+        (NEWER, False, "headers_missing"),
+    ]
+    assert f"linux-headers-{NEWER}" in found[1]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/sys/module/module/parameters/sig_enforce", "Y\n"),
+        ("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
+        ("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1"),
+    ],
+)
+def test_secure_boot_is_found_before_anything_is_built(machine: Machine, path: str, text: str) -> None:
+    """A kernel that wants signatures gets no module without one, and nothing is compiled in vain."""
+    machine.kernel(KERNEL, headers=True)
+    machine.write(path, text)
+
+    told = run(machine, "build")
+
+    assert told.returncode == 1
+    assert "Secure Boot" in told.stdout
+    assert "mokutil" in told.stdout
+    assert machine.called == []
+
+
+# What is loaded
+
+
+def test_a_load_that_works_is_written_down(machine: Machine) -> None:
+    """The status names boot, kernel, provider and module, and while modprobe runs it says so."""
+    install(machine)
+    file = machine.root / "var/lib/provision/peer_memory/status.json"
+    machine.program(
+        "modprobe",
+        f'cp {file} $ROOT/meanwhile; mkdir -p "$ROOT/sys/module/$1"; echo live >"$ROOT/sys/module/$1/initstate"',
+    )
+
+    told = run(machine, "load")
+
+    assert told.returncode == 0, told
+    assert {
+        key: status(machine)[key] for key in ("boot_id", "kernel", "provider", "module", "state", "ok", "cause")
+    } == {
+        "boot_id": "5f0c6e7a-boot",
+        "kernel": KERNEL,
+        "provider": "nv_peer_mem",
+        "module": "nv_peer_mem",
+        "state": "ready",
+        "ok": True,
+        "cause": "",
+    }
+    assert json.loads((machine.root / "meanwhile").read_text())["state"] == "loading"
+    assert [path.name for path in file.parent.iterdir()] == ["status.json"]
+    assert machine.called == ["modprobe ib_uverbs", "modprobe nv_peer_mem"]
+
+
+def test_the_status_of_a_lab_node_says_simulated(machine: Machine) -> None:
+    """Where the driver is a stand-in, whoever reads the status sees it, in the file and in the sentence."""
+    install(machine)
+    machine.write("/usr/share/provision/simulated/nvidia-driver", "a stand-in\n")
+
+    run(machine, "load")
+
+    assert status(machine)["simulated"] is True
+    assert run(machine, "status").stdout.startswith("SIMULATED: nv_peer_mem is ready")
+
+
+@pytest.mark.parametrize("provider", ["dma_buf", "none"])
+def test_where_nothing_is_to_be_loaded_nothing_is(machine: Machine, provider: str) -> None:
+    """DMA-BUF needs no module: the node is ready as it is."""
+    configure(machine, provider=provider)
+
+    assert run(machine, "load").returncode == 0
+    assert status(machine)["ok"] is True
+    assert machine.called == []
+
+
+@pytest.mark.parametrize(("wanted", "other"), [PROVIDERS, PROVIDERS[::-1]])
+def test_two_modules_at_once_are_refused(machine: Machine, wanted: str, other: str) -> None:
+    """With the other one loaded nothing is tried, and the reason names it."""
+    configure(machine, provider=wanted)
+    install(machine, name=wanted)
+    machine.loaded(other)
+
+    told = run(machine, "load")
+
+    assert told.returncode == 1
+    assert status(machine)["cause"] == "both_modules"
+    assert other in status(machine)["explanation"]
+    assert machine.called == []
+
+
+def test_what_is_loaded_stays_loaded(machine: Machine) -> None:
+    """A second load touches nothing."""
+    install(machine)
+    machine.loaded("nv_peer_mem")
+
+    assert run(machine, "load").returncode == 0
+    assert machine.called == []
+
+
+def test_a_module_that_is_not_there_after_modprobe_is_not_ready(machine: Machine) -> None:
+    """What modprobe says is not taken for what is so."""
+    install(machine)
+    machine.program("modprobe", "exit 0")
+
+    assert run(machine, "load").returncode == 1
+    assert status(machine)["cause"] == "not_loaded"
+
+
+def test_as_a_last_resort_it_is_built_at_boot(machine: Machine) -> None:
+    """A module of another stack is built again by DKMS, then loaded; headers are there."""
+    install(machine, built_against=8)
+    prepare_build(machine)
+    good = assemble(machine.root / "made/good.ko", {"vermagic": f"{KERNEL} "}, needs={REGISTER: 7, GET_PAGES: 9})
+    machine.program("dkms", f'[ "$1" != install ] || cp {good} $ROOT/lib/modules/{KERNEL}/updates/nv_peer_mem.ko')
+
+    told = run(machine, "load")
+
+    assert told.returncode == 0, told
+    assert [call.split(" -")[0] for call in machine.called] == [
+        "dkms build",
+        "dkms install",
+        "modprobe ib_uverbs",
+        "modprobe nv_peer_mem",
+    ]
+
+
+def prepare_build(machine: Machine, *, interface: str = "struct peer_memory_client_ex {};") -> None:
+    """Put headers, the RDMA stack's build files and the sources there."""
+    machine.write(f"/lib/modules/{KERNEL}/build/Makefile", "")
+    machine.write(f"/usr/src/ofa_kernel/{KERNEL}/Module.symvers", f"0x7\t{REGISTER}\tib_core\tEXPORT_SYMBOL\t\n")
+    machine.write(f"/usr/src/ofa_kernel/{KERNEL}/include/rdma/peer_mem.h", interface)
+    machine.write("/usr/src/nv_peer_mem-1.3-0/Makefile", "")
+
+
+def test_a_modprobe_that_never_returns_is_given_up(machine: Machine) -> None:
+    """The limit ends the wait, the status says what hangs, and the process is gone."""
+    install(machine)
+    machine.program("modprobe", "exec sleep 987")
+    begin = time.monotonic()
+    hung = node.Node(str(machine.root), node.Runner(2))
+
+    assert node.start(hung) == 1
+    assert time.monotonic() - begin < 15
+    assert status(machine)["cause"] == "load_hangs"
+    assert status(machine)["state"] == "failed"
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_the_status_is_right_when_systemd_ends_the_program(machine: Machine, end: signal.Signals) -> None:
+    """Whether it is asked to end or killed outright, after ExecStopPost the status says that loading was cut off."""
+    install(machine)
+    machine.program("modprobe", "echo $$ >$ROOT/pid; exec sleep 986")
+    run(machine, "status")  # puts the program there
+    argv = [
+        sys.executable,
+        str(machine.root / "usr/local/lib/provision/peer-memory"),
+        "--root",
+        str(machine.root),
+        "load",
+    ]
+    process = subprocess.Popen(argv, env=machine.environment, stdout=subprocess.DEVNULL)
+    while not (machine.root / "pid").exists():
+        time.sleep(0.05)
+
+    process.send_signal(end)
+    process.wait(20)
+    run(machine, "ended")
+
+    assert status(machine)["ok"] is False
+    assert status(machine)["cause"] == "load_hangs"
+    assert "ended after the limit" in status(machine)["explanation"]
+    if end is signal.SIGKILL:  # systemd ends the rest of the unit; here nobody does
+        os.kill(int((machine.root / "pid").read_text()), signal.SIGKILL)
+
+
+def test_ending_after_a_finished_load_changes_nothing(machine: Machine) -> None:
+    """ExecStopPost also runs at every ordinary stop."""
+    install(machine)
+    run(machine, "load")
+    before = status(machine)
+
+    run(machine, "ended")
+
+    assert status(machine) == before
+
+
+def test_unloading_in_use_is_refused(machine: Machine) -> None:
+    """While memory is registered the module stays, and the number of users is said."""
+    machine.loaded("nv_peer_mem", users=3)
+
+    told = run(machine, "unload")
+
+    assert told.returncode == 1
+    assert "in use (3 users)" in told.stderr
+    assert "Stop the jobs" in told.stderr
+    assert machine.called == []
+
+
+def test_unloading_what_nobody_uses_unloads_it(machine: Machine) -> None:
+    """Without users modprobe does it."""
+    machine.loaded("nv_peer_mem")
+
+    assert run(machine, "unload").returncode == 0
+    assert machine.called == ["modprobe -r nv_peer_mem"]
+
+
+# What is built
+
+
+@pytest.mark.skipif(node.diagnose is None, reason="the table of failures is not in roles/platform yet")
+@pytest.mark.parametrize("at", ["build", "load"])
+def test_a_failure_ends_with_cause_and_fix_not_with_a_log(machine: Machine, at: str) -> None:
+    """What the table of failures knows is said in its words; what the kernel said before does not count."""
+    prepare_build(machine)
+    install(machine, built_against=8 if at == "build" else 7)
+    log = "CC x.o\nx.c:5:10: fatal error: rdma/peer_mem.h: No such file or directory\nmake: *** [all] Error 2\n"
+    machine.write("/var/lib/dkms/nv_peer_mem/1.3-0/build/make.log", log)
+    old = "[1.0] nv_peer_mem: Unknown symbol ib_register_peer_memory_client (err 0)"
+    new = "[2.0] nv_peer_mem: disagrees about version of symbol nvidia_p2p_get_pages"
+    machine.write("/dmesg", old + "\n")
+    machine.program("modprobe", f'[ "$1" = ib_uverbs ] || {{ echo "{new}" >>$ROOT/dmesg; exit 1; }}')
+
+    run(machine, "load")
+
+    told = status(machine)
+    assert told["cause"] == {"build": "peer_api_missing", "load": "other_driver"}[at]
+    assert told["remedy"]
+    assert "CC x.o" not in told["explanation"]
+
+
+@pytest.mark.skipif(node.diagnose is None, reason="the table of failures is not in roles/platform yet")
+@pytest.mark.parametrize(("version", "told"), [("1.0-9", "module_too_old"), ("1.1-0", "peer_api_missing")])
+def test_a_version_that_no_newer_kernel_builds_is_told_as_such(machine: Machine, version: str, told: str) -> None:
+    """The same words of the build mean something else when 1.0-9 is built: the stack is not to blame."""
+    configure(machine, provider="nv_peer_mem", version=version)
+    prepare_build(machine)
+    machine.write(f"/usr/src/nv_peer_mem-{version}/Makefile", "")
+    install(machine, built_against=8)
+    log = f'ERROR: modpost: "{REGISTER}" [nv_peer_mem.ko] undefined!\nmake: *** [all] Error 2\n'
+    machine.write(f"/var/lib/dkms/nv_peer_mem/{version}/build/make.log", log)
+
+    run(machine, "load")
+
+    assert status(machine)["cause"] == told
+    assert f"building nv_peer_mem {version} for kernel {KERNEL} failed" in status(machine)["explanation"]
+
+
+def test_an_unknown_failure_says_the_telling_lines(machine: Machine) -> None:
+    """A cause that no table knows is at least the compiler's own error, not the last line of make."""
+    prepare_build(machine)
+    install(machine, built_against=8)
+    log = "CC nv.o\nnv.c:9:1: error: unknown type name 'foo'\nmake[2]: *** [nv.o] Error 1\nmake: *** [all] Error 2\n"
+    machine.write("/var/lib/dkms/nv_peer_mem/1.3-0/build/make.log", log)
+
+    told = run(machine, "build", "--kernel", KERNEL)
+
+    assert "unknown type name 'foo'" in told.stdout
+    assert "*** [all]" not in told.stdout
+
+
+def test_the_package_systems_hook_never_fails(machine: Machine) -> None:
+    """A kernel's packages are configured although nothing can be built for it, and the status names that kernel."""
+    install(machine)
+    run(machine, "load")
+    machine.kernel(NEWER)
+
+    told = run(machine, "build", "--hook", "--kernel", NEWER)
+
+    assert told.returncode == 0
+    assert f"the headers of kernel {NEWER} are not installed" in told.stdout
+    assert {entry["kernel"]: entry["cause"] for entry in status(machine)["kernels"]} == {
+        KERNEL: "",
+        NEWER: "headers_missing",
+    }
+    assert status(machine)["ok"] is True
+
+
+def test_the_drivers_checksums_are_written_as_the_kernel_reads_them(machine: Machine) -> None:
+    """Five columns since 5.4, four before."""
+    install(machine)
+    machine.kernel("4.19.0-1-amd64")
+    install(machine, "4.19.0-1-amd64")
+
+    assert run(machine, "symvers", KERNEL).stdout == f"0x00000009\t{GET_PAGES}\tnvidia\tEXPORT_SYMBOL\t\n"
+    assert run(machine, "symvers", "4.19.0-1-amd64").stdout == f"0x00000009\t{GET_PAGES}\tnvidia\tEXPORT_SYMBOL\n"
+
+
+def test_without_a_driver_nothing_is_built(machine: Machine) -> None:
+    """nv_peer_mem is built against the driver: DKMS is asked for that first, and what it cannot do is said."""
+    prepare_build(machine)
+
+    told = run(machine, "build")
+
+    assert "Install the driver for this kernel first" in told.stdout
+    assert machine.called == [f"dkms autoinstall -k {KERNEL}"]
+
+
+def test_a_stub_of_the_driver_is_built_again_after_the_stack(machine: Machine) -> None:
+    """nvidia_peermem that was built before the RDMA stack is repaired by building the driver's modules anew."""
+    configure(machine, provider="nvidia_peermem")
+    prepare_build(machine)
+    install(machine, built_against=0, name="nvidia_peermem")
+    machine.write("/var/lib/dkms/nvidia/535.1/source", "")
+    good = assemble(machine.root / "made/good.ko", {"vermagic": f"{KERNEL} "}, needs={REGISTER: 7})
+    machine.program("dkms", f'[ "$1" != install ] || cp {good} $ROOT/lib/modules/{KERNEL}/updates/nvidia_peermem.ko')
+
+    told = run(machine, "build")
+
+    assert told.returncode == 0, told
+    assert machine.called[0] == f"dkms build -m nvidia -v 535.1 -k {KERNEL} --force"

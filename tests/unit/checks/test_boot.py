@@ -1,0 +1,249 @@
+"""A node that is not what it was recorded to be takes no jobs, and why: one judgement for all who ask."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.checks import held_back, host_entry
+from provision.checks.boot import boot_verdict
+from provision.errors import ConnectionFailed
+from provision.facts import Unknown
+from provision.facts.peer_modules import PeerMemory
+from provision.facts.peer_status import PeerRecord, PeerUnit
+from provision.facts.records import Receipt
+from provision.facts.system import Boot, Kind, NodeKind
+from provision.hostfiles import HostEntry
+from provision.model import CheckStatus
+from tests.unit.checks.conftest import healthy, make_node, peer_record, peer_status
+
+PASS, FAIL, SKIP = CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.SKIP
+LOADED = PeerMemory({"nv_peer_mem": "1.3"}, frozenset({"nv_peer_mem"}), "ib_core", (), True, frozenset(), False)  # noqa: FBT003
+NOT_LOADED = dataclasses.replace(LOADED, loaded={}, bound=frozenset())
+NO_HEADERS = {
+    "state": "failed",
+    "cause": "headers_missing",
+    "explanation": "the headers of kernel 6.1.0 are not installed, so nv_peer_mem cannot be built for it",
+    "remedy": "Run `provision apply`, or install linux-headers-6.1.0 on the node.",
+}
+WORKING = PeerUnit("activating", "success", "enabled")
+
+
+def receipt(provider):
+    """The receipts of a node on which the role ended well."""
+    return {"peer_memory": Receipt("peer_memory", {"inputs": {"provider": provider}})}
+
+
+def loading(age, unit=WORKING):
+    """A record of a load that began so many seconds ago."""
+    return dataclasses.replace(peer_record(state="loading", unit=unit), age_seconds=age)
+
+
+def verdict_on(**facts):
+    """The verdict on a node with nv_peer_mem loaded, some facts replaced."""
+    usual = {"peer_status": peer_record(), "peer_memory": LOADED}
+    return boot_verdict(make_node("gpu1", "10.77.0.1"), healthy_with(**{**usual, **facts}))
+
+
+def healthy_with(**facts):
+    return dataclasses.replace(healthy(), **facts)
+
+
+CASES = {
+    "it came up": (PASS, "nv_peer_mem is ready on kernel 6.1.0", "", {}),
+    "DMA-BUF needs no module": (
+        PASS,
+        "dma_buf is ready",
+        "",
+        {"peer_status": peer_record("dma_buf", provider="dma_buf", module=""), "peer_memory": NOT_LOADED},
+    ),
+    "the node says why it did not": (
+        FAIL,
+        "nv_peer_mem did not come up (headers_missing): the headers of kernel 6.1.0 are not installed",
+        "install linux-headers-6.1.0 on the node. Afterwards: provision reload --limit gpu1",
+        {"peer_status": peer_record(**NO_HEADERS)},
+    ),
+    "no reason was written down": (
+        FAIL,
+        "no reason was written down",
+        "journalctl -b -u provision-peer-memory.service. Afterwards: provision reload",
+        {"peer_status": peer_record(state="failed")},
+    ),
+    "another boot, the unit failed": (
+        FAIL,
+        "of an earlier boot with kernel 5.10.0, 2026-11-21T10:00:00Z; its unit is failed (exit-code)",
+        "provision reload --limit gpu1",
+        {
+            "peer_status": peer_record(boot_id="a", kernel="5.10.0", unit=PeerUnit("failed", "exit-code", "enabled")),
+            "boot": Boot(4000, "b"),
+        },
+    ),
+    "another boot, the same kernel": (
+        FAIL,
+        "of an earlier boot with the same kernel",
+        "provision reload --limit gpu1",
+        {"peer_status": peer_record(boot_id="a"), "boot": Boot(4000, "b")},
+    ),
+    "the boot is young": (
+        FAIL,
+        "the node has been up for 20 s, so its turn may be yet to come",
+        "provision reload",
+        {"peer_status": peer_record(boot_id="a"), "boot": Boot(20, "b")},
+    ),
+    "nothing starts it at boot": (
+        FAIL,
+        "its unit is disabled, so that nothing starts it at boot",
+        "Run: provision apply --limit gpu1 --only peer_memory",
+        {"peer_status": peer_record(boot_id="a", unit=PeerUnit("inactive", "success", "disabled"))},
+    ),
+    "its unit is gone": (
+        FAIL,
+        "there is no unit provision-peer-memory.service",
+        "Run: provision apply --limit gpu1 --only peer_memory",
+        {"peer_status": dataclasses.replace(peer_record(boot_id="a"), unit=None)},
+    ),
+    "it is being loaded": (
+        FAIL,
+        "is being loaded (since 2026-11-21T10:00:00Z, 20 s ago)",
+        "Wait",
+        {"peer_status": loading(20)},
+    ),
+    "it hangs": (
+        FAIL,
+        "loading nv_peer_mem hangs (begun 2026-11-21T10:00:00Z, 4000 s ago)",
+        "state D goes only with a reboot",
+        {"peer_status": loading(4000)},
+    ),
+    "it was cut off": (
+        FAIL,
+        "was cut off and left no word",
+        "provision reload --limit gpu1",
+        {"peer_status": loading(5, PeerUnit("failed", "timeout", "enabled"))},
+    ),
+    "a clock that was set back does not make it hang": (
+        FAIL,
+        "is being loaded",
+        "Wait",
+        {"peer_status": loading(None)},
+    ),
+    "somebody unloaded it since": (
+        FAIL,
+        "nv_peer_mem was loaded at this boot, and is not any more",
+        "provision reload --limit gpu1",
+        {"peer_memory": NOT_LOADED},
+    ),
+    "an apply stopped in the middle": (
+        FAIL,
+        "nvidia_peermem is wanted, and what was checked at this boot is nv_peer_mem",
+        "provision apply --limit gpu1 --only peer_memory",
+        {"peer_status": peer_record("nvidia_peermem")},
+    ),
+    "the status is gone": (
+        FAIL,
+        "nv_peer_mem is wanted, and no check of it was ever written down",
+        "provision reload --limit gpu1",
+        {"peer_status": PeerRecord("nv_peer_mem", unit=PeerUnit("active", "success", "enabled"))},
+    ),
+    "all is gone but the receipt": (
+        FAIL,
+        "nv_peer_mem is wanted",
+        "provision apply --limit gpu1 --only peer_memory",
+        {"peer_status": PeerRecord(), "receipts": receipt("nv_peer_mem")},
+    ),
+    "the status is garbage": (
+        FAIL,
+        "/var/lib/provision/peer_memory/status.json is not JSON",
+        "provision reload --limit gpu1",
+        {"peer_status": PeerRecord("nv_peer_mem", error="is not JSON")},
+    ),
+    "the probe hung": (FAIL, "hung: systemctl", "by hand", {"peer_status": Unknown("hung: systemctl")}),
+    "the boot cannot be told": (FAIL, "no uptime", "by hand", {"boot": Unknown("no uptime")}),
+    "never applied": (SKIP, "no way for GPU memory is recorded", "", {"peer_status": PeerRecord()}),
+    "none is wanted": (
+        SKIP,
+        "no way for GPU memory is recorded",
+        "",
+        {"peer_status": PeerRecord(), "receipts": receipt("none")},
+    ),
+    "a container node": (
+        SKIP,
+        "a container",
+        "",
+        {"kind": Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False), "peer_status": peer_record(**NO_HEADERS)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "said", "remedy", "facts"), CASES.values(), ids=CASES)
+def test_a_boot_is_judged_with_reason_and_remedy(status, said, remedy, facts):
+    """Each way in which a boot can differ from the record is told apart, with what to do about it."""
+    verdict = verdict_on(**facts)
+
+    assert (verdict.status, said in verdict.reason) == (status, True), verdict
+    assert remedy in (verdict.remedy or "")
+    assert bool(verdict.remedy) is (status is FAIL)
+
+
+@pytest.mark.parametrize("facts", [case[3] for case in CASES.values()], ids=CASES)
+def test_verify_hostfile_and_run_never_disagree(judged, facts):
+    """What verify fails for this reason gets no ranks, and what it does not fail gets them."""
+    mine = {"peer_status": peer_record(), "peer_memory": LOADED, **facts}
+    result = judged(**mine)["peer_memory.boot"]
+    node = make_node("gpu1", "10.77.0.1")
+    entry = host_entry(node, healthy_with(**mine))
+
+    assert isinstance(entry, HostEntry) is (result.status is not FAIL)
+    assert (held_back(node, healthy_with(**mine)) is not None) is (result.status is FAIL)
+    if result.status is FAIL:
+        assert entry == result.reason
+
+
+def test_a_node_that_is_switched_off_for_the_role_takes_jobs(judged):
+    """The inventory's word goes before what an earlier apply left behind."""
+    off = {"peer_memory_enabled": False}
+    facts = healthy_with(peer_status=peer_record(**NO_HEADERS))
+
+    assert judged(off, peer_status=facts.peer_status)["peer_memory.boot"].status is SKIP
+    assert isinstance(host_entry(make_node("gpu1", "10.77.0.1", **off), facts), HostEntry)
+
+
+def test_degraded_nodes_can_be_taken_and_nothing_else_is_waived():
+    """Their slots are as ever; a stopped container stays a reason, and both reasons are said without it."""
+    node = make_node("gpu1", "10.77.0.1")
+    bad = healthy_with(peer_status=peer_record(**NO_HEADERS))
+    worse = dataclasses.replace(bad, container=None)
+
+    assert host_entry(node, bad, allow_degraded=True) == HostEntry("gpu1", "10.77.0.1", 1, "gpu")
+    assert host_entry(node, worse, allow_degraded=True) == "it has no training container; run: provision apply"
+    assert "no training container" in host_entry(node, worse)
+    assert "headers_missing" in host_entry(node, worse)
+
+
+def test_a_node_that_was_not_reached_is_not_called_degraded():
+    """Its own reason is given."""
+    assert held_back(make_node("gpu1", "10.77.0.1"), ConnectionFailed("no answer")) is None
+
+
+def test_the_word_of_a_lab_node_says_simulated():
+    """A stand-in's failure, and its success, prove nothing about hardware."""
+    verdicts = [
+        verdict_on(peer_status=peer_record(simulated=True, **more)) for more in ({}, NO_HEADERS, {"boot_id": "a"})
+    ]
+
+    assert [verdict.simulated for verdict in verdicts] == [True, True, True]
+
+
+def test_the_check_says_why_there_is_nothing_to_judge(judged):
+    """On a node without GPUs that is the better reason."""
+    result = judged(peer_status=PeerRecord(), gpus=(), gpu_pci=())["peer_memory.boot"]
+
+    assert (result.status, result.reason) == (SKIP, "the node has no GPU")
+
+
+def test_a_record_outlives_the_gpus_it_was_for(judged):
+    """A GPU that fell off the bus does not make a failed boot a good one."""
+    result = judged(peer_status=peer_record(**NO_HEADERS), gpus=(), gpu_pci=())["peer_memory.boot"]
+
+    assert result.status is FAIL
+    assert peer_status(**NO_HEADERS).explanation in result.reason

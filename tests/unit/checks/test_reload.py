@@ -1,0 +1,242 @@
+"""Loading the peer-memory module by hand: what is done on a node, in which order, and how its outcome is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provision.checks.reload import _FACTS, LOAD_SECONDS, RELOAD_SECONDS, read_reload, reload_script
+from provision.model import CommandResult, ReloadResult
+from tests.support.modules import ROLES
+from tests.unit.checks.conftest import make_node
+
+BUSY = (ROLES / "platform/module_utils/platform_busy.py").read_text(encoding="utf-8")
+IDLE = "def running_jobs():\n    return []\n"
+JOBS = "def running_jobs():\n    return ['process 7 (python3 of root) holds /dev/nvidia0', 'process 8 (x of root)']\n"
+BROKEN = "raise SystemExit('no python here')\n"
+PROGRAM, UNITS = "/usr/local/lib/provision/peer-memory", "/etc/systemd/system/"
+IN_USE = (
+    "peer memory: nv_peer_mem is in use (3 users): memory of running jobs is registered through it. "
+    "Stop the jobs on this node and try again.\n"
+)
+STATUS = {
+    "format": 1,
+    "boot_id": "b",
+    "kernel": "6.1.0",
+    "provider": "nv_peer_mem",
+    "module": "nv_peer_mem",
+    "state": "ready",
+    "ok": True,
+    "since": "2026-11-21T10:00:00Z",
+}
+HANGS = {
+    **STATUS,
+    "state": "failed",
+    "ok": False,
+    "cause": "load_hangs",
+    "explanation": "modprobe nv_peer_mem did not return within its limit",
+    "remedy": "Look at what the kernel says (dmesg).",
+}
+
+
+class Node:
+    """Where the script's files lie, with programs that note that they were called."""
+
+    def __init__(self, root: Path, *, unload: int = 0, restart: int = 0) -> None:
+        """Have the role's program and unit there."""
+        self.root = root
+        (root / "bin").mkdir(parents=True)
+        self.program = self.write(
+            "bin/peer-memory", f'echo "unit\'s program $*" >>{root}/calls; {_say(unload, IN_USE)}'
+        )
+        self.write(
+            "bin/systemctl", f'echo "systemctl $*" >>{root}/calls; [ "$1" != restart ] || {{ {_say(restart, "no")} }}'
+        )
+        (root / "units").mkdir()
+        self.unit = root / "units/provision-peer-memory.service"
+        self.unit.write_text("")
+
+    def write(self, name: str, text: str) -> Path:
+        """Put a program there."""
+        file = self.root / name
+        file.write_text(f"#!/bin/sh\n{text}\n")
+        file.chmod(0o755)
+        return file
+
+    def reload(self, busy: str = IDLE) -> tuple[dict[str, str], list[str]]:
+        """Run the script's own part; return what it told, and what it called."""
+        text = reload_script(busy).partition("LC_ALL=C\n")[0]
+        text = text.replace(PROGRAM, str(self.program)).replace(UNITS, f"{self.root}/units/")
+        path = f"{self.root}/bin:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["sh"], input=text, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=True
+        )
+        calls = self.root / "calls"
+        told = dict(line.removeprefix("reload.").split("=", 1) for line in done.stdout.splitlines())
+        return told, calls.read_text().splitlines() if calls.exists() else []
+
+
+def _say(code, text):
+    return f"printf '%s' '{text.rstrip()}' >&2; exit {code};" if code else "exit 0;"
+
+
+def test_it_is_unloaded_and_then_the_unit_is_restarted(tmp_path):
+    """systemd starts the load, so that it ends it at its limit, and knows that the unit is up."""
+    told, calls = Node(tmp_path).reload()
+
+    assert (told["step"], told["code"]) == ("done", "0")
+    assert calls == [
+        "unit's program unload",
+        "systemctl reset-failed provision-peer-memory.service",
+        "systemctl restart provision-peer-memory.service",
+    ]
+
+
+def test_a_module_in_use_stays_and_the_unit_is_left_alone(tmp_path):
+    """A restart would say that all is well and do nothing; the program's own refusal is handed on."""
+    told, calls = Node(tmp_path, unload=1).reload()
+
+    assert (told["step"], told["said"]) == ("refused", IN_USE.strip())
+    assert calls == ["unit's program unload"]
+
+
+@pytest.mark.parametrize(
+    ("busy", "step", "said"),
+    [(JOBS, "busy", "(python3 of root) holds /dev/nvidia0; process 8"), (BROKEN, "unknown", "no python here")],
+)
+def test_a_busy_node_is_not_touched(tmp_path, busy, step, said):
+    """A job that has no memory registered yet would lose it; where that cannot be told, the node counts as busy."""
+    told, calls = Node(tmp_path).reload(busy)
+
+    assert told["step"] == step
+    assert said in told["said"]
+    assert calls == []
+
+
+def test_the_roles_own_knowledge_of_jobs_runs_on_a_node(tmp_path):
+    """The very file that the roles go by is understood by the node's python; this machine has no GPU job."""
+    told, _ = Node(tmp_path).reload(BUSY)
+
+    assert told["step"] in {"done", "busy"}
+
+
+@pytest.mark.parametrize("lacks", ["program", "unit"])
+def test_without_the_role_nothing_is_done(tmp_path, lacks):
+    """No program or no unit: there is nothing to reload."""
+    node = Node(tmp_path)
+    getattr(node, lacks).unlink()
+
+    assert node.reload() == ({"step": "absent"}, [])
+
+
+def test_the_limit_is_that_of_the_unit_and_what_comes_before():
+    """Nobody waits for longer than the unit may take, with unloading, looking and a slow node's slack on top."""
+    assert LOAD_SECONDS == 120
+    assert LOAD_SECONDS < RELOAD_SECONDS < 600
+    unit = (ROLES / "peer_memory/templates/provision-peer-memory.service.j2").read_text()
+    assert f"TimeoutStartSec={LOAD_SECONDS}\n" in unit
+
+
+def printed(step="", code="0", said="", status=STATUS, *, loaded=True, receipt=None, boot="b"):
+    """What a node prints: the script's own lines, then the facts."""
+    token = "0" * 32
+    unit = "LoadState=loaded\nActiveState=active\nResult=success\nUnitFileState=enabled"
+    record = f"now=1795255290\n{unit}\nconfig\n\nstatus\n{json.dumps(status)}"
+    outputs = {
+        "system": 'ID=debian\nVERSION_ID="12"\nprobe_uname=6.1.0 x86_64',
+        "boot": f"uptime=4000.5\nboot_id={boot}",
+        "peer_memory": "nv_peer_mem 16384 0 - Live 0x0" if loaded else "",
+        "peer_status": record if status else "",
+        "receipts": "" if receipt is None else f"peer_memory.json:{json.dumps({'inputs': {'provider': receipt}})}",
+    }
+    own = f"reload.step={step}\nreload.code={code}\nreload.said={said}\n" if step else ""
+    facts = "".join(
+        f"{token} out {fact.name}\n{outputs.get(fact.name, '')}\n{token} err {fact.name}\n\n{token} end {fact.name} 0\n"
+        for fact in _FACTS
+    )
+    return CommandResult(f"{own}provision-probe 1 {token}\n{facts}", "", 0)
+
+
+READY, FAILED = ReloadResult.READY, ReloadResult.FAILED
+REFUSED, SKIPPED = ReloadResult.REFUSED, ReloadResult.SKIPPED
+OUTCOMES = {
+    "it is loaded": (READY, "nv_peer_mem is ready on kernel 6.1.0", "", printed("done")),
+    "the load hung": (
+        FAILED,
+        "did not come up (load_hangs): modprobe nv_peer_mem did not return",
+        "Look at what the kernel says (dmesg). Afterwards: provision reload --limit gpu1",
+        printed("done", "1", status=HANGS, loaded=False),
+    ),
+    "the status says ready, and the module is not there": (
+        FAILED,
+        "is not any more",
+        "provision reload",
+        printed("done", loaded=False),
+    ),
+    "the unit did not run": (FAILED, "did not run at this boot", "provision reload", printed("done", boot="c")),
+    "the unit cannot be started, an older check was well": (
+        FAILED,
+        "could not be restarted (exit 1): Unit is masked.",
+        "journalctl -b -u provision-peer-memory.service",
+        printed("done", "1", "Unit is masked."),
+    ),
+    "in use": (
+        REFUSED,
+        "nv_peer_mem is in use (3 users): memory of running jobs is registered through it",
+        "Stop the jobs on this node and try again.",
+        printed("refused", said=IN_USE.strip()),
+    ),
+    "the unload hung": (REFUSED, "within its limit", "Stop what uses it", printed("refused", said="")),
+    "a job runs": (
+        REFUSED,
+        "a job is running: process 7",
+        "Wait until it has ended",
+        printed("busy", said="process 7 holds /dev/nvidia0"),
+    ),
+    "nobody knows": (
+        REFUSED,
+        "cannot be told: no python",
+        "why python3 does not run",
+        printed("unknown", said="no python"),
+    ),
+    "never applied": (
+        SKIPPED,
+        "the role peer_memory was never applied",
+        "provision apply --limit gpu1 --only peer_memory",
+        printed("absent", status=None),
+    ),
+    "nothing is wanted": (SKIPPED, "the provider is none", "", printed("absent", status=None, receipt="none")),
+    "the role's files are gone": (
+        FAILED,
+        "nv_peer_mem is wanted",
+        "provision apply --limit gpu1 --only peer_memory",
+        printed("absent", status=None, receipt="nv_peer_mem"),
+    ),
+    "no root": (
+        FAILED,
+        "ended with code 1: sudo: a password is required",
+        "may become root",
+        CommandResult("", "sudo: a password is required\n", 1),
+    ),
+    "cut off": (FAILED, "ended with code 0", "may become root", printed()),
+}
+
+
+@pytest.mark.parametrize(("result", "said", "remedy", "output"), OUTCOMES.values(), ids=OUTCOMES)
+def test_an_outcome_is_told_with_reason_and_remedy(result, said, remedy, output):
+    """By what the node's check says afterwards, not by what the programs returned."""
+    told = read_reload(make_node("gpu1", "10.77.0.1"), output)
+
+    assert (told.result, said in told.reason) == (result, True), told
+    assert remedy in (told.remedy or "")
+    assert bool(told.remedy) or told.result.ok
+    assert told.cause == ("load_hangs" if "load_hangs" in told.reason else "")
+
+
+def test_only_ready_and_nothing_to_do_are_well():
+    """What a script may go on after."""
+    assert {result for result in ReloadResult if result.ok} == {READY, SKIPPED}

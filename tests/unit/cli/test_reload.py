@@ -1,0 +1,130 @@
+"""``provision reload`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provision import connectors
+from provision.cli.main import main
+from provision.errors import ConnectionFailed, ProvisionError
+from provision.model import Cluster
+from provision.testing import FakeConnector
+from provision.workflow.converge import alone
+from tests.unit.checks.conftest import make_node
+from tests.unit.checks.test_reload import HANGS, IN_USE, printed
+
+REFUSED = printed("refused", said=IN_USE.strip())
+
+
+@pytest.fixture
+def reload(monkeypatch, capsys, tmp_path):
+    """Run the verb on nodes that answer as given; return exit code, stdout, stderr and who was asked."""
+
+    def call(answers, *words, variables=None):
+        asked = []
+
+        def each(nodes, function, **_):
+            found = {}
+            for node in nodes:
+                asked.append(node.name)
+                try:
+                    found[node.name] = function(FakeConnector({"peer-memory": answers[node.name]}, node.name))
+                except ProvisionError as error:
+                    found[node.name] = error
+            return found
+
+        nodes = tuple(
+            make_node(name, f"10.77.0.{i}", **(variables or {}).get(name, {})) for i, name in enumerate(answers, 1)
+        )
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        monkeypatch.setattr(connectors, "each", each)
+        monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
+        monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: Cluster("c", Path("hosts.yml"), nodes))
+        with pytest.raises(SystemExit) as stopped:
+            main(["reload", *words])
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err, asked
+
+    return call
+
+
+def test_nodes_that_are_ready_and_nodes_without_the_role_are_exit_0(reload):
+    """A node where the role was never applied is said so; it is no failure of the command."""
+    code, out, _, _ = reload({"gpu1": printed("done"), "cpu1": printed("absent", status=None)}, "--yes")
+
+    assert code == 0
+    assert out.splitlines()[1].split()[:3] == ["gpu1", "ready", "nv_peer_mem"]
+    assert "the role peer_memory was never applied" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (printed("done", "1", status=HANGS, loaded=False), "failed"),
+        (REFUSED, "refused"),
+        (printed("busy", said="process 7 holds /dev/nvidia0"), "refused"),
+        (ConnectionFailed("no route to host", node="gpu2", remedy="is it on?"), "unreachable"),
+    ],
+)
+def test_a_node_that_is_not_ready_is_exit_1_with_reason_and_remedy(reload, answer, result):
+    """The others are done all the same."""
+    code, out, _, _ = reload({"gpu1": printed("done"), "gpu2": answer}, "--yes", "--json")
+    good, bad = json.loads(out)["nodes"]
+
+    assert (code, json.loads(out)["ok"]) == (1, False)
+    assert (good["result"], bad["result"]) == ("ready", result)
+    assert bad["reason"]
+    assert bad["remedy"]
+
+
+def test_cause_and_remedy_come_from_the_nodes_status_file(reload):
+    """What the node found out is handed on in its own words."""
+    _, out, _, _ = reload({"gpu1": printed("done", "1", status=HANGS, loaded=False)}, "--yes", "--json")
+    (node,) = json.loads(out)["nodes"]
+
+    assert node["cause"] == HANGS["cause"]
+    assert HANGS["explanation"] in node["reason"]
+    assert HANGS["remedy"] in node["remedy"]
+
+
+def test_the_nodes_own_refusal_is_passed_on(reload):
+    """How many use it, and what to do."""
+    _, out, _, _ = reload({"gpu1": REFUSED}, "--yes")
+    text = " ".join(out.split())
+
+    assert "is in use (3 users)" in text
+    assert "Stop the jobs on this node and try again." in text
+
+
+def test_without_yes_and_without_a_terminal_nothing_is_done(reload):
+    """Nothing asks a person who is not there."""
+    code, _, err, asked = reload({"gpu1": printed("done")})
+
+    assert (code, asked) == (2, [])
+    assert "--yes" in err
+
+
+def test_limit_and_switched_off_nodes_are_not_asked(reload):
+    """Only what was chosen and is wanted gets a connection; the rest is said."""
+    answers = dict.fromkeys(("gpu1", "gpu2", "gpu3"), printed("done"))
+    off = {"gpu3": {"peer_memory_enabled": False}}
+    code, out, _, asked = reload(answers, "--limit", "gpu2,gpu3", "--yes", "--json", variables=off)
+
+    assert (code, asked) == (0, ["gpu2"])
+    assert [(node["name"], node["result"]) for node in json.loads(out)["nodes"]] == [
+        ("gpu2", "ready"),
+        ("gpu3", "skipped"),
+    ]
+
+
+def test_it_does_not_run_beside_an_apply(reload, tmp_path, monkeypatch):
+    """The second is told who is at work, and exits 4."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with alone(Cluster("c", Path("hosts.yml"), (make_node("gpu1", "10.77.0.1"),)), "apply"):
+        code, _, err, asked = reload({"gpu1": printed("done")}, "--yes")
+
+    assert (code, asked) == (4, [])
+    assert "for `apply`" in err

@@ -1,0 +1,183 @@
+"""What a node wrote down when it booted, read back: as its own program writes it, and as no program should."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provision.facts import RawOutput
+from provision.facts.peer_status import CONFIG_FILE, STATUS_FILE, PeerRecord, PeerStatusFact, PeerUnit
+from tests.support.modules import load
+
+program = load("peer_memory", "peer_memory_node", part="module_utils")
+
+STATUS = {
+    "format": 1,
+    "boot_id": "5f0c",
+    "kernel": "6.1.0-9",
+    "provider": "nv_peer_mem",
+    "module": "nv_peer_mem",
+    "state": "ready",
+    "ok": True,
+    "since": "2026-11-21T10:00:00Z",
+    "simulated": False,
+    "cause": "",
+    "explanation": "",
+    "remedy": "",
+    "kernels": [],
+}
+SYSTEMD = "LoadState=loaded\nActiveState=failed\nResult=timeout\nUnitFileState=enabled\n"
+
+
+class Node:
+    """A node's files, and what systemd says there."""
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is on it, and the kernel runs."""
+        self.root = root
+        self.write("/proc/sys/kernel/osrelease", "6.1.0-9\n")
+        self.write("/proc/sys/kernel/random/boot_id", "5f0c\n")
+        self.write("/boot/vmlinuz-6.1.0-9", "")
+        self.write("/lib/modules/6.1.0-9/modules.dep", "")
+        self.systemd(SYSTEMD)
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file."""
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def systemd(self, text: str) -> None:
+        """Say what systemctl prints."""
+        self.write("/bin/systemctl", f"#!/bin/sh\necho asked >>{self.root}/asked\nprintf '%s' '{text}'\n")
+        (self.root / "bin/systemctl").chmod(0o755)
+
+    def record(self) -> PeerRecord:
+        """Run the fact's command on it, and read what it prints."""
+        command = PeerStatusFact.command
+        for folder in ("/etc/", "/var/lib/"):
+            command = command.replace(folder, f"{self.root}{folder}")
+        path = f"{self.root}/bin:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["sh", "-c", command],
+            capture_output=True,
+            env={**os.environ, "PATH": path},
+            timeout=20,
+            check=True,
+        )
+        return PeerStatusFact().parse(RawOutput(done.stdout.decode(errors="replace"), 0))
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+def test_where_the_role_was_never_applied_nothing_is_known_and_nothing_asked(node):
+    """On most nodes it costs no program."""
+    assert node.record() == PeerRecord()
+    assert not (node.root / "asked").exists()
+
+
+@pytest.mark.parametrize("provider", ["dma_buf", "nv_peer_mem"])
+def test_what_the_nodes_own_program_writes_is_read_back(node, provider):
+    """Both sides of the file agree: provider, state, boot, and of each kernel what it lacks."""
+    node.write(CONFIG_FILE, json.dumps({"provider": provider}, indent=4) + "\n")
+    program.start(program.Node(str(node.root), program.Runner(5)))
+    record = node.record()
+
+    assert record.wanted == record.status.provider == provider
+    assert (record.status.boot_id, record.status.kernel) == ("5f0c", "6.1.0-9")
+    assert record.unit == PeerUnit("failed", "timeout", "enabled")
+    assert record.age_seconds < 60
+    ready = provider == "dma_buf"
+    assert record.status.state == ("ready" if ready else "failed")
+    assert record.status.cause == ("" if ready else "headers_missing")
+    assert bool(record.status.explanation and record.status.remedy) is not ready
+    (kernel,) = record.status.kernels
+    assert (kernel.release, kernel.ok, kernel.cause) == ("6.1.0-9", ready, record.status.cause)
+
+
+def test_a_load_that_is_under_way_is_read_too(node):
+    """The program writes this before it begins, so that it stays when nothing comes after it."""
+    node.write(CONFIG_FILE, json.dumps({"provider": "nv_peer_mem"}))
+    program.Node(str(node.root)).write("loading")
+
+    assert node.record().status.state == "loading"
+    assert node.record().error == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ('{"format": 1, "boot', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "no JSON object"),
+        (json.dumps({**STATUS, "format": 2}), "format '2', and this version knows 1"),
+        (json.dumps({**STATUS, "state": "fine"}), "a state that does not exist: 'fine'"),
+        (json.dumps({**STATUS, "ok": False}), "contradicts itself"),
+        (json.dumps({**STATUS, "boot_id": 7}), "no text for boot_id"),
+        (json.dumps({key: value for key, value in STATUS.items() if key != "provider"}), "no text for provider"),
+        (json.dumps({**STATUS, "kernels": {}}), "list of kernels"),
+        (json.dumps({**STATUS, "kernels": [{"kernel": "6.1", "ok": "yes"}]}), "whether it is ready"),
+        (json.dumps({**STATUS, "explanation": "x" * 200_000}), "longer than 128 KiB"),
+    ],
+)
+def test_a_status_that_says_nothing_sensible_says_why(node, text, said):
+    """It is never taken for one that is well, and never for none."""
+    node.write(STATUS_FILE, text)
+    record = node.record()
+
+    assert record.status is None
+    assert said in record.error
+
+
+def test_a_status_file_that_is_none_does_not_hold_up_the_probe(node):
+    """A folder or a pipe in its place is told as unreadable."""
+    (node.root / "var/lib/provision/peer_memory").mkdir(parents=True)
+    os.mkfifo(node.root / STATUS_FILE.lstrip("/"))
+
+    assert "cannot be read" in node.record().error
+
+
+def test_a_text_of_the_node_cannot_write_on_the_operators_terminal(node):
+    """Control characters and line breaks are taken out, and a text has an end."""
+    bad = "a\x1b[2Jb\nleft out: gpu1\u202e" + "x" * 5000
+    node.write(STATUS_FILE, json.dumps({**STATUS, "state": "failed", "ok": False, "explanation": bad}))
+    told = node.record().status.explanation
+
+    assert told.isprintable()
+    assert told.startswith("a [2Jb left out: gpu1 xxx")
+    assert len(told) <= 2000
+
+
+@pytest.mark.parametrize("config", ["", "[]", "{", "[" * 5000])
+def test_a_configuration_that_cannot_be_read_wants_nothing(node, config):
+    """What the status says then counts."""
+    node.write(CONFIG_FILE, config)
+    node.write(STATUS_FILE, json.dumps(STATUS))
+
+    assert node.record().wanted == ""
+    assert node.record().status.provider == "nv_peer_mem"
+
+
+def test_the_age_is_by_the_nodes_own_clock_and_never_below_zero():
+    """A clock that was set back since tells nothing."""
+    rest = f"{SYSTEMD}config\n\nstatus\n{json.dumps(STATUS)}"
+    clocks = ("1795255290", "1795255100", "")  # 90 s after, and 100 s before, ten o'clock of that day
+    ages = [PeerStatusFact().parse(RawOutput(f"now={clock}\n{rest}", 0)).age_seconds for clock in clocks]
+
+    assert ages == [90, None, None]
+
+
+def test_a_unit_that_systemd_does_not_know_is_none(node):
+    """Its file is gone, or systemd has not read it."""
+    node.write(STATUS_FILE, json.dumps(STATUS))
+    node.systemd("LoadState=not-found\nActiveState=inactive\nResult=success\nUnitFileState=\n")
+
+    assert node.record().unit is None
