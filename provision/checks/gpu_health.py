@@ -157,7 +157,7 @@ def _fabric(scene: Scene) -> Verdict:
     manager = scene.facts.fabric_manager
     switches = 0 if isinstance(manager, Unknown) else manager.switches
     joined = [gpu for gpu in gpus if gpu.health.fabric_state]
-    if not joined and not switches:
+    if not gpus or (not joined and not switches):
         return skip("the GPUs here join no NVLink fabric" if gpus else _NO_GPU)
     fault = _manager_fault(scene, manager) if isinstance(manager, FabricManager) and switches else None
     if fault:
