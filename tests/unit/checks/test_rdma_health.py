@@ -56,7 +56,7 @@ def test_rates_are_compared_with_the_same_kind_of_card(judged, status, reason, d
 @pytest.mark.parametrize(
     ("name", "active"),
     [
-        ("ibstat_a100_all_active.txt", 8),
+        ("ibstat_a100_all_active.txt", 9),
         ("ibstat_h100_all_active_b.txt", None),
         ("ibstat_h100_12hca_all_active.txt", 12),
         ("ibstat_h100_some_down.txt", None),

@@ -45,13 +45,13 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 # What an old driver does: it refuses the whole question for the first field that it does not know.
-REFUSING = """
+REFUSING = r"""
 for word; do case $word in --query-*=*) asked=${word#*=}; kind=${word%%=*};; esac; done
 echo "$kind" >>"$CALLS"
-[ "$kind" != --query-remapped-rows ] || KNOWN="gpu_bus_id remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure"
+[ "$kind" != --query-remapped-rows ] || KNOWN=$KNOWN_ROWS
 old=$IFS; IFS=,
 for field in $asked; do
-  case " $KNOWN " in *" $field "*) ;; *) echo "Field \\"$field\\" is not a valid field to query."; exit $CODE;; esac
+  case " $KNOWN " in *" $field "*) ;; *) echo "Field \"$field\" is not a valid field to query."; exit $CODE;; esac
 done
 line=; values=
 for field in $asked; do
@@ -60,14 +60,17 @@ for field in $asked; do
   values="$values${values:+, }$value"
 done
 IFS=$old
-printf '%s\\n%s\\n' "$line" "$values"
+printf '%s\n%s\n' "$line" "$values"
 """
 OLD = "index name uuid driver_version memory.total pci.bus_id vbios_version clocks_throttle_reasons.active"
 
 
+ROWS = "gpu_bus_id remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure"
+
+
 def ask(folder: Path, known: str, code: int = 2):
     program(folder, "nvidia-smi", REFUSING)
-    raw = shell(GpusFact.command, folder, KNOWN=known, CALLS=str(folder / "calls"), CODE=str(code))
+    raw = shell(GpusFact.command, folder, KNOWN=known, KNOWN_ROWS=ROWS, CALLS=str(folder / "calls"), CODE=str(code))
     (gpu,) = GpusFact().parse(raw)
     return gpu, (folder / "calls").read_text().split()
 
