@@ -80,6 +80,13 @@ def test_a_fault_is_said_with_the_gpu_and_a_remedy(judged, name, status, reason,
     assert result.remedy
 
 
+def test_the_general_bit_says_nothing_beside_the_cause(judged):
+    """Hardware slowdown comes along with its cause; two sentences would look like two faults."""
+    reason = judged(**two(clock_events=0x48))["gpu.throttle"].reason
+
+    assert reason == "clocks are held down: the hardware slows it down for heat (GPU 1)"
+
+
 HARMLESS = [
     ("gpu.ecc", PASS, "in their lives: 5 (GPU 1)", two(uncorrected_ever=5)),
     ("gpu.row_remap", PASS, "3 (GPU 1)", two(rows_uncorrectable=3)),
