@@ -19,13 +19,25 @@ from provision.checks import (
     gpu as _gpu,  # noqa: F401
 )
 from provision.checks import (
+    gpu_health as _gpu_health,  # noqa: F401
+)
+from provision.checks import (
+    gpu_xid as _gpu_xid,  # noqa: F401
+)
+from provision.checks import (
     node as _node,  # noqa: F401
 )
 from provision.checks import (
     peer_memory as _peer_memory,  # noqa: F401
 )
 from provision.checks import (
+    rdma_health as _rdma_health,  # noqa: F401
+)
+from provision.checks import (
     rdma_stack as _rdma_stack,  # noqa: F401
+)
+from provision.checks import (
+    skew as _skew,  # noqa: F401
 )
 from provision.checks import (
     training as _training,  # noqa: F401

@@ -1,20 +1,15 @@
-"""What only all nodes together show: logins among containers, and nodes that differ from the others."""
+"""What only all nodes together show of each other: logins among containers; skew.py has how they differ."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import defaultdict
 
 from provision.checks.base import ClusterScene, Verdict, cluster_check, fail, passed, skip, warn
-from provision.facts import NodeFacts
 from provision.facts.container import ContainerSsh, fingerprint
-from provision.facts.docker import DockerInfo, Image
-from provision.facts.system import System
 
 __all__: list[str] = []
 
 _SHOWN = 6
-_FEW = 2
 
 
 @cluster_check("container_ssh.pairs")
@@ -80,54 +75,3 @@ _NO_WAY = ("no answer within", "timed out", "no route to host", "network is unre
 def _few(pairs: list[str]) -> str:
     more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
     return ", ".join(pairs[:_SHOWN]) + more
-
-
-def _skew(scene: ClusterScene, what: str, read: Callable[[NodeFacts], str | None], remedy: str) -> Verdict:
-    """Name the nodes that differ from what most nodes have."""
-    values = {name: value for name, facts in scene.facts.items() if (value := read(facts)) is not None}
-    if len(values) < _FEW:
-        return skip(f"fewer than two nodes tell their {what}")
-    counts = Counter(values.values())
-    common = counts.most_common(1)[0][0]
-    if len(counts) == 1:
-        return passed(f"{len(values)} nodes have the same {what}: {common}")
-    odd = [f"{name} has {value}" for name, value in values.items() if value != common]
-    most = f"{counts[common]} of {len(values)} nodes have {common}"
-    return warn(f"nodes differ in their {what}: {most}, but {_few(odd)}", remedy)
-
-
-@cluster_check("cluster.skew_os")
-def _skew_os(scene: ClusterScene) -> Verdict:
-    def read(facts: NodeFacts) -> str | None:
-        return f"{facts.system.id} {facts.system.version}" if isinstance(facts.system, System) else None
-
-    return _skew(scene, "operating system", read, "Jobs are easier to reason about when all nodes run one system.")
-
-
-@cluster_check("cluster.skew_kernel")
-def _skew_kernel(scene: ClusterScene) -> Verdict:
-    def read(facts: NodeFacts) -> str | None:
-        return facts.system.kernel if isinstance(facts.system, System) else None
-
-    return _skew(
-        scene, "running kernel", read, "Upgrade the odd nodes, or reboot those that run an older kernel still."
-    )
-
-
-@cluster_check("cluster.skew_docker")
-def _skew_docker(scene: ClusterScene) -> Verdict:
-    def read(facts: NodeFacts) -> str | None:
-        return facts.docker_info.version if isinstance(facts.docker_info, DockerInfo) else None
-
-    return _skew(scene, "docker engine", read, "Upgrade docker on the odd nodes.")
-
-
-@cluster_check("cluster.skew_image")
-def _skew_image(scene: ClusterScene) -> Verdict:
-    def read(facts: NodeFacts) -> str | None:
-        return facts.image.id.removeprefix("sha256:")[:12] if isinstance(facts.image, Image) else None
-
-    verdict = _skew(scene, "training image", read, "")
-    if verdict.remedy is not None:
-        return fail(verdict.reason, "Pin training_image_digest in the inventory, then run: provision apply")
-    return verdict

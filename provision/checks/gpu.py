@@ -41,8 +41,11 @@ def _count(scene: Scene) -> Verdict:
     simulated = scene.simulated(*_SMI)
     on_bus = known(scene.facts.gpu_pci)
     if not simulated and len(gpus) != len(on_bus):
+        shown = {gpu.bus_id.lower()[-12:] for gpu in gpus}
+        missing = [address for address in on_bus if address.lower()[-12:] not in shown]
+        named = f"; it does not show {', '.join(missing)}" if len(missing) + len(gpus) == len(on_bus) else ""
         return fail(
-            f"nvidia-smi shows {len(gpus)} GPUs, the PCI bus has {len(on_bus)}",
+            f"nvidia-smi shows {len(gpus)} GPUs, the PCI bus has {len(on_bus)}{named}",
             "Read dmesg for NVRM and Xid lines; a GPU that fell off the bus needs a reboot of the node.",
         )
     kinds = sorted({gpu.name for gpu in gpus})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
+from provision.facts.gpu_health import FIELDS, GpuHealth, health
 
 __all__ = ["Gpu", "GpuPciFact", "GpusFact"]
 
@@ -25,24 +26,71 @@ class Gpu:
     bus_id: str
     compute_capability: str = ""
     """As ``9.0``; drivers older than 510 do not tell it."""
+    vbios: str = ""
+    health: GpuHealth = field(default_factory=GpuHealth)
+
+
+_IDENTITY = "index,name,uuid,driver_version,memory.total,pci.bus_id"
+_ROWS = "remapped_rows.correctable,remapped_rows.uncorrectable,remapped_rows.pending,remapped_rows.failure"
+_COMMAND = r"""
+command -v nvidia-smi >/dev/null || { echo 'there is no nvidia-smi' >&2; exit 127; }
+identity=@identity
+more=@more
+rows=
+without() {
+  left=; IFS=,
+  for name in $more; do case $name in $1) ;; *) left=$left${left:+,}$name;; esac; done
+  unset IFS; more=$left
+}
+version=; [ ! -r /sys/module/nvidia/version ] || read -r version </sys/module/nvidia/version
+case ${version%%.*} in
+  ''|*[!0-9]*) ;;
+  *) [ "${version%%.*}" -ge 510 ] || without compute_cap
+     if [ "${version%%.*}" -lt 535 ]; then
+       without 'clocks_event_reasons.*'; more=$more,clocks_throttle_reasons.active
+       without 'gpu_recovery_action'; without '*thresholdExceeded'
+       without 'remapped_rows.*'; rows=apart
+     fi;;
+esac
+for try in 1 2 3 4 5 6 7 8; do
+  answer=$(nvidia-smi "--query-gpu=$identity${more:+,$more}" --format=csv); code=$?
+  [ -n "$more" ] && [ "$code" -ne 0 ] || break
+  case $answer in
+    *'is not a valid field'*) field=${answer#*Field \"}; field=${field%%\"*};;
+    *) [ "$code" -eq 2 ] || break; field='*';;
+  esac
+  case $field in
+    clocks_event_reasons.*) without "$field"; more=$more,clocks_throttle_reasons.active;;
+    remapped_rows.*) without 'remapped_rows.*'; rows=apart;;
+    fabric.*) without 'fabric.*';;
+    *) before=$more; without "$field"; [ "$more" != "$before" ] || more=;;
+  esac
+  [ "$try" -lt 7 ] || more=
+done
+printf '%s\n' "$answer"
+if [ "$code" -eq 0 ] && [ -n "$rows" ]; then
+  echo '== remapped rows'
+  nvidia-smi --query-remapped-rows=gpu_bus_id,@rows --format=csv
+fi
+exit $code
+"""
 
 
 class GpusFact:
-    """Asks nvidia-smi, which hangs when a GPU is broken and takes many seconds without persistence."""
+    """Asks nvidia-smi, which hangs when a GPU is broken and takes many seconds without persistence.
+
+    One call brings identity and health. A driver refuses the whole question for one field that it does not know; then
+    that field is left out, and remapped rows are asked for apart, as drivers before 535 want it.
+    """
 
     name: ClassVar[str] = "gpus"
     label: ClassVar[str] = "nvidia-smi"
     limit_seconds: ClassVar[int] = 40
-    command: ClassVar[str] = r"""
-command -v nvidia-smi >/dev/null || { echo 'there is no nvidia-smi' >&2; exit 127; }
-fields=index,name,uuid,driver_version,memory.total,pci.bus_id
-answer=$(nvidia-smi --query-gpu=$fields,compute_cap --format=csv); code=$?
-case $answer in
-  *'not a valid field'*) answer=$(nvidia-smi --query-gpu=$fields --format=csv); code=$?;;
-esac
-printf '%s\n' "$answer"
-exit $code
-"""
+    command: ClassVar[str] = (
+        _COMMAND.replace("@identity", _IDENTITY)
+        .replace("@more", ",".join(("compute_cap", "vbios_version", *FIELDS)))
+        .replace("@rows", _ROWS)
+    )
 
     def parse(self, raw: RawOutput) -> tuple[Gpu, ...] | Unknown:
         """No nvidia-smi at all means no driver: then there are no GPUs to be used, and the PCI bus tells the rest."""
@@ -52,17 +100,31 @@ exit $code
             return ()
         if raw.exit_code != 0:
             return Unknown(f"nvidia-smi failed: {raw.said()}")
-        lines = [line for line in raw.lines() if not line.startswith("#")]
-        start = next((i for i, line in enumerate(lines) if line.startswith("index")), None)
-        if start is None:
+        first, _, second = raw.stdout.partition("== remapped rows")
+        table = _table(first, "index")
+        if table is None:
             return Unknown(f"nvidia-smi printed no table: {raw.said()}")
-        rows = csv.DictReader(lines[start:], skipinitialspace=True)
-        return tuple(gpu for gpu in map(_gpu, rows) if gpu is not None)
+        rows = {row.get("gpu_bus_id", ""): row for row in _table(second, "gpu_bus_id") or ()}
+        gpus = (_gpu({**rows.get(row.get("pci.bus_id", ""), {}), **row}) for row in table)
+        return tuple(gpu for gpu in gpus if gpu is not None)
 
 
-def _gpu(row: dict[str | None, str | None]) -> Gpu | None:
-    """Column titles may carry a unit in brackets, and values the unit: ``memory.total [MiB]``, ``81920 MiB``."""
-    cells = {str(key).partition(" [")[0]: str(value or "").strip() for key, value in row.items() if key is not None}
+def _table(text: str, first: str) -> list[dict[str, str]] | None:
+    """Read the CSV whose heading begins with `first`; None without it.
+
+    Column titles may carry a unit in brackets, and values the unit: ``memory.total [MiB]``, ``81920 MiB``.
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    start = next((i for i, line in enumerate(lines) if line.startswith(first)), None)
+    if start is None:
+        return None
+    return [
+        {str(key).partition(" [")[0]: str(value or "").strip() for key, value in row.items() if key is not None}
+        for row in csv.DictReader(lines[start:], skipinitialspace=True)
+    ]
+
+
+def _gpu(cells: dict[str, str]) -> Gpu | None:
     if not cells.get("index", "").isdecimal():
         return None
     memory = cells.get("memory.total", "").split()
@@ -74,11 +136,17 @@ def _gpu(row: dict[str | None, str | None]) -> Gpu | None:
         memory_mib=int(memory[0]) if memory and memory[0].isdecimal() else 0,
         bus_id=cells.get("pci.bus_id", ""),
         compute_capability=cells.get("compute_cap", ""),
+        vbios=cells.get("vbios_version", "").strip("[]").replace("N/A", ""),
+        health=health(cells),
     )
 
 
 class GpuPciFact:
-    """Lists the PCI addresses of NVIDIA's display and 3D controllers, with a driver or without."""
+    """Lists the PCI addresses of NVIDIA's display and 3D controllers, with a driver or without.
+
+    Left out are those that the node has handed to a virtual machine, and the parts (virtual functions) into which a
+    virtual-GPU host cuts its cards: nvidia-smi shows neither.
+    """
 
     name: ClassVar[str] = "gpu_pci"
     label: ClassVar[str] = "cat /sys/bus/pci/devices"
@@ -86,6 +154,7 @@ class GpuPciFact:
     command: ClassVar[str] = """
 for card in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null); do
   card=${card%/vendor}
+  [ ! -e "$card/physfn" ] && [ ! -e "/sys/bus/pci/drivers/vfio-pci/${card##*/}" ] || continue
   read -r class <"$card/class"; case $class in 0x0300*|0x0302*) echo "${card##*/}";; esac
 done
 exit 0

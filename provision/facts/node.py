@@ -34,6 +34,8 @@ from provision.facts.gpudirect import (
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
 from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
+from provision.facts.nvlink import FabricManager, FabricManagerFact, Links, NvLinksFact
+from provision.facts.pci_links import PciLink, PciLinksFact
 from provision.facts.peer_modules import (
     InstalledKernel,
     KernelsFact,
@@ -44,6 +46,7 @@ from provision.facts.peer_modules import (
 )
 from provision.facts.peer_status import PeerRecord, PeerStatusFact
 from provision.facts.rdma import RdmaFact, RdmaStack
+from provision.facts.rdma_counters import RdmaCountersFact
 from provision.facts.records import Receipt, ReceiptsFact, SimulatedFact
 from provision.facts.script import split
 from provision.facts.system import (
@@ -60,6 +63,7 @@ from provision.facts.system import (
     System,
     SystemFact,
 )
+from provision.facts.xid import XidLog, XidsFact
 
 __all__ = ["ALL_FACTS", "NodeFacts", "as_data", "parse"]
 
@@ -79,8 +83,13 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     NamesFact(),
     ListeningFact(),
     RdmaFact(),
+    RdmaCountersFact(),
     GpusFact(),
     GpuPciFact(),
+    NvLinksFact(),
+    FabricManagerFact(),
+    XidsFact(),
+    PciLinksFact(),
     GpuNicsFact(),
     KernelsFact(),
     NvidiaModulesFact(),
@@ -124,8 +133,13 @@ class NodeFacts:
     names: Mapping[str, tuple[str, ...]] | Unknown = _NOT_ASKED
     listening: tuple[Listening, ...] | Unknown = _NOT_ASKED
     rdma: RdmaStack | Unknown = _NOT_ASKED
+    rdma_counters: Mapping[str, Mapping[str, int]] | Unknown = _NOT_ASKED
     gpus: tuple[Gpu, ...] | Unknown = _NOT_ASKED
     gpu_pci: tuple[str, ...] | Unknown = _NOT_ASKED
+    nvlinks: Mapping[int, Links] | Unknown = _NOT_ASKED
+    fabric_manager: FabricManager | Unknown = _NOT_ASKED
+    xids: XidLog | Unknown = _NOT_ASKED
+    pci_links: tuple[PciLink, ...] | Unknown = _NOT_ASKED
     gpu_nics: Mapping[str, Mapping[str, str]] | Unknown = _NOT_ASKED
     kernels: tuple[InstalledKernel, ...] | Unknown = _NOT_ASKED
     nvidia_modules: NvidiaModules | Unknown = _NOT_ASKED

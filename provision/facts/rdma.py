@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,6 +45,18 @@ class RdmaPort:
         """True when traffic can pass."""
         return self.state == "ACTIVE"
 
+    @property
+    def gbit(self) -> float | None:
+        """The rate in Gbit/s; None when it is not told."""
+        found = re.match(r"([\d.]+) Gb/sec", self.rate)
+        return float(found[1]) if found else None
+
+    @property
+    def lanes(self) -> int | None:
+        """The lanes in use, out of ``400 Gb/sec (4X NDR)``; None when they are not told."""
+        found = re.search(r"\((\d+)X", self.rate)
+        return int(found[1]) if found else None
+
 
 @dataclass(frozen=True)
 class RdmaDevice:
@@ -56,6 +69,9 @@ class RdmaDevice:
     """Its device node's name, e.g. ``uverbs0``."""
     netdevs: tuple[str, ...]
     ports: tuple[RdmaPort, ...]
+    firmware: str = ""
+    board: str = ""
+    """What kind of card it is (its PSID, as ``MT_0000000838``); empty where the driver does not tell."""
 
     @property
     def soft(self) -> bool:
@@ -92,7 +108,8 @@ get() { value=; { read -r value <"$1"; } 2>/dev/null; }
 for device in /sys/class/infiniband/*; do
   [ -d "$device" ] || continue
   driver=; [ ! -e "$device/device/driver" ] || driver=$(basename "$(readlink -f "$device/device/driver")")
-  printf 'device\t%s\t%s\n' "${device##*/}" "$driver"
+  get "$device/fw_ver"; firmware=$value; get "$device/board_id"
+  printf 'device\t%s\t%s\t%s\t%s\n' "${device##*/}" "$driver" "$firmware" "$value"
   for net in "$device"/device/net/*; do [ ! -d "$net" ] || printf 'netdev\t%s\n' "${net##*/}"; done
   get "$device/parent"; [ -z "$value" ] || printf 'netdev\t%s\n' "$value"
   for port in "$device"/ports/*; do
@@ -153,6 +170,8 @@ def _device(rows: list[list[str]], uverbs: dict[str, str]) -> RdmaDevice:
             RdmaPort(p.number, p.link_layer, p.state, p.physical_state, p.rate, _by_index(gids.get(p.number, ())))
             for p in ports
         ),
+        firmware=rows[0][3] if len(rows[0]) > 3 else "",  # noqa: PLR2004
+        board=rows[0][4] if len(rows[0]) > 4 else "",  # noqa: PLR2004
     )
 
 

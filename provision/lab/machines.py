@@ -11,7 +11,7 @@ A file says::
       ...
     numa: {0: 0-15, 1: 16-31}      # NUMA node -> its CPUs
     gpus:                          # in the order of nvidia-smi
-      - {bus: "3b:00.0", at: 0/0/a}
+      - {bus: "3b:00.0", at: 0/0/a}          # override: {query field: value} describes a fault, as in nvidia_smi.py
     nics:                          # RDMA devices, in the order of nvidia-smi's columns
       - {name: mlx5_0, bus: "5e:00.0", at: 0/1, rate_gbps: 100, link: InfiniBand, use: compute}
     nvlink: {switched: 18}         # or {direct: [[0, 1, 2], ...]}: GPU, GPU, links between them; or left out

@@ -4,6 +4,11 @@
 It stands on lab nodes, which have no GPU. Standard library only, one file. It never touches hardware and changes
 nothing; what it cannot answer it refuses. Formats follow the real tool's, which programs read; every output says
 SIMULATED: in the table's head for people, on stderr where a program reads stdout.
+
+Faults in faults.json beside the machine's file show in its answers: GPU number or "all" -> query field -> what is
+printed. Three more keys: "nvlink.inactive" lists links that are down, "missing" hides the GPU, "hang" is for how many
+seconds every call hangs. For example:
+{"1": {"ecc.errors.uncorrected.volatile.total": "3", "nvlink.inactive": "4 5"}, "all": {"hang": "60"}}
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+FAULTS = "faults.json"
+"""Lies beside the machine's file."""
 MACHINE = os.environ.get("PROVISION_LAB_MACHINE_FILE", "/etc/provision-lab/machine.json")
 NOTICE = "SIMULATED: this nvidia-smi belongs to a provision lab; it describes {}, and there is no GPU here"
 OK, BAD_USE, NO_DEVICE, NO_DRIVER = 0, 2, 6, 9
@@ -43,6 +50,10 @@ CLASSES = {
 }
 REMAPPED = ("gpu_bus_id", "gpu_uuid", "remapped_rows.correctable", "remapped_rows.uncorrectable")
 REMAPPED_FLAGS = ("remapped_rows.pending", "remapped_rows.failure")
+SINCE = {"compute_cap": (510,), "clocks_event_reasons.active": (535, 54)}
+"""Query fields that older drivers refuse."""
+BEHAVIOUR = ("nvlink.inactive", "missing", "hang")
+"""Faults that are no query fields."""
 
 
 class Refused(Exception):
@@ -90,12 +101,34 @@ def load_machine() -> dict[str, Any]:
         digest = hashlib.sha256(f"{seed} {machine['name']} {index}".encode()).hexdigest()
         gpu["uuid"], gpu["serial"] = f"GPU-{uuid.UUID(digest[:32])}", str(int(digest[32:44], 16))[:13].zfill(13)
         gpu["minor"] = index
+    faults = load_faults()
+    for index, gpu in enumerate(machine["gpus"]):
+        faulty = {**gpu["override"], **faults.get("all", {}), **faults.get(str(index), {})}
+        gpu["behaviour"] = {key: str(faulty[key]) for key in BEHAVIOUR if key in faulty}
+        gpu["override"] = {key: value for key, value in faulty.items() if key not in BEHAVIOUR}
+    hang = max((float(gpu["behaviour"].get("hang", 0)) for gpu in machine["gpus"]), default=0)
+    if hang:
+        time.sleep(hang)
+    visible = [index for index in visible if "missing" not in machine["gpus"][index]["behaviour"]]
     machine["rows"] = [*visible, *range(len(machine["gpus"]), len(machine["matrix"]))]
     machine["gpus"] = [machine["gpus"][index] for index in visible]
     for index, gpu in enumerate(machine["gpus"]):
         gpu["index"] = index
         gpu["values"] = {**values(machine, gpu), **gpu["override"]}
     return machine
+
+
+def load_faults() -> dict[str, Any]:
+    """Read the faults beside the machine's file; most nodes have none."""
+    try:
+        faults: dict[str, Any] = json.loads(Path(MACHINE).with_name(FAULTS).read_text())
+    except OSError:
+        return {}
+    except ValueError as error:
+        raise Refused(f"the SIMULATED faults in {FAULTS} cannot be read: {error}") from None
+    if not isinstance(faults, dict) or not all(isinstance(fault, dict) for fault in faults.values()):
+        raise Refused(f"the SIMULATED faults in {FAULTS} are not GPU -> field -> value")
+    return faults
 
 
 def node_seed() -> str:
@@ -118,7 +151,7 @@ def answer(machine: dict[str, Any], arguments: list[str]) -> tuple[bool, str]:
     elif words:
         raise Refused(f"Invalid combination of input arguments: the SIMULATED nvidia-smi has no {words[0]}.")
     elif "query-gpu" in options or "query-remapped-rows" in options:
-        text = query(gpus, options)
+        text = query(machine, gpus, options)
     elif "query-compute-apps" in options:
         text = processes(options)
     elif "list-gpus" in options:
@@ -232,6 +265,9 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
         **{f"clocks.max.{name}": clock for name, clock in clocks.items()},
         "clocks.current.sm": 210,
         "clocks.current.memory": 210,
+        "gpu_recovery_action": "None",
+        "retired_pages.pending": "[N/A]",
+        "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": "No" if product["ecc"] else "[N/A]",
         "fabric.state": "Completed" if product["fabric"] else "[N/A]",
         "fabric.status": "Success" if product["fabric"] else "[N/A]",
         **dict.fromkeys(REMAPPED[2:], 0),
@@ -239,13 +275,14 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def query(gpus: list[dict[str, Any]], options: dict[str, str]) -> str:
+def query(machine: dict[str, Any], gpus: list[dict[str, Any]], options: dict[str, str]) -> str:
     """Answer ``--query-gpu=... --format=csv[,noheader][,nounits]``."""
     style = style_of(options)
     asked = options.get("query-gpu") or options.get("query-remapped-rows", "")
     fields = [field.strip() for field in asked.split(",")]
+    driver = tuple(int(part) for part in machine["driver_version"].split("."))
     for field in fields:
-        if ALIASES.get(field, field) not in gpus[0]["values"]:
+        if ALIASES.get(field, field) not in gpus[0]["values"] or driver < SINCE.get(field, (0,)):
             raise Refused(f'Field "{field}" is not a valid field to query.\n')
     lines = [] if "noheader" in style else [", ".join(heading(field) for field in fields)]
     lines += [", ".join(cell(gpu, ALIASES.get(field, field), style) for field in fields) for gpu in gpus]
@@ -290,7 +327,12 @@ def nvlinks(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     lines = []
     for gpu in gpus:
         lines.append(title(gpu))
-        lines += [f"\t Link {link}: {speed} GB/s" for link in range(gpu["nvlinks"])]
+        down = set(gpu["behaviour"].get("nvlink.inactive", "").split())
+        if gpu["nvlinks"] and len(down) >= gpu["nvlinks"]:
+            lines.append("NVML: Unable to retrieve NVLink information as all links are inActive")
+            continue
+        states = ("<inactive>" if str(link) in down else f"{speed} GB/s" for link in range(gpu["nvlinks"]))
+        lines += [f"\t Link {link}: {state}" for link, state in enumerate(states)]
     return "\n".join(lines) + "\n"
 
 

@@ -11,14 +11,18 @@ from provision.facts import NodeFacts
 from provision.facts.container import Container, ContainerSsh, Process
 from provision.facts.docker import DockerConfig, DockerInfo, DockerService, Image
 from provision.facts.gpu import Gpu
+from provision.facts.gpu_health import GpuHealth
 from provision.facts.gpudirect import DmaBuf, Nccl, PciRouting, Signing
 from provision.facts.kernel import TimeSync
 from provision.facts.network import Address, Listening, Route
 from provision.facts.nvidia_container import NvidiaContainer
+from provision.facts.nvlink import FabricManager, Links
+from provision.facts.pci_links import PciLink
 from provision.facts.peer_modules import InstalledKernel, ModuleFile, NvidiaModules, PeerMemory
 from provision.facts.peer_status import JudgedKernel, PeerRecord, PeerStatus, PeerUnit
 from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
 from provision.facts.system import Boot, Disk, Hardware, Kind, Limits, NodeKind, System
+from provision.facts.xid import XidLog
 from provision.model import CheckResult, Cluster, Connection, Node
 
 VARIABLES = {
@@ -53,7 +57,32 @@ def rdma_device(
     """A RoCE card's device."""
     gids = (Gid(3, "0000:0000:0000:0000:0000:ffff:0a4d:0001", "RoCE v2", "ens4"),) if gid else ()
     port = RdmaPort(1, "Ethernet", state, "LinkUp", "100 Gb/sec", gids)
-    return RdmaDevice(name, driver, f"uverbs{name[-1]}", ("ens4",), (port,))
+    return RdmaDevice(name, driver, f"uverbs{name[-1]}", ("ens4",), (port,), "20.38.1002", "MT_0000000223")
+
+
+def gpu(index: int = 0, *, name: str = "NVIDIA A100-SXM4-80GB", **health: object) -> Gpu:
+    """A GPU in good health, at a bus address of its own; health replaces."""
+    good = GpuHealth(
+        ecc=True, ecc_pending=True, uncorrected=0, uncorrected_ever=0, sram_threshold_exceeded=False,
+        rows_correctable=0, rows_uncorrectable=0, rows_pending=False, rows_failure=False,
+        pcie_generation=1, pcie_generation_max=4, pcie_width=16, pcie_width_max=16, clock_events=1, recovery="None",
+    )  # fmt: skip
+    return Gpu(
+        index,
+        name,
+        f"GPU-{index}",
+        "550.90",
+        81920,
+        f"00000000:{index + 6:02X}:00.0",
+        "8.0",
+        "92.00.45.00.03",
+        dataclasses.replace(good, **health),
+    )
+
+
+def pci_link(address: str, width: int = 16, *, speed: float = 2.5, slot: int = 16) -> PciLink:
+    """The link of an idle GPU of the 4th generation, or of a network card (bus 3b and up)."""
+    return PciLink(address, address < "0000:3b", width, 16, speed, 16.0, slot, 16.0)
 
 
 def kernel(release: str, *, running: bool = False, headers: bool = True, **files: str) -> InstalledKernel:
@@ -96,7 +125,7 @@ def healthy(number: int = 1) -> NodeFacts:
     return NodeFacts(
         system=System("debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64"),
         kind=Kind(NodeKind.METAL, "NVIDIA DGX", sysctls_writable=True),
-        boot=Boot(100, "b"),
+        boot=Boot(7200, "b"),
         hardware=Hardware(16, 64000),
         limits=Limits(UNLIMITED, UNLIMITED),
         disks=(Disk("/var/lib/docker", 50000, 100000),),
@@ -109,8 +138,13 @@ def healthy(number: int = 1) -> NodeFacts:
         names=names,
         listening=(Listening(f"10.77.0.{number}", 2222),),
         rdma=RdmaStack((rdma_device(),), 1, ("uverbs0", "rdma_cm"), ""),
-        gpus=(Gpu(0, "NVIDIA A100", "GPU-1", "550.90", 81920, "0000:06:00.0", "8.0"),),
+        rdma_counters={},
+        gpus=(gpu(),),
         gpu_pci=("0000:06:00.0",),
+        nvlinks={0: Links(12)},
+        fabric_manager=FabricManager(6, "active"),
+        xids=XidLog(7200.0, 0.0, ()),
+        pci_links=(pci_link("0000:06:00.0"), pci_link("0000:3b:00.0", speed=16.0)),
         gpu_nics={"GPU0": {"mlx5_0": "PIX"}},
         kernels=(kernel("6.1.0", running=True),),
         nvidia_modules=NvidiaModules("550.90", "open", "550.90", {"nvidia": "", "nvidia_peermem": ""}),

@@ -80,7 +80,8 @@ def test_the_odd_node_is_named(name, fact, change, status):
     result = judged(second=dataclasses.replace(odd, **{fact: dataclasses.replace(getattr(odd, fact), **change)}))[name]
 
     assert result.status is status
-    assert "gpu2 has" in result.reason
+    assert "on gpu1; " in result.reason
+    assert "on gpu2" in result.reason
     assert result.remedy
 
 

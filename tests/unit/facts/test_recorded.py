@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from provision.facts import RawOutput
 from provision.facts.distance import GpuNicsFact
 from provision.facts.gpu import GpusFact
+from provision.facts.gpu_health import GpuHealth, health
 from provision.facts.kernel import ModulesFact
+from provision.facts.nvlink import Links, NvLinksFact
 from provision.facts.peer_modules import PeerMemoryFact
+from provision.facts.rdma import RdmaPort
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "rdma"
 MATRICES = DATA.parent / "topo"
@@ -116,3 +121,84 @@ def test_the_old_name_of_the_farthest_class_is_not_handed_on():
         "GPU2": "PHB",
         "GPU3": "PHB",
     }
+
+
+def test_the_vbios_of_a_real_gpu():
+    """The column is read where it was asked for."""
+    (gpu,) = GpusFact().parse(recorded("nvidia-smi_query_csv_rtx5080_vm_uuid_busid.txt"))
+
+    assert (gpu.vbios, gpu.health) == ("98.03.3B.C0.3E", GpuHealth())
+
+
+def test_links_of_a_real_machine():
+    """Eight A100 with twelve links each, all up."""
+    assert NvLinksFact().parse(recorded("nvidia-smi_nvlink_s_a100.txt")) == {gpu: Links(12) for gpu in range(8)}
+
+
+PATHS = {
+    "mig.mode.current": "mig_mode/current_mig",
+    "ecc.mode.current": "ecc_mode/current_ecc",
+    "ecc.mode.pending": "ecc_mode/pending_ecc",
+    "ecc.errors.uncorrected.volatile.total": "ecc_errors/volatile/dram_uncorrectable",
+    "ecc.errors.uncorrected.aggregate.total": "ecc_errors/aggregate/dram_uncorrectable",
+    "retired_pages.pending": "retired_pages/pending_retirement",
+    "pcie.link.gen.current": "pci/pci_gpu_link_info/pcie_gen/current_link_gen",
+    "pcie.link.gen.max": "pci/pci_gpu_link_info/pcie_gen/max_link_gen",
+    "pcie.link.width.current": "pci/pci_gpu_link_info/link_widths/current_link_width",
+    "pcie.link.width.max": "pci/pci_gpu_link_info/link_widths/max_link_width",
+    "fabric.state": "fabric/state",
+    "fabric.status": "fabric/status",
+    "remapped_rows.correctable": "remapped_rows/remapped_row_corr",
+    "remapped_rows.uncorrectable": "remapped_rows/remapped_row_unc",
+    "remapped_rows.pending": "remapped_rows/remapped_row_pending",
+    "remapped_rows.failure": "remapped_rows/remapped_row_failure",
+}
+"""Where `-q -x` has what the query's columns have, in the same words."""
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        (
+            "nvidia-smi_q_x_a100-sxm4-v12.xml",  # MIG on: remapped rows are N/A
+            {"mig": True, "ecc": True, "uncorrected": 0, "rows_pending": None, "pcie_width": 16, "pcie_width_max": 16},
+        ),
+        (
+            "nvidia-smi_q_x_a10g.xml",  # a cloud's card: 8 lanes, and the first generation while idle
+            {"mig": False, "ecc": True, "rows_pending": False, "rows_failure": False, "rows_uncorrectable": 0,
+             "pcie_generation": 1, "pcie_generation_max": 4, "pcie_width": 8, "pcie_width_max": 16},
+        ),
+        (
+            "nvidia-smi_q_x_rtx-3060-v12.xml",  # a consumer card: neither ECC nor fabric
+            {"ecc": None, "uncorrected": None, "rows_pending": None, "pages_pending": None, "fabric_state": "",
+             "pcie_generation": 1, "pcie_width": 16},
+        ),
+        ("nvidia-smi_q_x_gtx-1070-ti.xml", {"ecc": None, "pcie_width": 16, "pcie_width_max": None}),
+    ],
+)  # fmt: skip
+def test_words_of_real_gpus_about_their_health(name, wanted):
+    """N/A is unknown; numbers come with and without their unit; nothing of these GPUs is taken for a fault."""
+    text = recorded(name).stdout
+    gpu = ET.fromstring(re.sub(r"^#.*\n", "", text).lstrip()).find("gpu")  # noqa: S314 - a recorded file of ours
+    told = health({field: gpu.findtext(path, "") for field, path in PATHS.items()})
+
+    assert {key: getattr(told, key) for key in wanted} == wanted
+    assert told.complaints == ()
+
+
+def test_words_of_a_real_hopper_about_its_health():
+    """The fabric's state and what holds the clocks down, as eight H100 told it."""
+    sections = recorded("nvidia-smi_q_535.161.08.txt").stdout.split("\nGPU 0000")[1:]
+    states = {tuple(re.findall(r"^        Stat(?:e|us) +: (.*)$", text, re.MULTILINE)) for text in sections}
+    told = [health({"fabric.state": state, "fabric.status": status}) for state, status in states]
+
+    assert len(sections) == 8
+    assert [(one.fabric_state, one.fabric_status) for one in told] == [("Completed", "Success")]
+
+
+def test_rates_of_real_ports():
+    """ibstatus prints the kernel's own words for a rate: eight InfiniBand ports, and the cloud's own Ethernet."""
+    words = re.findall(r"rate: +(.*)", recorded("ibstatus_a100_all_active.txt").stdout)
+    ports = [RdmaPort(1, "InfiniBand", "ACTIVE", "LinkUp", word) for word in words]
+
+    assert sorted((port.gbit, port.lanes) for port in ports) == [(40.0, 4)] + [(200.0, 4)] * 8

@@ -200,6 +200,67 @@ def test_an_override_shows_a_fault(smi):
     assert done.stdout.split() == ["0", "3"]
 
 
+@pytest.fixture
+def faulty(smi, tmp_path):
+    """Run the stand-in with faults described beside the machine's file."""
+
+    def run(faults: object, machine: str, *arguments: str) -> Done:
+        (tmp_path / "faults.json").write_text(faults if isinstance(faults, str) else json.dumps(faults))
+        return smi(machine, *arguments)
+
+    return run
+
+
+def test_faults_beside_the_machines_file_show_in_the_answers(faulty):
+    """A test on a lab node breaks one GPU, or all, by a file."""
+    faults = {"1": {"remapped_rows.pending": "Yes"}, "all": {"gpu_recovery_action": "Reset"}}
+    done = faulty(
+        faults, "pair", "--query-gpu=index,remapped_rows.pending,gpu_recovery_action", "--format=csv,noheader"
+    )
+
+    assert done.stdout == "0, No, Reset\n1, Yes, Reset\n"
+    assert "SIMULATED" in done.stderr
+
+
+def test_links_that_are_down_are_listed_as_the_real_tool_does(faulty):
+    """A link is inactive, and a GPU without any says one sentence."""
+    everything = " ".join(str(link) for link in range(12))
+    lines = faulty(
+        {"0": {"nvlink.inactive": "3"}, "1": {"nvlink.inactive": everything}}, "dgxa100", "nvlink", "-s"
+    ).stdout
+
+    assert "\t Link 3: <inactive>\n" in lines
+    assert lines.count("25 GB/s") == 11 + 6 * 12
+    assert lines.count("NVML: Unable to retrieve NVLink information as all links are inActive") == 1
+
+
+def test_a_missing_gpu_is_gone_from_all_answers(faulty):
+    """The others close the gap, as after a GPU has fallen off the bus before the driver was loaded."""
+    done = faulty({"1": {"missing": "yes"}}, "hgxh100", "--query-gpu=index,pci.bus_id", "--format=csv,noheader")
+
+    assert len(done.stdout.splitlines()) == 7
+    assert "3B:00.0" not in done.stdout
+    assert len(faulty({"1": {"missing": "yes"}}, "hgxh100", "topo", "-m").stdout.split("Legend")[0].split("GPU7")) == 1
+
+
+@pytest.mark.parametrize("faults", ["{", "[]", '{"1": "broken"}'])
+def test_faults_that_cannot_be_read_are_named(faulty, faults):
+    """A slip in the file is told, not passed over."""
+    done = faulty(faults, "pair", "-L")
+
+    assert done.returncode == 2
+    assert "faults.json" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("driver", "field"), [("470.57.02", "compute_cap"), ("535.43.02", "clocks_event_reasons.active")]
+)
+def test_an_old_driver_does_not_know_new_fields(smi, driver, field):
+    """What asks a lab node is refused where it would be on a real one."""
+    assert smi("pair", f"--query-gpu=index,{field}", CSV, driver_version=driver).returncode == 2
+    assert smi("pair", f"--query-gpu=index,{field}", CSV).returncode == 0
+
+
 def test_the_xml_is_well_formed_and_has_the_real_tags(smi):
     """`-q -x` can be read by what reads the real one: the tags used are the recorded ones."""
     real = ET.fromstring(sample("rdma/nvidia-smi_q_x_a100-sxm4-v12.xml"))  # noqa: S314 - a file of ours

@@ -1,0 +1,95 @@
+"""How wide and fast the PCIe links of GPUs and network cards are, against what they and their slots can be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from provision.facts.base import RawOutput
+
+__all__ = ["PciLink", "PciLinksFact"]
+
+_COLUMNS = 9
+_WIDTHS = range(1, 33)  # a device that has fallen off the bus reads as 63 lanes
+
+
+@dataclass(frozen=True)
+class PciLink:
+    """One device's link to the bridge above it; None where the kernel does not tell."""
+
+    address: str
+    gpu: bool
+    """Else a network card."""
+    width: int | None
+    width_max: int | None
+    """What the device can do."""
+    speed: float | None
+    """In GT/s; a GPU lowers it while idle."""
+    speed_max: float | None
+    slot_width: int | None
+    """What the bridge above it can do."""
+    slot_speed: float | None
+
+    @property
+    def expected_width(self) -> int | None:
+        """What device and slot both can do."""
+        return min((width for width in (self.width_max, self.slot_width) if width is not None), default=None)
+
+    @property
+    def expected_speed(self) -> float | None:
+        """What device and slot both can do, in GT/s."""
+        return min((speed for speed in (self.speed_max, self.slot_speed) if speed is not None), default=None)
+
+
+class PciLinksFact:
+    """Reads sysfs, which needs no driver of the device; virtual functions have no link of their own."""
+
+    name: ClassVar[str] = "pci_links"
+    label: ClassVar[str] = "cat /sys/bus/pci/devices"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = r"""
+get() { value=; { read -r value <"$1"; } 2>/dev/null; }
+for card in $(grep -lE '0x(10de|15b3)' /sys/bus/pci/devices/*/vendor 2>/dev/null); do
+  card=${card%/vendor}
+  [ ! -e "$card/physfn" ] || continue
+  get "$card/class"
+  case $value in 0x0300*|0x0302*) kind=gpu;; 0x02*) kind=nic;; *) continue;; esac
+  printf 'link\t%s\t%s' "${card##*/}" "$kind"
+  for file in current_link_width max_link_width current_link_speed max_link_speed \
+    ../max_link_width ../max_link_speed; do
+    get "$card/$file"; printf '\t%s' "$value"
+  done
+  echo
+done
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> tuple[PciLink, ...]:
+        """Columns: address, kind, width and speed (now, at most), then the bridge's."""
+        rows = [line.split("\t") for line in raw.lines()]
+        return tuple(_link(row) for row in rows if row[0] == "link" and len(row) == _COLUMNS)
+
+
+def _link(row: list[str]) -> PciLink:
+    _, address, kind, width, width_max, speed, speed_max, slot_width, slot_speed = row
+    return PciLink(
+        address,
+        kind == "gpu",
+        _width(width),
+        _width(width_max),
+        _speed(speed),
+        _speed(speed_max),
+        _width(slot_width),
+        _speed(slot_speed),
+    )
+
+
+def _width(text: str) -> int | None:
+    return int(text) if text.isdecimal() and int(text) in _WIDTHS else None
+
+
+def _speed(text: str) -> float | None:
+    """``32.0 GT/s PCIe``; old kernels print ``8 GT/s``, and ``Unknown`` for what they do not know."""
+    found = re.match(r"([\d.]+) GT/s", text)
+    return float(found[1]) if found else None

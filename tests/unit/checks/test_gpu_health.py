@@ -1,0 +1,245 @@
+"""GPU health: what is a fault is said as one, and what only looks like one is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.checks.health_limits import XIDS
+from provision.facts import Unknown
+from provision.facts.nvlink import FabricManager, Links
+from provision.facts.pci_links import PciLink
+from provision.facts.system import Kind, NodeKind
+from provision.facts.xid import Xid, XidLog
+from provision.model import CheckStatus
+from tests.unit.checks.conftest import gpu, pci_link
+
+PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
+VM = {"kind": Kind(NodeKind.VM, "kvm", sysctls_writable=True)}
+UNTOLD = {
+    "ecc": None, "ecc_pending": None, "uncorrected": None, "uncorrected_ever": None, "sram_threshold_exceeded": None,
+    "rows_correctable": None, "rows_uncorrectable": None, "rows_pending": None, "rows_failure": None,
+    "pcie_generation": None, "pcie_generation_max": None, "pcie_width": None, "pcie_width_max": None,
+    "clock_events": None, "recovery": "",
+}  # fmt: skip
+
+
+def two(**second):
+    """Two GPUs on the bus and in nvidia-smi, the second with something of its own."""
+    return {
+        "gpus": (gpu(0), gpu(1, **second)),
+        "gpu_pci": ("0000:06:00.0", "0000:07:00.0"),
+        "nvlinks": {0: Links(12), 1: Links(12)},
+        "pci_links": (pci_link("0000:06:00.0"), pci_link("0000:07:00.0")),
+    }
+
+
+FOUND = [
+    ("gpu.state", FAIL, "GPU 1: GPU requires reset", two(complaints=("GPU requires reset",))),
+    ("gpu.state", FAIL, "Drain and Reset (GPU 1)", two(recovery="Drain and Reset")),
+    ("gpu.state", FAIL, "Reboot (GPU 1)", two(recovery="Reboot")),
+    ("gpu.ecc", FAIL, "2 (GPU 1)", two(uncorrected=2, uncorrected_ever=2)),
+    ("gpu.ecc", FAIL, "on-chip memory: GPU 1", two(sram_threshold_exceeded=True)),
+    ("gpu.ecc", WARN, "switched off", two(ecc=False)),
+    ("gpu.ecc", WARN, "next reset: GPU 1", two(ecc_pending=False)),
+    ("gpu.row_remap", FAIL, "could not be replaced: GPU 1", two(rows_failure=True, rows_pending=True)),
+    ("gpu.row_remap", FAIL, "waits for a reset", two(rows_pending=True)),
+    ("gpu.row_remap", FAIL, "waits for a reset", two(rows_pending=None, pages_pending=True)),
+    ("gpu.nvlink", FAIL, "GPU 1 has 11 of 12 (down: 4)", {**two(), "nvlinks": {0: Links(12), 1: Links(11, (4,))}}),
+    ("gpu.nvlink", FAIL, "GPU 1 has 0 of 12", {**two(), "nvlinks": {0: Links(12), 1: Links(0)}}),
+    ("gpu.nvlink", WARN, "GPU 1 has 11", {**two(), **VM, "nvlinks": {0: Links(12), 1: Links(11, (4,))}}),
+    ("gpu.nvlink", WARN, "1 of 12", {**two(), "nvlinks": {0: Links(11, (4,)), 1: Links(11, (4,))}}),
+    ("gpu.nvlink", WARN, "no GPU has an NVLink up", {**two(), "nvlinks": {0: Links(0), 1: Links(0)}}),
+    ("gpu.nvlink", FAIL, "hung", {**two(), "nvlinks": Unknown("hung: nvidia-smi nvlink")}),
+    ("gpu.fabric", FAIL, "GPU 1 says Not Started", two(fabric_state="Not Started")),
+    ("gpu.fabric", FAIL, "GPU 1 says Completed Failure", two(fabric_state="Completed", fabric_status="Failure")),
+    ("gpu.fabric", WARN, "GPU 1", two(fabric_state="In Progress")),
+    ("gpu.fabric", FAIL, "is failed: CUDA programs end with error 802", {"fabric_manager": FabricManager(6, "failed")}),
+    (
+        "gpu.fabric",
+        FAIL,
+        "the fabric manager is 550.54.15, the driver 550.90",
+        {"packages": {"nvidia-fabricmanager-550": "550.54.15-1"}},
+    ),
+    ("gpu.pcie_width", FAIL, "GPU 1 has 8 of 16", {**two(), "pci_links": (pci_link("0000:07:00.0", 8),)}),
+    ("gpu.pcie_width", FAIL, "GPU 1 has 4 of 16", {**two(pcie_width=4), "pci_links": ()}),
+    ("gpu.pcie_width", WARN, "GPU 1 has 8 of 16", {**two(), **VM, "pci_links": (pci_link("0000:07:00.0", 8),)}),
+    ("gpu.throttle", FAIL, "for heat (GPU 1)", two(clock_events=0x48)),
+    ("gpu.throttle", FAIL, "brakes it for power (GPU 1)", two(clock_events=0x88)),
+    ("gpu.throttle", FAIL, "the hardware slows it down (GPU 1)", two(clock_events=0x8)),
+    ("gpu.throttle", WARN, "the driver slows it down for heat (GPU 1)", two(clock_events=0x21)),
+    ("gpu.count", FAIL, "it does not show 0000:07:00.0", {"gpu_pci": ("0000:06:00.0", "0000:07:00.0")}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "status", "reason", "facts"), FOUND, ids=lambda v: v if isinstance(v, str) else "")
+def test_a_fault_is_said_with_the_gpu_and_a_remedy(judged, name, status, reason, facts):
+    """Which GPU, what is wrong with it, what to do."""
+    result = judged(**facts)[name]
+
+    assert (result.status, reason in result.reason) == (status, True), result.reason
+    assert result.remedy
+
+
+def test_the_general_bit_says_nothing_beside_the_cause(judged):
+    """Hardware slowdown comes along with its cause; two sentences would look like two faults."""
+    reason = judged(**two(clock_events=0x48))["gpu.throttle"].reason
+
+    assert reason == "clocks are held down: the hardware slows it down for heat (GPU 1)"
+
+
+HARMLESS = [
+    ("gpu.ecc", PASS, "in their lives: 5 (GPU 1)", two(uncorrected_ever=5)),
+    ("gpu.row_remap", PASS, "3 (GPU 1)", two(rows_uncorrectable=3)),
+    ("gpu.pcie_width", PASS, "x16", two(pcie_generation=1)),
+    ("gpu.pcie_width", PASS, "x8", {**two(), "pci_links": tuple(
+        PciLink(address, True, 8, 16, 2.5, 16.0, 8, 16.0) for address in ("0000:06:00.0", "0000:07:00.0")  # noqa: FBT003
+    )}),
+    ("gpu.throttle", PASS, "nothing but", two(clock_events=0x1 | 0x2 | 0x4 | 0x10 | 0x100)),
+    ("gpu.nvlink", PASS, "up to 12", {**two(mig=True), "nvlinks": {0: Links(12), 1: Links(0)}}),
+    ("gpu.nvlink", PASS, "up to 4", {
+        "gpus": tuple(gpu(n, name="NVIDIA RTX A6000") for n in range(3)), "gpu_pci": ("a", "b", "c"),
+        "nvlinks": {0: Links(4), 1: Links(4), 2: Links(0)},
+    }),
+    ("gpu.nvlink", SKIP, "no GPU here has an NVLink", {
+        "gpus": (gpu(0, name="NVIDIA L4"), gpu(1, name="NVIDIA L4")), "gpu_pci": ("a", "b"),
+        "nvlinks": {0: Links(0, (0, 1)), 1: Links(0, (0, 1))},
+    }),
+    ("gpu.nvlink", PASS, "up to 4", {
+        **two(), **VM, "nvlinks": {0: Links(4, (4, 5)), 1: Links(4, (4, 5))},
+    }),
+    ("gpu.fabric", PASS, "2 GPUs have joined", {
+        "gpus": tuple(gpu(n, fabric_state="Completed", fabric_status="Success") for n in range(2)),
+        "gpu_pci": ("a", "b"),
+    }),
+    ("gpu.fabric", SKIP, "join no NVLink fabric", {"fabric_manager": FabricManager(0, "")}),
+    ("gpu.fabric", PASS, "serves 6", {
+        "packages": {"nvidia-fabricmanager": "550.90-1", "nvidia-fabricmanager-dev": "1"},
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "status", "reason", "facts"), HARMLESS, ids=lambda v: v if isinstance(v, str) else "")
+def test_what_only_looks_like_a_fault_is_none(judged, name, status, reason, facts):
+    """Idle links, errors long mended, power caps, cards without a bridge, narrow slots, MIG, virtual machines."""
+    result = judged(**facts)[name]
+
+    assert (result.status, reason in result.reason) == (status, True), result.reason
+
+
+def test_a_slot_or_hypervisor_with_fewer_lanes_for_all_is_no_failure(judged):
+    """A cloud's A10G has 8 of the 16 lanes that it could have: worth a warning, not a failure."""
+    facts = {**two(pcie_width=8), "pci_links": ()}
+    facts["gpus"] = (gpu(0, pcie_width=8), facts["gpus"][1])
+
+    assert judged(**facts)["gpu.pcie_width"].status is WARN
+
+
+def test_what_nobody_tells_is_not_judged(judged):
+    """A virtual GPU or a consumer card gives skips with a reason, never a failure."""
+    results = judged(gpus=(gpu(0, name="GRID A100-8C", **UNTOLD),), pci_links=(), nvlinks={0: Links(0)},
+                     fabric_manager=FabricManager(0, ""))  # fmt: skip
+
+    assert {results[name].status for name in ("gpu.ecc", "gpu.row_remap", "gpu.pcie_width", "gpu.throttle")} == {SKIP}
+    assert {results[name].status for name in ("gpu.nvlink", "gpu.fabric")} == {SKIP}
+    assert results["gpu.state"].status is PASS
+    assert "does not say" in results["gpu.state"].reason
+
+
+def test_a_hung_nvidia_smi_is_one_failure(judged):
+    """What nvidia-smi would have told waits; the kernel's log is read all the same."""
+    results = judged(gpus=Unknown("hung: nvidia-smi (no end within 40 s)"), xids=log(xid(79)))
+    failed = {name for name, result in results.items() if result.status is FAIL and name.startswith("gpu.")}
+
+    assert failed == {"gpu.driver", "gpu.xid"}
+    assert results["gpu.ecc"].reason == "waits for gpu.driver"
+
+
+def xid(number: int, text: str = "", *, count: int = 1, seconds: float | None = 3600.0, switch: bool = False) -> Xid:
+    return Xid(number, "PCI:0000:06:00", count, seconds, text, switch)
+
+
+def log(*xids: Xid, since: float = 0.0) -> XidLog:
+    return XidLog(7200.0, since, xids)
+
+
+OLD_DRIVER = {"gpus": (gpu(0, recovery=""),)}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "events", "facts"),
+    [
+        (PASS, "no Xid since boot", (), {}),
+        (PASS, "a program's kernel made an error (40 times, last 60 minutes ago)", (xid(13, count=40),), {}),
+        (PASS, "no Xid that is the GPUs' fault", (xid(31), xid(43), xid(45), xid(63)), {}),
+        (FAIL, "79 at 0000:06:00: the GPU has fallen off the bus (60 minutes ago)", (xid(13), xid(79)), OLD_DRIVER),
+        (FAIL, "48 at", (xid(94), xid(48)), OLD_DRIVER),
+        (FAIL, "119 at", (xid(119, seconds=None),), OLD_DRIVER),
+        (FAIL, "NVLink", (xid(74),), OLD_DRIVER),
+        (WARN, "asks for no recovery now", (xid(119),), {}),
+        (WARN, "contained", (xid(94), xid(13)), {}),
+        (WARN, "999 at 0000:06:00: not known here", (xid(999),), {}),
+        (FAIL, "asks for action: Node Reboot Required", (
+            xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),), OLD_DRIVER),
+        (PASS, "needs no action any more", (
+            xid(154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)"),), OLD_DRIVER),
+        (FAIL, "SXid 20034", (xid(20034, "Fatal, Link 30 LTSSM Fault Up", switch=True),), {}),
+        (PASS, "no Xid since boot", (xid(28006, "Non-fatal, Link 46 MC TS crumbstore", switch=True),), {}),
+    ],
+)  # fmt: skip
+def test_xids_are_weighed(judged, status, reason, events, facts):
+    """A program's error is none of the node's; what the driver says was mended since weighs less."""
+    result = judged(xids=log(*events), **facts)["gpu.xid"]
+
+    assert (result.status, reason in result.reason) == (status, True), result.reason
+    assert bool(result.remedy) is (status in (WARN, FAIL))
+
+
+def test_a_recovered_gpu_does_not_excuse_another(judged):
+    """The driver's word counts for the GPU of which it was said."""
+    facts = two(recovery="")
+    lost = Xid(119, "PCI:0000:07:00", 1, 10.0, "")
+
+    assert judged(xids=log(lost), **facts)["gpu.xid"].status is FAIL
+
+
+def test_a_log_that_does_not_reach_back_says_so(judged):
+    """Nobody reads two hours of silence as silence since boot."""
+    assert "in the last 60 minutes" in judged(xids=log(since=3600.0))["gpu.xid"].reason
+
+
+def test_a_log_that_cannot_be_read_is_a_warning(judged):
+    """It is neither a fault of the GPUs nor a clean bill."""
+    result = judged(xids=Unknown("the kernel's log cannot be read"))["gpu.xid"]
+
+    assert (result.status, bool(result.remedy)) == (WARN, True)
+
+
+def test_a_container_does_not_answer_for_its_hosts_log(judged):
+    """The kernel's log there belongs to another machine, or to none."""
+    container = Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False)
+
+    assert judged(kind=container, xids=log(xid(79)))["gpu.xid"].status is SKIP
+
+
+# facts of NVIDIA's catalogue: what to do at once.
+RESTART_PROGRAM = (13, 31, 68, 94)
+RESET = (62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158)
+IGNORE = (63, 43, 121, 137, 157)
+WORKFLOW = (48, 74, 144, 145, 146, 147, 148, 149, 150)
+
+
+@pytest.mark.parametrize("number", [*RESET, *WORKFLOW, 79])
+def test_what_the_catalogue_wants_done_at_once_fails(judged, number):
+    """Reset, restart of the node, or a field engineer's procedure."""
+    assert judged(xids=log(xid(number)), **OLD_DRIVER)["gpu.xid"].status is FAIL
+
+
+@pytest.mark.parametrize("number", [*RESTART_PROGRAM, *IGNORE, 45, 92])
+def test_what_the_catalogue_leaves_to_programs_never_fails(judged, number):
+    """The node stays in use."""
+    assert judged(xids=log(xid(number)), **OLD_DRIVER)["gpu.xid"].status in (PASS, WARN)
+
+
+def test_every_xid_that_asks_for_something_says_for_what():
+    """No warning or failure without a remedy."""
+    assert [number for number, meaning in XIDS.items() if meaning.weight.value != "job" and not meaning.remedy] == []

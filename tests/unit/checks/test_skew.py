@@ -1,0 +1,139 @@
+"""Nodes that differ: the odd ones first, and a tie said as one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.checks import judge_cluster
+from provision.checks.skew import odd_ones
+from provision.facts.rdma import RdmaStack
+from provision.model import CheckStatus
+from tests.unit.checks.conftest import gpu, healthy, make_cluster, rdma_device
+
+
+def test_the_odd_node_comes_first():
+    """What most nodes have comes last, with their number."""
+    values = {f"gpu{n}": "535.161" for n in range(1, 9)} | {"gpu3": "550.54"}
+
+    assert odd_ones("driver", values) == "driver 550.54 on gpu3; 535.161 on the 7 others"
+
+
+def test_several_odd_values_are_all_named():
+    """The rarest is first."""
+    values = {"a": "1", "b": "1", "c": "1", "d": "2", "e": "2", "f": "3"}
+
+    assert odd_ones("kernel", values) == "kernel 3 on f; 2 on d, e; 1 on the 3 others"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"a": "1", "b": "2"}, "driver 1 on a; 2 on b; no value has a majority"),
+        (
+            {"a": "1", "b": "1", "c": "2", "d": "2", "e": "3"},
+            "driver 3 on e; 1 on a, b; 2 on c, d; no value has a majority",
+        ),
+    ],
+)
+def test_a_tie_names_nobody_odd(values, said):
+    """With two nodes, or two halves, nobody can tell who is right."""
+    assert odd_ones("driver", values) == said
+
+
+def test_many_odd_nodes_are_counted():
+    """A line stays a line on a large cluster."""
+    values = {f"n{number:02}": "old" if number < 10 else "new" for number in range(64)}
+
+    assert odd_ones("kernel", values) == ("kernel old on n00, n01, n02, n03, n04, n05 and 4 more; new on the 54 others")
+
+
+def test_nodes_that_agree_are_not_odd():
+    """One value, however many nodes."""
+    assert odd_ones("driver", {"a": "1", "b": "1"}) is None
+
+
+def judged(**changes):
+    """Judge three nodes, of which the third has some facts of its own; returns the results by id."""
+    cluster = make_cluster()
+    facts = {"gpu1": healthy(1), "gpu2": healthy(2), "gpu3": dataclasses.replace(healthy(2), **changes)}
+    return {result.id: result for result in judge_cluster(cluster, cluster.nodes, facts)}
+
+
+def card(**values):
+    return RdmaStack((dataclasses.replace(rdma_device(), **values),), 1, (), "")
+
+
+ODD = [
+    ("cluster.skew_driver", "driver 535.161 on gpu3; 550.90 on the 2 others",
+     {"gpus": (dataclasses.replace(gpu(), driver="535.161"),)}),
+    ("cluster.skew_vbios", "VBIOS of NVIDIA A100-SXM4-80GB 92.00.36.00.02 on gpu3; 92.00.45.00.03 on the 2 others",
+     {"gpus": (dataclasses.replace(gpu(), vbios="92.00.36.00.02"),)}),
+    ("cluster.skew_gpus", "GPUs 2 x NVIDIA A100-SXM4-80GB on gpu3; 1 x NVIDIA A100-SXM4-80GB on the 2 others",
+     {"gpus": (gpu(0), gpu(1))}),
+    ("cluster.skew_firmware", "firmware of network card MT_0000000223 20.36.1010 on gpu3; 20.38.1002 on the 2 others",
+     {"rdma": card(firmware="20.36.1010")}),
+    ("cluster.skew_rdma_stack", "RDMA stack MLNX_OFED_LINUX-5.8 on gpu3; rdma-core 44 on the 2 others",
+     {"rdma": dataclasses.replace(card(), ofed="MLNX_OFED_LINUX-5.8")}),
+    ("cluster.skew_port_rate", "active RDMA ports none on gpu3; 1 x 100 Gbit/s Ethernet on the 2 others",
+     {"rdma": RdmaStack((rdma_device(state="DOWN"),), 1, (), "")}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "said", "changes"), ODD, ids=[name for name, _, _ in ODD])
+def test_what_differs_is_a_warning_with_a_remedy(name, said, changes):
+    """Driver, VBIOS, GPUs, firmware, RDMA stack and ports."""
+    result = judged(**changes)[name]
+
+    assert (result.status, result.reason) == (CheckStatus.WARN, said)
+    assert result.remedy
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in ODD])
+def test_nodes_alike_pass(name):
+    """And the reason says what they have."""
+    assert judged()[name].status is CheckStatus.PASS
+
+
+def test_another_kind_of_card_or_gpu_is_not_compared():
+    """Firmware and VBIOS are compared where the product is the same."""
+    changes = {"rdma": card(board="MT_0000000838", firmware="28.39"), "gpus": (gpu(name="NVIDIA L4"),)}
+    results = judged(**changes)
+
+    assert results["cluster.skew_firmware"].status is CheckStatus.PASS
+    assert results["cluster.skew_vbios"].status is CheckStatus.PASS
+
+
+def test_cards_of_one_node_with_two_firmwares_are_odd():
+    """A card that was replaced and never updated is found among its own."""
+    mixed = RdmaStack((rdma_device(), dataclasses.replace(rdma_device("mlx5_1"), firmware="20.36.1010")), 2, (), "")
+
+    assert "20.36.1010 and 20.38.1002 on gpu3" in judged(rdma=mixed)["cluster.skew_firmware"].reason
+
+
+def test_nodes_without_gpus_are_not_odd():
+    """A login or storage node has no driver to differ in."""
+    results = judged(gpus=(), gpu_pci=())
+
+    assert results["cluster.skew_driver"].status is CheckStatus.PASS
+    assert results["cluster.skew_gpus"].status is CheckStatus.PASS
+
+
+def test_one_node_alone_is_not_compared():
+    """It is skipped with the reason."""
+    cluster = make_cluster()
+    results = {result.id: result for result in judge_cluster(cluster, cluster.nodes, {"gpu1": healthy()})}
+
+    assert {results[name].status for name, _, _ in ODD} == {CheckStatus.SKIP}
+
+
+def test_skew_of_stand_ins_is_marked():
+    """Drivers and GPUs of a lab are SIMULATED, cards are not."""
+    results = judged(simulated={"nvidia-smi": "GPUs"})
+
+    assert {name for name, _, _ in ODD if results[name].simulated} == {
+        "cluster.skew_driver",
+        "cluster.skew_vbios",
+        "cluster.skew_gpus",
+    }

@@ -1,0 +1,336 @@
+"""Health, read from outputs as the driver, the kernel and sysfs give them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision.facts import RawOutput, Unknown
+from provision.facts.gpu import GpuPciFact, GpusFact
+from provision.facts.gpu_health import FIELDS, GpuHealth, health
+from provision.facts.nvlink import FabricManager, FabricManagerFact, Links, NvLinksFact
+from provision.facts.pci_links import PciLinksFact
+from provision.facts.rdma import RdmaFact
+from provision.facts.rdma_counters import RdmaCountersFact
+from provision.facts.xid import XidsFact
+from provision.lab.machines import load, to_json
+
+STAND_IN = Path(__file__).parents[3] / "provision/lab/files/nvidia_smi.py"
+
+
+def out(text: str, code: int = 0, err: str = "") -> RawOutput:
+    return RawOutput(text, code, err)
+
+
+def shell(command: str, path: Path, **environment: str) -> RawOutput:
+    """Run a fact's command with the programs of a folder first on the PATH."""
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env={"PATH": f"{path}:/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return RawOutput(done.stdout, done.returncode, done.stderr)
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+# What an old driver does: it refuses the whole question for the first field that it does not know.
+REFUSING = r"""
+for word; do case $word in --query-*=*) asked=${word#*=}; kind=${word%%=*};; esac; done
+echo "$kind" >>"$CALLS"
+[ "$kind" != --query-remapped-rows ] || KNOWN=$KNOWN_ROWS
+old=$IFS; IFS=,
+for field in $asked; do
+  case " $KNOWN " in *" $field "*) ;; *) echo "Field \"$field\" is not a valid field to query."; exit $CODE;; esac
+done
+line=; values=
+for field in $asked; do
+  line="$line${line:+, }$field"
+  case $field in index) value=0;; *bus_id) value=00000000:3B:00.0;; *pending) value=Yes;; *) value=0x8;; esac
+  values="$values${values:+, }$value"
+done
+IFS=$old
+printf '%s\n%s\n' "$line" "$values"
+"""
+OLD = "index name uuid driver_version memory.total pci.bus_id vbios_version clocks_throttle_reasons.active"
+
+
+ROWS = "gpu_bus_id remapped_rows.correctable remapped_rows.uncorrectable remapped_rows.pending remapped_rows.failure"
+
+
+def ask(folder: Path, known: str, code: int = 2):
+    program(folder, "nvidia-smi", REFUSING)
+    raw = shell(GpusFact.command, folder, KNOWN=known, KNOWN_ROWS=ROWS, CALLS=str(folder / "calls"), CODE=str(code))
+    (gpu,) = GpusFact().parse(raw)
+    return gpu, (folder / "calls").read_text().split()
+
+
+def test_a_driver_that_knows_all_fields_is_asked_once(tmp_path):
+    """One call brings identity and health, for each call may take seconds."""
+    every = " ".join(("index name uuid driver_version memory.total pci.bus_id compute_cap vbios_version", *FIELDS))
+    gpu, calls = ask(tmp_path, every)
+
+    assert calls == ["--query-gpu"]
+    assert (gpu.health.clock_events, gpu.health.rows_pending) == (8, True)
+
+
+def test_an_old_driver_is_asked_for_what_it_knows(tmp_path):
+    """Fields that it refuses are left out or asked for by their old name, and remapped rows apart."""
+    gpu, calls = ask(tmp_path, f"{OLD} {' '.join(FIELDS[:10])}")
+
+    assert gpu.bus_id == "00000000:3B:00.0"
+    assert (gpu.health.clock_events, gpu.compute_capability, gpu.health.recovery) == (8, "", "")
+    assert calls[-1] == "--query-remapped-rows"
+    assert gpu.health.rows_pending is True
+
+
+def test_remapped_rows_that_are_told_apart_belong_to_their_gpu():
+    """The second table is joined by the bus address."""
+    text = (
+        "index, name, uuid, driver_version, memory.total [MiB], pci.bus_id\n"
+        "0, A, GPU-1, 525.1, 1 MiB, 00000000:06:00.0\n1, A, GPU-2, 525.1, 1 MiB, 00000000:07:00.0\n"
+        "== remapped rows\n"
+        "gpu_bus_id, remapped_rows.correctable, remapped_rows.uncorrectable, remapped_rows.pending, "
+        "remapped_rows.failure\n00000000:07:00.0, 0, 1, Yes, No\n00000000:06:00.0, 0, 0, 0, 0\n"
+    )
+    first, second = GpusFact().parse(out(text))
+
+    assert (first.health.rows_pending, first.health.rows_uncorrectable) == (False, 0)
+    assert (second.health.rows_pending, second.health.rows_uncorrectable, second.health.rows_failure) == (
+        True,
+        1,
+        False,
+    )
+
+
+@pytest.mark.parametrize("code", [2, 6])
+def test_a_driver_that_refuses_nearly_everything_still_tells_what_its_gpus_are(tmp_path, code):
+    """However many fields are refused, the identity is had within a handful of calls."""
+    gpu, calls = ask(tmp_path, "index name uuid driver_version memory.total pci.bus_id", code)
+
+    assert gpu.index == 0
+    assert gpu.health == GpuHealth()
+    assert len(calls) <= 9
+
+
+def test_the_labs_stand_in_answers_the_question(tmp_path):
+    """The command that real nodes are asked with works on lab nodes, in one call."""
+    (tmp_path / "machine.json").write_text(to_json(load("hgxh100")))
+    (tmp_path / "faults.json").write_text('{"3": {"remapped_rows.pending": "Yes", "nvlink.inactive": "7"}}')
+    program(tmp_path, "nvidia-smi", f'exec {sys.executable} {STAND_IN} "$@"')
+    machine = {"PROVISION_LAB_MACHINE_FILE": str(tmp_path / "machine.json"), "HOME": os.environ.get("HOME", "/")}
+    gpus = GpusFact().parse(shell(GpusFact.command, tmp_path, **machine))
+    links = NvLinksFact().parse(shell(NvLinksFact.command, tmp_path, **machine))
+
+    assert [gpu.health.rows_pending for gpu in gpus] == [index == 3 for index in range(8)]
+    assert {gpu.health.fabric_state for gpu in gpus} == {"Completed"}
+    assert {gpu.health.recovery for gpu in gpus} == {"None"}
+    assert {gpu.vbios for gpu in gpus} == {"96.00.74.00.0D"}
+    assert links[3] == Links(17, (7,))
+    assert links[0] == Links(18)
+
+
+@pytest.mark.parametrize("word", ["[N/A]", "N/A", "[Not Supported]", "", "[Insufficient Permissions]"])
+def test_what_is_not_told_is_unknown_and_no_fault(word):
+    """MIG, virtual GPUs and products without a feature leave everything unknown."""
+    assert health(dict.fromkeys(FIELDS, word)) == GpuHealth()
+
+
+def test_words_of_a_fault_in_place_of_values_are_kept():
+    """A GPU that wants a reset says so in brackets, as others say that they do not know."""
+    told = health(
+        {**dict.fromkeys(FIELDS, "[GPU requires reset]"), "fabric.state": "[N/A]", "mig.mode.current": "ERR!"}
+    )
+
+    assert set(told.complaints) == {"GPU requires reset", "ERR!"}
+    assert told.uncorrected is None
+
+
+@pytest.mark.parametrize(("state", "status"), [("Completed", "Success"), ("state  Completed", "status Success")])
+def test_the_fabric_is_read_with_and_without_its_columns_name(state, status):
+    """Drivers of GB200 print the word before the value."""
+    told = health({"fabric.state": state, "fabric.status": status})
+
+    assert (told.fabric_state, told.fabric_status) == ("Completed", "Success")
+
+
+def test_links_without_a_speed_are_down():
+    """Listed as inactive, with a word of the future, or said to be down all together."""
+    text = (
+        "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-a)\n\t Link 0: 25 GB/s\n\t Link 1: <inactive>\n\t Link 2: resting\n"
+        "GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-b)\n"
+        "NVML: Unable to retrieve NVLink information as all links are inActive\n"
+    )
+
+    assert NvLinksFact().parse(out(text)) == {0: Links(1, (1, 2)), 1: Links(0)}
+    assert isinstance(NvLinksFact().parse(out("No driver\n", 9)), Unknown)
+    assert NvLinksFact().parse(out("")) == {}
+
+
+def test_switches_and_their_service():
+    """Without switches nobody asks for the service."""
+    assert FabricManagerFact().parse(out("switches=6\nunit=failed\n")) == FabricManager(6, "failed")
+    assert FabricManagerFact().parse(out("switches=0\n")) == FabricManager(0, "")
+
+
+LOG = """[    0.000000] Linux version 6.1.0
+[  100.500000] NVRM: Xid (PCI:0000:3b:00): 13, pid=4242, name=python3, Graphics Exception: ESR 0x51d730=0xa000b
+[  101.000000] NVRM: Xid (PCI:0000:3b:00): 13, pid=4243, name=python3, Graphics Exception: ESR 0x51d730=0xa000b
+[  200.000000] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+[ 3600.250000] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+"""
+
+
+def read_log(folder: Path, dmesg: str, journal: str | None = None):
+    (folder / "dmesg.txt").write_text(dmesg)
+    program(folder, "dmesg", f"cat {folder}/dmesg.txt")
+    if journal is None:
+        program(folder, "journalctl", "exit 1")
+    else:
+        (folder / "journal.txt").write_text(journal)
+        program(folder, "journalctl", f"cat {folder}/journal.txt")
+    return XidsFact().parse(shell(XidsFact.command, folder))
+
+
+def test_xids_are_counted_by_number_and_place(tmp_path):
+    """A storm of one Xid is one entry, with the time of the last; a switch's is told from a GPU's."""
+    log = read_log(tmp_path, LOG)
+
+    assert log.complete
+    assert log.uptime > 0
+    assert [(xid.number, xid.count, xid.seconds, xid.pci, xid.switch) for xid in log.xids] == [
+        (13, 2, 101.0, "0000:3b:00", False),
+        (79, 1, 3600.25, "0000:3b:00", False),
+        (20034, 1, 200.0, "0000:c1:00", True),
+    ]
+    assert log.xids[2].text.startswith("Fatal")
+
+
+def test_a_log_that_has_run_over_is_read_from_the_journal(tmp_path):
+    """The kernel's buffer forgets; what it no longer has does not go unseen."""
+    journal = (
+        "[    0.000000] gpu1 kernel: Linux version 6.1.0\n"
+        "[   90.000000] gpu1 kernel: NVRM: Xid (PCI:0000:06:00): 48, pid=1, DBE (double bit error)\n"
+    )
+    log = read_log(tmp_path, "[ 9000.100000] usb 1-1: new device\n", journal)
+
+    assert log.complete
+    assert [xid.number for xid in log.xids] == [48]
+
+
+def test_without_a_journal_it_is_said_how_far_back_the_log_reaches(tmp_path):
+    """No Xid in the last hour is not the same as none since boot."""
+    log = read_log(tmp_path, "[ 9000.100000] usb 1-1: new device\n")
+
+    assert not log.complete
+    assert log.since == 9000.1
+    assert log.xids == ()
+
+
+def test_a_log_that_nobody_may_read_is_unknown(tmp_path):
+    """It is not taken for a log without Xids."""
+    assert isinstance(read_log(tmp_path, ""), Unknown)
+
+
+def test_a_log_without_times_is_read_all_the_same(tmp_path):
+    """printk.time=0 takes the times away, not the Xids."""
+    log = read_log(tmp_path, "Linux version 6.1.0\nNVRM: Xid (PCI:0000:06:00): 31, pid=1, name=python3, MMU Fault\n")
+
+    assert [(xid.number, xid.seconds, xid.text) for xid in log.xids] == [(31, None, "pid=1, name=python3, MMU Fault")]
+
+
+@pytest.fixture
+def bus(tmp_path):
+    """A PCI bus of files, and a way to read it with a fact."""
+
+    def device(address: str, *, bridge: str = "bridge", **files: str) -> Path:
+        folder = tmp_path / "sys/devices" / bridge / address
+        folder.mkdir(parents=True)
+        for name, value in files.items():
+            (folder / name).write_text(value + "\n")
+        link = tmp_path / "sys/bus/pci/devices" / address
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(folder)
+        return folder
+
+    def read(fact):
+        return fact.parse(shell(fact.command.replace("/sys/", f"{tmp_path}/sys/"), tmp_path))
+
+    device.read, device.root = read, tmp_path / "sys"
+    return device
+
+
+GPU = {"vendor": "0x10de", "class": "0x030200"}
+NOW = {"current_link_width": "8", "max_link_width": "16", "current_link_speed": "2.5 GT/s PCIe"}
+
+
+def test_pcie_links_know_card_and_slot(bus):
+    """What the bridge above can do limits what is expected; a device off the bus tells nothing."""
+    folder = bus("0000:06:00.0", max_link_speed="32.0 GT/s PCIe", **GPU, **NOW)
+    (folder.parent / "max_link_width").write_text("8\n")
+    (folder.parent / "max_link_speed").write_text("16.0 GT/s PCIe\n")
+    bus("0000:3b:00.0", bridge="b2", vendor="0x15b3", **{"class": "0x020700"}, current_link_width="63")
+    card, lost = bus.read(PciLinksFact())
+
+    assert (card.gpu, card.width, card.width_max, card.speed) == (True, 8, 16, 2.5)
+    assert (card.expected_width, card.expected_speed) == (8, 16.0)
+    assert (lost.gpu, lost.width, lost.expected_width) == (False, None, None)
+
+
+def test_gpus_given_away_and_their_parts_are_not_missed(bus):
+    """A virtual function, and a GPU handed to a virtual machine, are none that nvidia-smi should show."""
+    bus("0000:06:00.0", **GPU)
+    (bus("0000:07:00.4", **GPU) / "physfn").mkdir()
+    bus("0000:08:00.0", **GPU)
+    (bus.root / "bus/pci/drivers/vfio-pci/0000:08:00.0").mkdir(parents=True)
+    bus("0000:c1:00.0", vendor="0x10de", **{"class": "0x068000"})
+
+    assert bus.read(GpuPciFact()) == ("0000:06:00.0",)
+    assert bus.read(FabricManagerFact()).switches == 1
+
+
+def test_counters_are_kept_by_port_and_interface(tmp_path):
+    """Zeros are left out, also those of a card that cannot be read."""
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    for name, value in {
+        "counters/symbol_error": "7",
+        "counters/link_downed": "0",
+        "hw_counters/out_of_sequence": "30",
+        "../../device/net/ens1np0/carrier_down_count": "2",
+        "../../device/net/ens1np0/statistics/rx_crc_errors": "0",
+    }.items():
+        (port / name).parent.mkdir(parents=True, exist_ok=True)
+        (port / name).write_text(value + "\n")
+    raw = shell(RdmaCountersFact.command.replace("/sys/", f"{tmp_path}/sys/"), tmp_path)
+
+    assert RdmaCountersFact().parse(raw) == {
+        "mlx5_0 port 1": {"symbol_error": 7, "out_of_sequence": 30},
+        "mlx5_0 ens1np0": {"carrier_down_count": 2},
+    }
+
+
+def test_rate_lanes_firmware_and_board_of_a_device():
+    """What the kernel prints for a port and a card is taken apart."""
+    text = (
+        "device\tmlx5_0\tmlx5_core\t28.39.1002\tMT_0000000838\nport\t1\tInfiniBand\t4: ACTIVE\t5: LinkUp\t"
+        "400 Gb/sec (4X NDR)\ndevice\trxe0\t\nport\t1\tEthernet\t4: ACTIVE\t5: LinkUp\t2.5 Gb/sec (1X SDR)\n"
+    )
+    card, soft = RdmaFact().parse(out(text)).devices
+
+    assert (card.firmware, card.board, card.ports[0].gbit, card.ports[0].lanes) == (
+        "28.39.1002",
+        "MT_0000000838",
+        400.0,
+        4,
+    )
+    assert (soft.firmware, soft.ports[0].gbit, soft.ports[0].lanes) == ("", 2.5, 1)
