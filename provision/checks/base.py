@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
-from provision.model import CheckResult, CheckStatus, Cluster, Node
+from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Node
 
 __all__ = [
     "CHECKS",
@@ -67,6 +67,8 @@ class Scene:
     """The facts of every node that was reached, this one included."""
     supported: Sequence[str] = ()
     """Supported systems as ``debian 12``; empty: unknown."""
+    bandwidth: Bandwidth | None = None
+    """None when none was measured."""
 
     def want(self, name: str, default: T) -> T:
         """Return an inventory variable; `default` when it is unset, of another type, or holds Jinja."""
@@ -104,6 +106,8 @@ class ClusterScene:
     facts: Mapping[str, NodeFacts]
     pairs: Sequence[PairOutcome] | None = None
     """None when no pairs were tried."""
+    bandwidth: Bandwidth | None = None
+    """None when none was measured."""
 
 
 class NotKnownError(Exception):

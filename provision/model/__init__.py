@@ -1,6 +1,7 @@
 """Values that the other modules hand to each other; no behaviour beyond reading them."""
 
 from provision.model.apply import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
+from provision.model.bandwidth import Bandwidth, PairBandwidth, Port
 from provision.model.check import CheckResult, CheckStatus, NodeChecks, Verification
 from provision.model.cluster import Cluster, Connection, Node
 from provision.model.result import CommandResult
@@ -8,6 +9,7 @@ from provision.model.secret import Secret
 
 __all__ = [
     "ApplyReport",
+    "Bandwidth",
     "CheckResult",
     "CheckStatus",
     "Cluster",
@@ -18,6 +20,8 @@ __all__ = [
     "NodeChecks",
     "NodeReport",
     "NodeStatus",
+    "PairBandwidth",
+    "Port",
     "RoleReport",
     "RoleStatus",
     "Secret",
