@@ -20,7 +20,6 @@ that. Operators of large fleets draw their lines near: 180 of 200, 380 of 400 Gb
 _SHOWN = 6
 _ENOUGH = 2
 """Partners; with a single one nobody can tell whose fault it is."""
-_NOT_MEASURED = "not measured: provision verify --level full does"
 _LOOK = (
     "Compare its link with that of a good node: rdma link; ethtool -S (or perfquery) for errors and discards; "
     "MTU; cable and switch port; PCIe width and ACS (lspci -vv)."
@@ -98,24 +97,17 @@ def _guilt(port: Port, role: str, pairs: Sequence[PairBandwidth]) -> int:
     return len(mine) if any({pair.a, pair.b} & partners for pair in others) else 0
 
 
-@check("rdma_stack.bandwidth", role="rdma_stack")
+@check("rdma_stack.bandwidth", role="rdma_stack", full=True)
 def _of_node(scene: Scene) -> Verdict:
-    found, name = scene.bandwidth, scene.node.name
-    if found is None:
-        return skip(_NOT_MEASURED)
+    found, name = _measured(scene), scene.node.name
     if name in found.broken:
         return fail(found.broken[name], _LOOK)
-    if name in found.left_out:
-        return skip(found.left_out[name])
     mine = [pair for pair in found.pairs if name in {pair.a.node, pair.b.node}]
     if not mine:
-        return skip("there was no other node to measure with")
+        return skip(found.left_out.get(name) or "there was no other node to measure with")
     culprits = blame(found.pairs)
-    if name in culprits.dead:
-        return fail(f"no pair with it worked: {mine[0].reason}", _LOOK)
-    port = culprits.port_of(name)
-    if port:
-        return fail(_of_port(*port, found.pairs), _LOOK)
+    if fault := _fault(name, culprits, found.pairs):
+        return fail(fault, _LOOK)
     unexplained = [pair for pair in culprits.pairs if pair in mine]
     if unexplained:
         return warn(f"part of a bad pair, and nothing tells which end is at fault: {_some(unexplained)}", _LOOK)
@@ -123,11 +115,23 @@ def _of_node(scene: Scene) -> Verdict:
     return passed(_summary(good)) if good else skip("all its partners are at fault; see the cluster's results")
 
 
-@cluster_check("rdma_stack.bandwidth")
+def _fault(name: str, culprits: Blame, pairs: Sequence[PairBandwidth]) -> str:
+    """Return what is wrong with a node; empty when nothing is."""
+    if name in culprits.dead:
+        return f"no pair with it worked: {_reason(name, pairs)}"
+    port = culprits.port_of(name)
+    return _of_port(*port, pairs) if port else ""
+
+
+def _measured(scene: Scene | ClusterScene) -> Bandwidth:
+    if scene.bandwidth is None:
+        raise AssertionError("judged only where bandwidth was measured")
+    return scene.bandwidth
+
+
+@cluster_check("rdma_stack.bandwidth", full=True)
 def _of_cluster(scene: ClusterScene) -> Verdict:
-    found = scene.bandwidth
-    if found is None:
-        return skip(_NOT_MEASURED)
+    found = _measured(scene)
     culprits = blame(found.pairs)
     said = [f"{name}: {reason}" for name, reason in found.broken.items()]
     said += [f"{name}: no pair with it worked ({_reason(name, found.pairs)})" for name in culprits.dead]

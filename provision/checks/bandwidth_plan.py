@@ -109,22 +109,24 @@ def not_ready(found: Readiness | Unknown) -> str:
 
 def memory(facts: NodeFacts, ready: Readiness, rails: NodeRails) -> Memory:
     """Return which memory can be used on a node: the nearest GPU's where there is a real one and a way to it."""
+    gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
+    verdict = verdict_of(facts)
+    dmabuf = verdict.path is GdrPath.DMA_BUF
+    lacking = "--use_cuda_dmabuf" if ready.cuda else "--use_cuda"
+    reasons = {
+        "there is no GPU": not gpus,
+        "the GPUs are SIMULATED": simulated(facts, "nvidia"),
+        "a device made in software copies through the host": any(endpoint.soft for endpoint in rails.endpoints),
+        f"GPU memory has no way to the cards: {verdict.reasons[0]}": verdict.path is GdrPath.NONE,
+        f"the perftest of the training image does not know {lacking}": not ready.cuda
+        or (dmabuf and not ready.cuda_dmabuf),
+    }
     if isinstance(facts.gpus, Unknown):
         return Memory(None, why_host=f"the GPUs are not known: {facts.gpus.reason}")
-    if not facts.gpus:
-        return Memory(None, why_host="there is no GPU")
-    if simulated(facts, "nvidia"):
-        return Memory(None, why_host="the GPUs are SIMULATED")
-    if any(endpoint.soft for endpoint in rails.endpoints):
-        return Memory(None, why_host="a device made in software copies through the host")
-    verdict = verdict_of(facts)
-    if verdict.path is GdrPath.NONE:
-        return Memory(None, why_host=f"GPU memory has no way to the cards: {verdict.reasons[0]}")
-    dmabuf = verdict.path is GdrPath.DMA_BUF
-    if not ready.cuda or (dmabuf and not ready.cuda_dmabuf):
-        lacking = "--use_cuda_dmabuf" if ready.cuda else "--use_cuda"
-        return Memory(None, why_host=f"the perftest of the training image does not know {lacking}")
-    indexes = {f"GPU{gpu.index}": gpu.index for gpu in facts.gpus}
+    why = next((reason for reason, holds in reasons.items() if holds), "")
+    if why:
+        return Memory(None, why_host=why)
+    indexes = {f"GPU{gpu.index}": gpu.index for gpu in gpus}
     return Memory({end.device: _nearest(facts, end.device, indexes) for end in rails.endpoints}, dmabuf)
 
 

@@ -11,7 +11,7 @@ from provision.commands.docker import exec_argv
 __all__ = ["END", "FIRST_PORT", "PORTS", "READY", "TAKEN", "WriteBw", "guarded_script", "write_bw_argv"]
 
 FIRST_PORT = 18515
-"""perftest's own default; a server takes the first port from here on that nobody listens at."""
+"""perftest's own default; all ports that are used lie above, and below those that systems give out by themselves."""
 PORTS = 100
 """How many ports are looked at."""
 
@@ -82,7 +82,7 @@ def _joined(words: Sequence[str]) -> str:
 
 
 # A docker client that dies ends nothing in the container, but it ends the standard input of what it started there.
-# In the background a shell reads /dev/null, hence descriptor 3; `read` is the shell's own, so its end leaves no program.
+# In the background a shell reads /dev/null, hence descriptor 3; `read` is the shell's own, so ending it leaves nothing.
 _GUARD = rf"""limit=$1 device=$2 role=$3 port=$4; shift 4
 listens() {{
   wanted=$(printf %04X "$1")

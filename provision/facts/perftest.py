@@ -68,7 +68,7 @@ _MEANINGS = (
     (r"Couldn't listen to port (\d+)", "port {0} is taken"),
     (
         r"Failed to modify QP (?:\d+ )?to RTR",
-        "the two ports cannot be connected (QP to RTR): the GIDs cannot reach each other, or MTU, VLAN or subnet differ",
+        "the two ports cannot be connected (QP to RTR): no way between the GIDs, or MTU, VLAN or subnet differ",
     ),
     (r"Failed to modify QP (?:\d+ )?to (\w+)", "the port refuses the connection (QP to {0})"),
     (
@@ -106,7 +106,7 @@ def _telling(line: str) -> bool:
 
 _FRAME = re.compile(
     r"^\s*[-*#]"  # rules, the heading of the table, the waiting server's box
-    r"|^\s*(?:[A-Z][\w .#']*?|ibv_wr\* API|rdma_cm QPs)\s*:"  # settings
+    r"|^ [^:]+\s: |^ (?:PCIe relax order|GID):"  # settings
     r"|address:|RDMA_Write BW|^\s*WARNING|^provision-"
 )
 

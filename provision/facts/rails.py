@@ -69,7 +69,7 @@ def node_rails(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> Nod
     problems: list[str] = []
     _roce(name, devices, networks, endpoints, problems)
     _infiniband(name, devices, data_address(variables, facts), endpoints, problems)
-    _without_gid(devices, networks, facts, endpoints, problems)
+    _without_gid(devices, networks, facts, problems)
     names = tuple(device.name for device in devices)
     absent = ""
     if not endpoints and not problems:
@@ -147,16 +147,14 @@ def _without_gid(
     devices: list[RdmaDevice],
     networks: tuple[Network, ...],
     facts: NodeFacts,
-    endpoints: list[Endpoint],
     problems: list[str],
 ) -> None:
     """Name ports whose interface has a data address of which no GID was made."""
     addresses = () if isinstance(facts.addresses, Unknown) else facts.addresses
     mine = {a.interface: a.address for a in addresses if a.version == 4 and _inside(a.address, networks)}  # noqa: PLR2004
-    taken = {endpoint.device for endpoint in endpoints}
     for device, port in _ports(devices, "Ethernet"):
         address = next((mine[net] for net in device.netdevs if net in mine), None)
-        if address is None or device.name in taken or any(g.ipv4 == address and g.routable_ipv4 for g in port.gids):
+        if address is None or any(g.routable_ipv4 and _inside(g.ipv4, networks) for g in port.gids):
             continue
         problems.append(
             f"{device.name} port {port.number} has no RoCE v2 GID of {address}" if port.active else _down(device, port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
@@ -26,6 +27,8 @@ _LOOK_SECONDS = 120
 _GIVE_UP_AFTER = 3
 """Partners that a node fails with, and none that it works with, before the rest is spared the wait."""
 _PORT_TRIES = 4
+_PORT_SPREAD = 1000
+"""Where a server begins to look for a free port differs by so much, so that two that start at once do not meet."""
 _AT_ONCE = 64
 _WATCH_SLACK_SECONDS = 40
 """The guard on the node comes first; this is for a node that does not answer at all."""
@@ -66,6 +69,7 @@ def _parties(
     """Return who takes part, who is left out and whose data ports are broken, with the reasons."""
     from provision.checks.bandwidth_plan import Party, busy, memory, not_ready
     from provision.connectors import each
+    from provision.facts import Unknown
     from provision.facts.perftest import parse_readiness, readiness_script
     from provision.facts.rails import node_rails
 
@@ -81,9 +85,12 @@ def _parties(
     answers = each(able, lambda c: c.run(readiness_script(containers[c.name]), timeout=_LOOK_SECONDS))
     parties: dict[str, Party] = {}
     for name, answer in answers.items():
-        ready = None if isinstance(answer, ProvisionError) else parse_readiness(answer.stdout, answer.stderr)
-        if ready is None or (reason := not_ready(ready)):
-            left_out[name] = reason if ready is not None else f"it was not reached again: {answer.message}"
+        if isinstance(answer, ProvisionError):
+            left_out[name] = f"it was not reached again: {answer.message}"
+            continue
+        ready = parse_readiness(answer.stdout, answer.stderr)
+        if isinstance(ready, Unknown) or not_ready(ready):
+            left_out[name] = not_ready(ready)
         else:
             parties[name] = Party(
                 name, containers[name], rails[name].endpoints, memory(facts[name], ready, rails[name])
@@ -178,14 +185,15 @@ def _tried(trial: Trial, sender: Party, receiver: Party, links: Mapping[str, Con
     from provision.facts.perftest import explain
 
     reason = ""
-    for first in range(FIRST_PORT, FIRST_PORT + _PORT_TRIES):
+    for _ in range(_PORT_TRIES):
+        first = FIRST_PORT + secrets.randbelow(_PORT_SPREAD)
         script = guarded_script(receiver.container, trial.receive, limit_seconds=trial.limit_seconds, port=first)
         with _End(links[receiver.node], script, trial.limit_seconds) as server:
             port = server.ready()
             if port is not None:
                 return _sent(trial, sender, server, port, links)
         if TAKEN in server.text:
-            reason = f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is free"
+            reason = f"no port from {first} to {first + PORTS - 1} is free"
         else:
             reason = explain(server.text, server.code, trial.limit_seconds)
         if "Couldn't listen to port" not in server.text:  # else somebody was quicker than the guard's look
