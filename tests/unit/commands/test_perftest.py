@@ -31,7 +31,7 @@ def test_infiniband_has_no_gid_and_soft_devices_count_instead_of_timing():
     """-x is RoCE's; -n replaces -D."""
     words = write_bw_argv(WriteBw("mlx5_1", 2, iterations=1000))
 
-    assert words == "ib_write_bw -d mlx5_1 -i 2 -s 65536 -n 1000 -F --report_gbits".split()
+    assert words == ["ib_write_bw", "-d", "mlx5_1", "-i", "2", "-s", "65536", "-n", "1000", "-F", "--report_gbits"]
 
 
 @pytest.mark.parametrize(

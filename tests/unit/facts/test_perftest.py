@@ -10,6 +10,15 @@ from provision.facts import Unknown
 from provision.facts.perftest import Holder, bandwidth, explain, parse_readiness, readiness_script
 
 RULE = "-" * 87
+NO_WAY = """Couldn't connect to 10.77.0.2:18515
+Unable to open file descriptor for socket connection Unable to init the socket connection
+"""
+LOST = """ Completion with error at client
+ Failed status 12: wr_id 0 syndrom 0x81
+scnt=128, ccnt=0
+ Failed to complete run_iter_bw function successfully
+ethernet_read_keys: Couldn't read remote address
+"""
 
 
 def report(*rows: str, unit: str = "Gb", warnings: str = "") -> str:
@@ -73,24 +82,14 @@ def test_no_table_is_no_bandwidth(text):
 @pytest.mark.parametrize(
     ("said", "code", "reason"),
     [
-        (
-            "Couldn't connect to 10.77.0.2:18515\nUnable to open file descriptor for socket connection"
-            " Unable to init the socket connection\n",
-            1,
-            "no connection to 10.77.0.2 port 18515",
-        ),
+        (NO_WAY, 1, "no connection to 10.77.0.2 port 18515"),
         (
             "Failed to modify QP 279 to RTR\n Unable to Connect the HCA's through the link\n",
             1,
             "no way between the GIDs",
         ),
         (" Unable to set up socket connection\n", 1, "GID at the index that sysfs gave"),
-        (
-            " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0\n"
-            " Failed to complete run_iter_bw function successfully\nethernet_read_keys: Couldn't read remote address\n",
-            1,
-            "packets are lost",
-        ),
+        (LOST, 1, "packets are lost"),
         ("Failed status 4: wr_id 0 syndrom 0x51\n", 1, "completion status 4"),
         (" Did not detect devices \n If device exists, check if driver is up\n", 1, "not in the container"),
         ("IB device mlx5_9 not found\n Unable to find the Infiniband/RoCE device\n", 1, "not in the container"),
