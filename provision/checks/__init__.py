@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 
 # Importing an area registers its checks.
 from provision.checks import (
+    bandwidth as _bandwidth,  # noqa: F401
+)
+from provision.checks import (
     base_system as _base_system,  # noqa: F401
 )
 from provision.checks import (
@@ -48,7 +51,7 @@ from provision.checks.hosts import host_entry
 from provision.checks.pairs import PAIR_SECONDS, pairs_script, parse_pairs
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts
-from provision.model import CheckResult, CheckStatus, Cluster, Node
+from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Node
 
 __all__ = [
     "CHECKS",
@@ -72,9 +75,10 @@ def judge(
     *,
     all_facts: Mapping[str, NodeFacts] | None = None,
     supported: Sequence[str] = (),
+    bandwidth: Bandwidth | None = None,
 ) -> tuple[CheckResult, ...]:
     """Judge one node that was reached; `all_facts` of the other nodes sharpen what is expected of names and keys."""
-    return run(Scene(node, facts, cluster, {**(all_facts or {}), node.name: facts}, supported))
+    return run(Scene(node, facts, cluster, {**(all_facts or {}), node.name: facts}, supported, bandwidth))
 
 
 def judge_cluster(
@@ -82,10 +86,11 @@ def judge_cluster(
     nodes: Sequence[Node],
     facts: Mapping[str, NodeFacts],
     pairs: Sequence[PairOutcome] | None = None,
+    bandwidth: Bandwidth | None = None,
 ) -> tuple[CheckResult, ...]:
     """Judge what only all of `nodes` together show; `facts` are of those that were reached."""
-    scene = ClusterScene(cluster, nodes, facts, pairs)
-    verdicts = {item.id: item.judge(scene) for item in CLUSTER_CHECKS.values()}
+    scene = ClusterScene(cluster, nodes, facts, pairs, bandwidth)
+    verdicts = {item.id: item.judge(scene) for item in CLUSTER_CHECKS.values() if bandwidth or not item.full}
     return tuple(CheckResult(id, v.status, v.reason, v.remedy, v.simulated) for id, v in verdicts.items())  # noqa: A001
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
-from provision.model import CheckResult, CheckStatus, Cluster, Node
+from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Node
 
 __all__ = [
     "CHECKS",
@@ -67,6 +67,8 @@ class Scene:
     """The facts of every node that was reached, this one included."""
     supported: Sequence[str] = ()
     """Supported systems as ``debian 12``; empty: unknown."""
+    bandwidth: Bandwidth | None = None
+    """None when none was measured."""
 
     def want(self, name: str, default: T) -> T:
         """Return an inventory variable; `default` when it is unset, of another type, or holds Jinja."""
@@ -104,6 +106,8 @@ class ClusterScene:
     facts: Mapping[str, NodeFacts]
     pairs: Sequence[PairOutcome] | None = None
     """None when no pairs were tried."""
+    bandwidth: Bandwidth | None = None
+    """None when none was measured."""
 
 
 class NotKnownError(Exception):
@@ -147,6 +151,8 @@ class Check(Generic[SceneT_contra]):
     after: str | None = None
     remedy: str = ""
     """What to do when a fact that it needs cannot be had."""
+    full: bool = False
+    """Judged only where bandwidth was measured (level ``full``)."""
 
 
 CHECKS: dict[str, Check[Scene]] = {}
@@ -175,13 +181,17 @@ def check(
     role: str | None = None,
     after: str | None = None,
     remedy: str = _FACT_REMEDY,
+    full: bool = False,
 ) -> Callable[[Callable[[Scene], Verdict]], Callable[[Scene], Verdict]]:
-    """Register a check of one node: skipped when `role` is disabled there or the check `after` failed."""
+    """Register a check of one node: skipped when `role` is disabled there or the check `after` failed.
+
+    One that is `full` is judged only where bandwidth was measured.
+    """
 
     def register(function: Callable[[Scene], Verdict]) -> Callable[[Scene], Verdict]:
         if id in CHECKS:
             raise ValueError(f"two checks are called {id}")
-        CHECKS[id] = Check(id, function, role, after, remedy)
+        CHECKS[id] = Check(id, function, role, after, remedy, full)
         return function
 
     return register
@@ -189,13 +199,15 @@ def check(
 
 def cluster_check(
     id: str,  # noqa: A002 - as above
+    *,
+    full: bool = False,
 ) -> Callable[[Callable[[ClusterScene], Verdict]], Callable[[ClusterScene], Verdict]]:
     """Register a check that only all nodes together can answer."""
 
     def register(function: Callable[[ClusterScene], Verdict]) -> Callable[[ClusterScene], Verdict]:
         if id in CLUSTER_CHECKS:
             raise ValueError(f"two checks are called {id}")
-        CLUSTER_CHECKS[id] = Check(id, function)
+        CLUSTER_CHECKS[id] = Check(id, function, full=full)
         return function
 
     return register
@@ -205,6 +217,8 @@ def run(scene: Scene) -> tuple[CheckResult, ...]:
     """Judge one node by every check, area by area."""
     done: dict[str, CheckResult] = {}
     for item in sorted(CHECKS.values(), key=lambda item: _AREAS.index(item.id.partition(".")[0])):
+        if item.full and scene.bandwidth is None:
+            continue
         verdict = _verdict(item, scene, done)
         done[item.id] = CheckResult(item.id, verdict.status, verdict.reason, verdict.remedy, verdict.simulated)
     return tuple(done.values())

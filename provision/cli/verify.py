@@ -26,13 +26,17 @@ class Level(StrEnum):
     """How much is tried."""
 
     QUICK = "quick"
+    FULL = "full"
 
 
 def verify(
     inventory: InventoryOption = None,
     lab: LabOption = None,
     limit: LimitOption = None,
-    level: Annotated[Level, typer.Option("--level", help="How much is tried.")] = Level.QUICK,
+    level: Annotated[
+        Level,
+        typer.Option("--level", help="quick, or full: measure the bandwidth between all idle nodes too."),
+    ] = Level.QUICK,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, not only what is wrong.")] = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
@@ -42,19 +46,24 @@ def verify(
     Every warning and failure comes with its reason and what to do. What rests on a stand-in of the
     lab is marked SIMULATED. The exit code is 1 when any check fails.
 
+    Level full also runs ib_write_bw between the training containers of all idle nodes, in GPU memory where there is
+    a way to it, and compares with the line rate. It puts load on the network; how long it takes is said first.
+
     \b
     Examples:
       provision verify
       provision verify --lab demo --verbose
+      provision verify --level full
       provision verify -i inventories/prod --limit 'gpu[1-4]' --json
     """
     from provision import workflow
+    from provision.cli.progress import Steps
     from provision.report.verify_report import as_document, as_text
 
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
     say(f"verify {cluster.inventory} ({level.value}) on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    survey = workflow.verify(cluster, limit)
+    survey = workflow.verify(cluster, limit, full=Steps().step if level is Level.FULL else None)
     if as_json:
         print_json(as_document(survey.verification))
     else:

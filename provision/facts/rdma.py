@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,6 +10,11 @@ from typing import ClassVar
 from provision.facts.base import RawOutput
 
 __all__ = ["Gid", "RdmaDevice", "RdmaFact", "RdmaPort", "RdmaStack"]
+
+_MAPPED = "0000:0000:0000:0000:0000:ffff:"
+"""How the GID of an IPv4 address begins."""
+_CODED_8B10B = frozenset({"SDR", "DDR", "QDR"})
+"""InfiniBand speeds with ten bits on the wire for eight; FDR and later spend 2 in 66, which the thresholds bear."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,15 @@ class Gid:
     @property
     def routable_ipv4(self) -> bool:
         """True for a RoCE v2 GID made of an IPv4 address, the kind that crosses subnets."""
-        return self.type == "RoCE v2" and self.gid.startswith("0000:0000:0000:0000:0000:ffff:")
+        return self.type == "RoCE v2" and self.gid.startswith(_MAPPED)
+
+    @property
+    def ipv4(self) -> str:
+        """The IPv4 address that the GID is made of; empty when it is made of something else."""
+        digits = self.gid.removeprefix(_MAPPED).replace(":", "")
+        if not self.gid.startswith(_MAPPED) or not re.fullmatch(r"[0-9a-f]{8}", digits):
+            return ""
+        return str(ipaddress.IPv4Address(int(digits, 16)))
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,18 @@ class RdmaPort:
         """The lanes in use, out of ``400 Gb/sec (4X NDR)``; None when they are not told."""
         found = re.search(r"\((\d+)X", self.rate)
         return int(found[1]) if found else None
+
+    @property
+    def line_rate_gbit(self) -> float | None:
+        """What the wire carries in Gbit/s, from sysfs; None when the port does not say.
+
+        The older InfiniBand speeds are told with their line code, which takes a fifth; Ethernet's are told without.
+        """
+        found = re.match(r"([\d.]+) Gb/sec(?:.*\b([A-Z]+\d*)\))?", self.rate)
+        if not found:
+            return None
+        coded = self.link_layer == "InfiniBand" and found[2] in _CODED_8B10B
+        return float(found[1]) * (0.8 if coded else 1.0)
 
 
 @dataclass(frozen=True)

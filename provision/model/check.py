@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from provision.model.bandwidth import Bandwidth
+
 __all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]
 
 
@@ -47,6 +49,8 @@ class Verification:
 
     nodes: tuple[NodeChecks, ...]
     cluster: tuple[CheckResult, ...] = ()
+    bandwidth: Bandwidth | None = None
+    """None when none was measured (level ``quick``)."""
 
     @property
     def ok(self) -> bool:

@@ -8,25 +8,45 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provision.model import CheckResult, CheckStatus, NodeChecks, Verification
+from provision.model import CheckResult, CheckStatus, NodeChecks, PairBandwidth, Verification
 
 __all__ = ["as_document", "as_text"]
 
 _CLUSTER = "(cluster)"
 _WIDTH = 80
+_PAIRS_SHOWN = 8
 _SELF = "--limit \0"
 _SEEN_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
 
 
 def as_document(verification: Verification) -> dict[str, Any]:
     """Return the document that ``verify --json`` prints; keys are an interface and only ever added."""
-    return {
+    document: dict[str, Any] = {
         "ok": verification.ok,
         "nodes": [
             {"name": node.name, "checks": [_check_document(check) for check in node.checks]}
             for node in verification.nodes
         ],
         "cluster": [_check_document(check) for check in verification.cluster],
+    }
+    if verification.bandwidth is not None:
+        document["pairs"] = [_pair_document(pair) for pair in verification.bandwidth.pairs]
+    return document
+
+
+def _pair_document(pair: PairBandwidth) -> dict[str, Any]:
+    """Numbers are Gbit/s; `device` and `port` are those of `a`, which sends."""
+    return {
+        "a": pair.a.node,
+        "b": pair.b.node,
+        "gbit_s": None if pair.gbit_s is None else round(pair.gbit_s, 3),
+        "device": pair.a.device,
+        "memory": pair.memory,
+        "port": pair.a.number,
+        "device_b": pair.b.device,
+        "port_b": pair.b.number,
+        "line_rate_gbit_s": pair.line_rate_gbit_s,
+        "reason": pair.reason or None,
     }
 
 
@@ -55,6 +75,7 @@ def as_text(
     for status in _SEEN_FIRST:
         if status in shown:
             lines += _details(groups, status)
+    lines += _pairs(verification.bandwidth.pairs) if verification.bandwidth else []
     lines += _stand_ins(simulated)
     return "\n".join([*lines, "", _verdict(verification)])
 
@@ -95,6 +116,24 @@ def _details(groups: Sequence[NodeChecks], status: CheckStatus) -> list[str]:
         if check.remedy:
             remedy = check.remedy.replace(_SELF, f"--limit {','.join(names)}")
             lines += _wrap(f"      remedy: {remedy}", "        ")
+    return lines
+
+
+def _pairs(pairs: Sequence[PairBandwidth]) -> list[str]:
+    """List the slowest measurements, failed ones first."""
+    if not pairs:
+        return []
+
+    def speed(pair: PairBandwidth) -> float:
+        return -1.0 if pair.gbit_s is None else pair.gbit_s / (pair.line_rate_gbit_s or 1.0)
+
+    lines = ["", "bandwidth between containers in Gb/s, the slowest first:"]
+    for pair in sorted(pairs, key=speed)[:_PAIRS_SHOWN]:
+        rate = "" if pair.line_rate_gbit_s is None else f" of {pair.line_rate_gbit_s:g}"
+        value = "failed" if pair.gbit_s is None else f"{pair.gbit_s:.3g}{rate} ({pair.memory} memory)"
+        lines += _wrap(f"  {pair.a} -> {pair.b}  {value}", "    ")
+    if len(pairs) > _PAIRS_SHOWN:
+        lines.append(f"  and {len(pairs) - _PAIRS_SHOWN} more (all of them: --json)")
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -120,26 +120,34 @@ class Survey:
         ]
 
 
-def verify(cluster: Cluster, limit: str | None = None, *, pairs: bool = True) -> Survey:
-    """Probe the nodes and judge them by all checks; `pairs` tries all logins between containers too."""
-    from provision import checks
+def verify(
+    cluster: Cluster, limit: str | None = None, *, pairs: bool = True, full: Callable[[str], None] | None = None
+) -> Survey:
+    """Probe the nodes and judge them by all checks; `pairs` tries all logins between containers too.
 
-    full = with_defaults(cluster)
-    nodes = chosen(full, limit)
-    facts = probe(nodes, names=[node.name for node in full.nodes])
+    With `full` the bandwidth between the containers is measured as well, and `full` is told how that goes.
+    """
+    from provision import checks
+    from provision.workflow.bandwidth import measure
+
+    complete = with_defaults(cluster)
+    nodes = chosen(complete, limit)
+    facts = probe(nodes, names=[node.name for node in complete.nodes])
     reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}
     supported = supported_systems()
+    outcomes = try_pairs([node for node in nodes if node.name in reached], reached) if pairs else None
+    bandwidth = measure(nodes, reached, full) if full else None
     judged = tuple(
         NodeChecks(
             node.name,
             checks.unreachable(found)
             if isinstance(found := facts[node.name], ProvisionError)
-            else checks.judge(node, found, full, all_facts=reached, supported=supported),
+            else checks.judge(node, found, complete, all_facts=reached, supported=supported, bandwidth=bandwidth),
         )
         for node in nodes
     )
-    outcomes = try_pairs([node for node in nodes if node.name in reached], reached) if pairs else None
-    return Survey(full, facts, Verification(judged, checks.judge_cluster(full, nodes, reached, outcomes)))
+    results = checks.judge_cluster(complete, nodes, reached, outcomes, bandwidth)
+    return Survey(complete, facts, Verification(judged, results, bandwidth))
 
 
 def try_pairs(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> list[PairOutcome] | None:

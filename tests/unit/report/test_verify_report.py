@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.model import CheckResult, CheckStatus, NodeChecks, Verification
+from provision.model import Bandwidth, CheckResult, CheckStatus, NodeChecks, PairBandwidth, Port, Verification
 from provision.report.verify_report import as_document, as_text
 
 GOOD = CheckResult("node.os", CheckStatus.PASS, "Debian 12")
@@ -88,3 +88,33 @@ def test_stand_ins_are_listed_even_when_all_is_well():
     assert "SIMULATED on gpu1" in text
     assert "nvidia-smi: driver and GPUs" in text
     assert text.endswith("ok: nothing failed in 2 checks.")
+
+
+def test_measured_pairs_are_in_the_document_and_the_slowest_in_the_text():
+    """Scripts get every pair with its numbers; a person sees failed ones first. Level quick has no such key."""
+    a, b = Port("gpu1", "mlx5_0"), Port("gpu2", "mlx5_3", 2)
+    pairs = [PairBandwidth(a, b, "gpu", 97.12345, 100.0), PairBandwidth(b, a, "host", None, 100.0, "packets are lost")]
+    pairs += [PairBandwidth(a, Port(f"gpu{n}", "mlx5_0"), "gpu", 98.0, 100.0) for n in range(3, 30)]
+    done = Verification(FINE.nodes, (), Bandwidth(tuple(pairs)))
+    document, lines = as_document(done), as_text(done).splitlines()
+    first = next(number for number, line in enumerate(lines) if "slowest first" in line)
+
+    assert document["pairs"][0] == {
+        "a": "gpu1",
+        "b": "gpu2",
+        "gbit_s": 97.123,
+        "device": "mlx5_0",
+        "memory": "gpu",
+        "port": 1,
+        "device_b": "mlx5_3",
+        "port_b": 2,
+        "line_rate_gbit_s": 100.0,
+        "reason": None,
+    }
+    assert (document["pairs"][1]["gbit_s"], document["pairs"][1]["reason"]) == (None, "packets are lost")
+    assert len(document["pairs"]) == 29
+    assert lines[first + 1] == "  gpu2 (mlx5_3 port 2) -> gpu1 (mlx5_0)  failed"
+    assert lines[first + 2] == "  gpu1 (mlx5_0) -> gpu2 (mlx5_3 port 2)  97.1 of 100 (gpu memory)"
+    assert any("21 more" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert "pairs" not in as_document(FINE)

@@ -1,0 +1,121 @@
+"""``ib_write_bw`` of perftest, and a guard that leaves nothing of it behind; nothing is executed here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from provision.commands.docker import exec_argv
+
+__all__ = ["END", "FIRST_PORT", "PORTS", "READY", "TAKEN", "WriteBw", "guarded_script", "write_bw_argv"]
+
+FIRST_PORT = 18515
+"""perftest's own default; all ports that are used lie above, and below those that systems give out by themselves."""
+PORTS = 100
+"""How many ports are looked at."""
+
+READY, TAKEN, END = "provision-ready", "provision-taken", "provision-end"
+"""What the guard says: the server listens (and the port), no port was free, the test is over (and its exit status)."""
+
+_MARGIN_SECONDS = 1
+"""Left out at the beginning and the end of a test by time; perftest's own two seconds would leave nothing of five."""
+
+
+@dataclass(frozen=True)
+class WriteBw:
+    """One end of one measurement; both ends are given the same, but for device, GID and GPU."""
+
+    device: str
+    ib_port: int
+    gid_index: int | None = None
+    """None for InfiniBand, which addresses by LID."""
+    size_bytes: int = 65536
+    seconds: int | None = None
+    iterations: int | None = None
+    """Instead of `seconds`."""
+    cuda: int | None = None
+    """Index of the GPU whose memory is used; None for host memory."""
+    cuda_dmabuf: bool = False
+    """GPU memory is registered as a DMA-BUF, without a peer-memory module."""
+
+
+def write_bw_argv(test: WriteBw, *, server: str | None = None, port: int | None = None) -> list[str]:
+    """The client's command line when `server` (an address) is given, else the server's."""
+    words = ["ib_write_bw", "-d", test.device, "-i", str(test.ib_port)]
+    if test.gid_index is not None:
+        words += ["-x", str(test.gid_index)]
+    words += ["-s", str(test.size_bytes)]
+    words += ["-D", str(test.seconds), "-f", str(_MARGIN_SECONDS)] if test.seconds else ["-n", str(test.iterations)]
+    words += ["-F", "--report_gbits"]
+    if test.cuda is not None:
+        words.append(f"--use_cuda={test.cuda}")
+        if test.cuda_dmabuf:
+            words.append("--use_cuda_dmabuf")
+    if port is not None:
+        words += ["-p", str(port)]
+    return [*words, server] if server else words
+
+
+def guarded_script(
+    container: str, test: WriteBw, *, limit_seconds: int, server: str | None = None, port: int = FIRST_PORT
+) -> str:
+    """The node's script that runs one end in `container` and ends it for good.
+
+    The test is over when it ends by itself, when its standard input ends (whoever started it is gone), or after
+    `limit_seconds`; nothing of it is left then. A server takes the first free port from `port` on and says so.
+    """
+    argv = write_bw_argv(test, server=server, port=port if server else None)
+    role = "client" if server else "server"
+    words = ["sh", "-c", _GUARD, "sh", str(limit_seconds), test.device, role, str(port), *argv]
+    environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if test.cuda is not None else None  # as nvidia-smi counts
+    command = exec_argv(container, words, stdin=True, environment=environment)
+    return _joined(["exec", "timeout", "-k", "5", str(limit_seconds + _ENGINE_SECONDS), *command])
+
+
+_ENGINE_SECONDS = 20
+"""What docker may need on top, to start and to end a program."""
+
+
+def _joined(words: Sequence[str]) -> str:
+    return " ".join(shlex.quote(word) for word in words)
+
+
+# A docker client that dies ends nothing in the container, but it ends the standard input of what it started there.
+# In the background a shell reads /dev/null, hence descriptor 3; `read` is the shell's own, so ending it leaves nothing.
+_GUARD = rf"""limit=$1 device=$2 role=$3 port=$4; shift 4
+listens() {{
+  wanted=$(printf %04X "$1")
+  for file in /proc/net/tcp /proc/net/tcp6; do
+    [ -r $file ] || continue
+    while read -r _ local _ state _; do
+      if [ "$state" = 0A ] && [ "${{local##*:}}" = "$wanted" ]; then return 0; fi
+    done <$file
+  done
+  return 1
+}}
+if [ "$role" = server ]; then
+  last=$((port + {PORTS}))
+  while listens "$port"; do
+    port=$((port + 1))
+    [ "$port" -lt "$last" ] || {{ echo {TAKEN}; exit 0; }}
+  done
+  set -- "$@" -p "$port"
+fi
+{{ read -r cpus </sys/class/infiniband/"$device"/device/local_cpulist; }} 2>/dev/null || cpus=
+[ -z "$cpus" ] || ! taskset -c "$cpus" true 2>/dev/null || set -- taskset -c "$cpus" "$@"
+exec 3<&0
+timeout -k 2 "$limit" "$@" </dev/null 2>&1 3<&- &
+test=$!
+(while read -r _ <&3; do :; done; kill -TERM "$test") >/dev/null 2>&1 &
+watch=$!
+tries=$((limit * 5))
+while [ "$role" = server ] && [ "$tries" -gt 0 ] && kill -0 "$test" 2>/dev/null; do
+  if listens "$port"; then echo "{READY} $port"; break; fi
+  sleep 0.2
+  tries=$((tries - 1))
+done
+wait "$test"; code=$?
+kill "$watch" 2>/dev/null
+echo "{END} $code"
+"""

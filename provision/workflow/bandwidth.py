@@ -1,0 +1,279 @@
+"""Measuring the bandwidth between the nodes' containers, in rounds, and leaving nothing of it behind."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+from provision.errors import ProvisionError
+from provision.model import Bandwidth, Node, PairBandwidth
+
+if TYPE_CHECKING:
+    from provision.checks.bandwidth_plan import Party, Trial
+    from provision.checks.rounds import Round
+    from provision.connectors import Connector, RemoteProcess
+    from provision.facts import NodeFacts
+    from provision.facts.rails import NodeRails
+
+__all__ = ["measure"]
+
+Say = Callable[[str], None]
+
+_LOOK_SECONDS = 120
+_GIVE_UP_AFTER = 3
+"""Partners that a node fails with, and none that it works with, before the rest is spared the wait."""
+_PORT_TRIES = 4
+_PORT_SPREAD = 1000
+"""Where a server begins to look for a free port differs by so much, so that two that start at once do not meet."""
+_AT_ONCE = 64
+_WATCH_SLACK_SECONDS = 40
+"""The guard on the node comes first; this is for a node that does not answer at all."""
+
+
+def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> Bandwidth:
+    """Measure between all pairs of idle nodes, or a sample where they are many; `facts` are of the nodes reached.
+
+    `say` is told the rounds and the time they take before the first begins, and then each round.
+    """
+    from provision.checks import bandwidth_plan, rounds
+
+    parties, left_out, broken = _parties(nodes, facts)
+    names = list(parties)
+    planned = rounds.plan(names)
+    if not planned:
+        say("bandwidth: nothing to measure")
+        return Bandwidth((), tuple(names), left_out, broken)
+    seconds = bandwidth_plan.expected_seconds(planned, parties)
+    sampled = len(names) > rounds.SAMPLE_ABOVE
+    how = f"a sample of the pairs, each node {len(planned)} times" if sampled else "all pairs"
+    say(f"bandwidth: {len(names)} nodes, {how}: {len(planned)} rounds, about {_duration(seconds)}")
+    with _links([node for node in nodes if node.name in parties]) as links:
+        table = _Table(parties, links, say)
+        table.play(planned)
+        more = rounds.follow_up(names, table.measured(), table.bad())
+        if more:
+            say(f"bandwidth: {len(more)} more rounds, to tell slow nodes from slow ways")
+            table.play(more)
+    in_host = any(pair.memory == "host" for pair in table.pairs)
+    why = sorted({party.memory.why_host for party in parties.values()} - {""}) if in_host else []
+    return Bandwidth(tuple(table.pairs), tuple(names), left_out, broken, "; ".join(why), sampled)
+
+
+def _parties(
+    nodes: Sequence[Node], facts: Mapping[str, NodeFacts]
+) -> tuple[dict[str, Party], dict[str, str], dict[str, str]]:
+    """Return who takes part, who is left out and whose data ports are broken, with the reasons."""
+    from provision.checks.bandwidth_plan import Party, busy, memory, not_ready
+    from provision.connectors import each
+    from provision.facts import Unknown
+    from provision.facts.perftest import parse_readiness, readiness_script
+    from provision.facts.rails import node_rails
+
+    rails = {n.name: node_rails(n.name, n.variables, facts[n.name]) for n in nodes if n.name in facts}
+    left_out = {node.name: "it was not reached" for node in nodes if node.name not in facts}
+    broken = _broken(rails)
+    for name, found in rails.items():
+        reason = (not found.endpoints and name not in broken and found.absent) or busy(facts[name])
+        if reason and name not in broken:
+            left_out[name] = reason
+    able = [n for n in nodes if n.name in rails and rails[n.name].endpoints and not busy(facts[n.name])]
+    containers = {node.name: str(node.variables.get("training_container_name")) for node in able}
+    answers = each(able, lambda c: c.run(readiness_script(containers[c.name]), timeout=_LOOK_SECONDS))
+    parties: dict[str, Party] = {}
+    for name, answer in answers.items():
+        if isinstance(answer, ProvisionError):
+            left_out[name] = f"it was not reached again: {answer.message}"
+            continue
+        ready = parse_readiness(answer.stdout, answer.stderr)
+        if isinstance(ready, Unknown) or not_ready(ready):
+            left_out[name] = not_ready(ready)
+        else:
+            parties[name] = Party(
+                name, containers[name], rails[name].endpoints, memory(facts[name], ready, rails[name])
+            )
+    return parties, left_out, broken
+
+
+def _broken(rails: Mapping[str, NodeRails]) -> dict[str, str]:
+    """A node whose devices are not on the data network is broken only where those of others are."""
+    usual = any(found.endpoints for found in rails.values())
+    broken = {name: "; ".join(found.problems) for name, found in rails.items() if found.problems}
+    lost = {n: f.absent for n, f in rails.items() if usual and f.absent and f.devices}
+    return broken | lost
+
+
+@contextlib.contextmanager
+def _links(nodes: Sequence[Node]) -> Iterator[dict[str, Connector | Exception]]:
+    """Connect to all nodes; at the end of the connections, whatever still runs over them ends too."""
+    from provision.connectors import connect
+    from provision.threads import outcomes
+
+    links = dict(zip([node.name for node in nodes], outcomes(connect, nodes, limit=_AT_ONCE), strict=True))
+    try:
+        yield links
+    finally:
+        for link in links.values():
+            if not isinstance(link, Exception):
+                link.close()
+
+
+class _Table:
+    """Plays rounds and keeps the results."""
+
+    def __init__(self, parties: Mapping[str, Party], links: Mapping[str, Connector | Exception], say: Say) -> None:
+        self._parties, self._links, self._say = parties, links, say
+        self.pairs: list[PairBandwidth] = []
+
+    def measured(self) -> list[tuple[str, str]]:
+        """Return the pairs of nodes that were measured."""
+        return [(pair.a.node, pair.b.node) for pair in self.pairs]
+
+    def bad(self) -> set[tuple[str, str]]:
+        """Return the pairs of nodes with a measurement that failed or is slow."""
+        from provision.checks.bandwidth import is_good
+
+        return {(pair.a.node, pair.b.node) for pair in self.pairs if not is_good(pair)}
+
+    def play(self, rounds: Sequence[Round]) -> None:
+        """Measure the pairs of each round at the same time."""
+        from provision.threads import outcomes
+
+        for number, round_ in enumerate(rounds, 1):
+            given_up = self._given_up()
+            todo = [pair for pair in round_ if not given_up & set(pair)]
+            if todo:
+                self._say(f"bandwidth: round {number} of {len(rounds)}: {_named(todo)}")
+            for outcome in outcomes(self._pair, todo, limit=_AT_ONCE):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                self.pairs += outcome
+
+    def _given_up(self) -> set[str]:
+        partners: dict[str, set[str]] = {}
+        works: set[str] = set()
+        for pair in self.pairs:
+            if pair.gbit_s is not None:
+                works |= {pair.a.node, pair.b.node}
+            partners.setdefault(pair.a.node, set()).add(pair.b.node)
+            partners.setdefault(pair.b.node, set()).add(pair.a.node)
+        return {name for name, met in partners.items() if name not in works and len(met) >= _GIVE_UP_AFTER}
+
+    def _pair(self, names: tuple[str, str]) -> list[PairBandwidth]:
+        from provision.checks.bandwidth_plan import trials
+
+        sender, receiver = (self._parties[name] for name in names)
+        return [self._trial(trial, sender, receiver) for trial in trials(sender, receiver)]
+
+    def _trial(self, trial: Trial, sender: Party, receiver: Party) -> PairBandwidth:
+        for party in (sender, receiver):
+            link = self._links[party.node]
+            if isinstance(link, Exception):
+                return trial.outcome(None, f"{party.node} was not reached again: {link}")
+        try:
+            return _tried(trial, sender, receiver, self._links)
+        except ProvisionError as error:
+            return trial.outcome(None, f"{error.node or trial.receiver.node}: {error.message}")
+
+
+def _tried(trial: Trial, sender: Party, receiver: Party, links: Mapping[str, Connector | Exception]) -> PairBandwidth:
+    """Start the receiving end, then the sending one; both are over when this returns."""
+    from provision.commands.perftest import FIRST_PORT, PORTS, TAKEN, guarded_script
+    from provision.facts.perftest import explain
+
+    reason = ""
+    for _ in range(_PORT_TRIES):
+        first = FIRST_PORT + secrets.randbelow(_PORT_SPREAD)
+        script = guarded_script(receiver.container, trial.receive, limit_seconds=trial.limit_seconds, port=first)
+        with _End(links[receiver.node], script, trial.limit_seconds) as server:
+            port = server.ready()
+            if port is not None:
+                return _sent(trial, sender, server, port, links)
+        if TAKEN in server.text:
+            reason = f"no port from {first} to {first + PORTS - 1} is free"
+        else:
+            reason = explain(server.text, server.code, trial.limit_seconds)
+        if "Couldn't listen to port" not in server.text:  # else somebody was quicker than the guard's look
+            break
+    return trial.outcome(None, f"the receiving end in {receiver.node} did not start: {reason}")
+
+
+def _sent(
+    trial: Trial, sender: Party, server: _End, port: int, links: Mapping[str, Connector | Exception]
+) -> PairBandwidth:
+    """Run the sending end against `server`, which listens."""
+    from provision.commands.perftest import guarded_script
+    from provision.facts.perftest import bandwidth, explain
+
+    limit = trial.limit_seconds
+    script = guarded_script(sender.container, trial.send, limit_seconds=limit, server=trial.receiver.address, port=port)
+    with _End(links[sender.node], script, limit) as client:
+        client.rest()
+    server.hang_up()
+    found = bandwidth(client.text)
+    return trial.outcome(
+        found, "" if found is not None else explain(f"{client.text}\n{server.text}", client.code, limit)
+    )
+
+
+class _End:
+    """One end of a measurement while it runs; leaving the context ends it."""
+
+    def __init__(self, link: Connector | Exception, script: str, limit: int) -> None:
+        if isinstance(link, Exception):
+            raise link
+        self.text = ""
+        self.code: int | None = None
+        self._process: RemoteProcess = link.start(script)
+        self._output = self._process.output()
+        self._watch = threading.Timer(limit + _WATCH_SLACK_SECONDS, self._process.close)
+        self._watch.daemon = True
+        self._watch.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+        self._process.close()
+
+    def ready(self) -> int | None:
+        """Wait until the receiving end listens; return its port, None when it ended before."""
+        from provision.commands.perftest import READY
+
+        for _, chunk in self._output:
+            self._take(chunk)
+            found = re.search(rf"^{READY} (\d+)$", self.text, re.MULTILINE)
+            if found and self.text[found.end() :].startswith("\n"):
+                return int(found[1])
+        return None
+
+    def rest(self) -> None:
+        """Wait for the end."""
+        for _, chunk in self._output:
+            self._take(chunk)
+
+    def hang_up(self) -> None:
+        """End it if it has not ended by itself, and wait until it has."""
+        self._process.close_stdin()
+        self.rest()
+
+    def _take(self, chunk: bytes) -> None:
+        from provision.commands.perftest import END
+
+        self.text += chunk.decode(errors="replace")
+        found = re.search(rf"^{END} (\d+)$", self.text, re.MULTILINE)
+        self.code = int(found[1]) if found else None
+
+
+def _named(pairs: Sequence[tuple[str, str]]) -> str:
+    shown = 4
+    more = f" and {len(pairs) - shown} more pairs" if len(pairs) > shown else ""
+    return ", ".join(f"{a} -> {b}" for a, b in pairs[:shown]) + more
+
+
+def _duration(seconds: int) -> str:
+    return f"{seconds} s" if seconds < 120 else f"{(seconds + 59) // 60} minutes"  # noqa: PLR2004

@@ -1,0 +1,239 @@
+"""Measuring for real between two nodes that are this machine, with stand-ins for docker and ib_write_bw."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from provision.facts import Unknown
+from provision.facts.container import Process
+from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
+from provision.model import Connection, Node
+from provision.workflow.bandwidth import measure
+from tests.unit.checks.conftest import healthy
+
+PERFTEST = f"""#!{sys.executable}
+import socket, sys, time
+words = sys.argv[1:]
+if words == ["--help"]:
+    sys.exit(1)
+port = int(words[words.index("-p") + 1])
+if words[-2] == "-p":
+    listening = socket.create_server(("127.0.0.1", port))
+    link = listening.accept()[0]
+    link.sendall(b"x"); link.recv(1)
+else:
+    try:
+        link = socket.create_connection((words[-1], port), timeout=5)
+    except OSError:
+        sys.exit(f"Couldn't connect to {{words[-1]}}:{{port}}")
+    link.recv(1)
+    print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
+    print(" 65536      1000             0.20               0.18               0.000340")
+"""
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Stand-ins on the PATH; docker runs its command right here, and nobody has a device open."""
+    texts = {
+        "docker": '#!/bin/sh\nshift; [ "$1" != -i ] || shift; shift; exec "$@"\n',
+        "id": "#!/bin/sh\necho 0\n",
+        "find": "#!/bin/sh\n",
+        "ib_write_bw": PERFTEST,
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def node(name):
+    """A node that is this machine."""
+    variables = {"cluster_data_networks": ["127.0.0.0/8"], "training_container_name": "box"}
+    return Node(name, Connection(name, local=True, become=False), variables)
+
+
+def facts(address="127.0.0.1", state="ACTIVE", *, index=1, **more):
+    """A node with a Soft-RoCE device on 127.0.0.0/8 and without GPUs."""
+    last = int(address.rpartition(".")[2])
+    gid = Gid(index, f"0000:0000:0000:0000:0000:ffff:7f00:{last:04x}", "RoCE v2", "lo")
+    port = RdmaPort(1, "Ethernet", state, "LinkUp", "2.5 Gb/sec (1X SDR)", (gid,))
+    stack = RdmaStack((RdmaDevice("rxe0", "", "uverbs0", ("lo",), (port,)),), 0, ("uverbs0",), "")
+    return dataclasses.replace(healthy(), rdma=stack, gpus=(), gpu_pci=(), **more)
+
+
+def test_two_nodes_are_measured_both_ways(programs):  # noqa: ARG001
+    """Rounds and time are said first, then each round; nothing is left running."""
+    said = []
+    found = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, said.append)
+
+    assert [(p.a.node, p.b.node, p.gbit_s, p.memory, p.reason) for p in found.pairs] == [
+        ("gpu1", "gpu2", 0.18, "host", ""),
+        ("gpu2", "gpu1", 0.18, "host", ""),
+    ]
+    assert said[0] == "bandwidth: 2 nodes, all pairs: 2 rounds, about 30 s"
+    assert said[1:] == ["bandwidth: round 1 of 2: gpu1 -> gpu2", "bandwidth: round 2 of 2: gpu2 -> gpu1"]
+    assert found.host_memory == "there is no GPU"
+    assert (found.left_out, found.broken) == ({}, {})
+
+
+def test_a_way_that_is_closed_is_the_reason(programs):  # noqa: ARG001
+    """The receiving end listens on 127.0.0.1 only, so nobody gets to 127.0.0.9; its end is not left behind."""
+    found = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts("127.0.0.9")}, lambda _: None)
+    results = {p.a.node: p for p in found.pairs}
+
+    assert results["gpu1"].gbit_s is None
+    assert "no connection to 127.0.0.9" in results["gpu1"].reason
+    assert results["gpu2"].gbit_s == 0.18
+
+
+def test_who_cannot_take_part_is_told_apart(programs):  # noqa: ARG001
+    """Broken, busy, unknown, without a device, not reached: each with its own reason, and nothing is measured."""
+    container = healthy().container
+    working = dataclasses.replace(container, processes=(*container.processes, Process(9, "python3")))
+    known = {
+        "cut": facts(state="DOWN"),
+        "busy": facts(container=working),
+        "unknown": facts(container=Unknown("docker inspect hung")),
+        "plain": dataclasses.replace(facts(), rdma=RdmaStack((), 0, (), "")),
+        "idle": facts(),
+    }
+    said = []
+    found = measure([node(name) for name in (*known, "gone")], known, said.append)
+
+    assert found.idle == ("idle",)
+    assert found.broken == {"cut": "rxe0 port 1 is DOWN"}
+    assert "python3" in found.left_out["busy"]
+    assert "hung" in found.left_out["unknown"]
+    assert found.left_out["plain"] == "it has no RDMA device"
+    assert found.left_out["gone"] == "it was not reached"
+    assert found.pairs == ()
+    assert said == ["bandwidth: nothing to measure"]
+
+
+def test_a_node_whose_devices_are_in_use_is_left_out(programs):
+    """The fresh look counts, not only what the probe saw; a service that holds devices does not matter."""
+    (programs / "find").write_text(f"#!/bin/sh\necho '/proc/{os.getpid()}/fd/3 /dev/infiniband/uverbs0'\n")
+    found = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, lambda _: None)
+
+    assert found.pairs == ()
+    assert f"process {os.getpid()}" in found.left_out["gpu1"]
+
+
+def test_devices_off_the_data_network_are_broken_only_where_others_are_on_it(programs):  # noqa: ARG001
+    """A lost address is the node's fault; a network that no card is on is the inventory's."""
+    away = dataclasses.replace(facts("127.0.0.1"), addresses=())
+    lost = dataclasses.replace(
+        away,
+        rdma=RdmaStack(
+            (dataclasses.replace(away.rdma.devices[0], ports=(RdmaPort(1, "Ethernet", "ACTIVE", "LinkUp", ""),)),),
+            0,
+            (),
+            "",
+        ),
+    )
+    both = measure([node("gpu1"), node("gpu2")], {"gpu1": lost, "gpu2": lost}, lambda _: None)
+    one = measure([node("gpu1"), node("gpu2")], {"gpu1": lost, "gpu2": facts()}, lambda _: None)
+
+    assert (list(both.broken), list(both.left_out)) == ([], ["gpu1", "gpu2"])
+    assert list(one.broken) == ["gpu1"]
+    assert "(rxe0) is on the data network (127.0.0.0/8)" in one.broken["gpu1"]
+
+
+def test_a_node_that_fails_with_everybody_is_not_waited_for_again(programs, monkeypatch):
+    """After three partners the rest of its pairs is spared, and all others are measured.
+
+    One pair at a time, for here all nodes share one machine's ports.
+    """
+    monkeypatch.setattr("provision.workflow.bandwidth._AT_ONCE", 1)
+    deaf = (
+        "if '-x' in words and words[words.index('-x') + 1] == '7': sys.exit(\" Unable to set up socket connection\")\n"
+    )
+    (programs / "ib_write_bw").write_text(PERFTEST.replace("port = int", f"{deaf}port = int", 1))
+    names = [f"gpu{number}" for number in range(1, 5)]
+    known = {name: facts(index=7 if name == "gpu4" else 1) for name in names}
+    found = measure([node(name) for name in names], known, lambda _: None)
+    mine = [p for p in found.pairs if "gpu4" in {p.a.node, p.b.node}]
+
+    assert {(p.gbit_s, "GID at the index" in p.reason) for p in mine} == {(None, True)}
+    assert len(mine) == 3
+    assert [p.gbit_s for p in found.pairs if p not in mine] == [0.18] * 6
+
+
+INTERRUPTED = """
+import sys
+from provision.workflow.bandwidth import measure
+from tests.unit.test_bandwidth import facts, node
+
+measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, lambda line: print(line, flush=True))
+"""
+
+
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_nothing_is_left_of_an_interrupted_measurement(programs, signal_name):
+    """However this process ends, both ends on the nodes end too."""
+    hang = "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(300)\n"
+    marked = f"GUARD={os.getpid()}-{time.monotonic_ns()}"
+    script = PERFTEST.replace(
+        "    link.recv(1)\n    print", f"    {hang.replace(chr(10), chr(10) + '    ')}\n    print", 1
+    )
+    (programs / "ib_write_bw").write_text(script)
+    root = Path(__file__).resolve().parents[2]
+    child = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        env={**os.environ, **dict([marked.split("=")]), "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        while "round 1" not in child.stdout.readline():
+            assert child.poll() is None
+        assert eventually(lambda: len([pid for pid in alive(marked) if "ib_write_bw" in command(pid)]) >= 2)
+        child.send_signal(getattr(signal, signal_name))
+        child.wait(20)
+
+        assert eventually(lambda: not alive(marked)), [command(pid) for pid in alive(marked)]
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        for pid in alive(marked):
+            os.kill(pid, 9)
+
+
+def eventually(condition, seconds=15):
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
+
+
+def alive(mark):
+    """Processes that carry the mark and are no zombies."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def command(pid):
+    """A process's command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
