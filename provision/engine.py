@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -30,6 +31,8 @@ LOCAL_ACTIONS = frozenset({
 })  # fmt: skip
 """Actions that never leave the controller; they cost a node nothing and are not counted."""
 
+
+_SHOWN_AS_CHANGED = re.compile(r"(\x1b\[[0-9;]*m)*changed: \[")
 
 _ROLL_CALL = "Nodes that came to the end"
 """The name of the last play. Ansible tells nothing of a node that it stops because of another one (`run_once`, a
@@ -95,17 +98,18 @@ class Collector:
             self._handlers.add(str(data.get("task_uuid")))
         host = data.get("host")
         if host in self._seen and kind.startswith("runner_on_"):
-            self._host_event(kind.removeprefix("runner_on_"), str(host), data)
+            self._host_event(kind.removeprefix("runner_on_"), str(host), data, str(text or ""))
         return False
 
-    def _host_event(self, kind: str, host: str, data: Mapping[str, Any]) -> None:
+    def _host_event(self, kind: str, host: str, data: Mapping[str, Any], shown: str) -> None:
         seen, role, task = self._seen[host], data.get("role"), str(data.get("task") or "")
         result: Mapping[str, Any] = data.get("res") or {}
         self._events += 1
         if data.get("task_uuid") not in self._handlers:
             seen.last = self._events
         if kind == "ok":
-            changed = bool(result.get("changed"))
+            # Of a task with no_log ansible-runner keeps the line that Ansible shows, and nothing of the result.
+            changed = bool(result.get("changed") or ("censored" in result and _SHOWN_AS_CHANGED.match(shown)))
             action = str(data.get("task_action", "")).rsplit(".", 1)[-1]
             seen.tasks += action not in LOCAL_ACTIONS
             self._note(seen, role, task, changed=changed)
@@ -157,9 +161,10 @@ class Collector:
     def _tell(self, node: str, role: str | None, task: str, status: str) -> None:
         self._on_event(Event(node, role, task.split(" : ", 1)[-1], status))
 
-    def settle(self, failed: Mapping[str, int], unreachable: Mapping[str, int]) -> None:
+    def settle(self, failed: Mapping[str, int], unreachable: Mapping[str, int], changed: Mapping[str, int]) -> None:
         """Take the final counts: a failure that a rescue mended is not a failure of the node."""
         for name, seen in self._seen.items():
+            seen.changed |= bool(changed.get(name))
             if seen.error and not failed.get(name) and not unreachable.get(name):
                 seen.error = None
                 seen.roles = {r: RoleStatus.CHANGED if s is RoleStatus.FAILED else s for r, s in seen.roles.items()}
@@ -293,7 +298,7 @@ def _run(
     def handle(event: Mapping[str, Any]) -> bool:
         if event.get("event") == "playbook_on_stats":
             data = event.get("event_data") or {}
-            collector.settle(data.get("failures") or {}, data.get("dark") or {})
+            collector.settle(*(data.get(key) or {} for key in ("failures", "dark", "changed")))
         return collector.handle(event)
 
     def work() -> None:

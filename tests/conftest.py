@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
-# A shell starts what it puts into the background deaf to Ctrl-C, and every program that a test starts would inherit it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts what it puts into the background deaf to Ctrl-C, `nohup` makes deaf to a closed terminal, and every
+# program that a test starts would inherit that. A handler is not inherited; the tests themselves stay as they are.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda _number, _frame: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,16 @@ def bootstrap(
     image: Annotated[
         str | None, typer.Option("--image", metavar="REFERENCE", help="Training image to pull and start.")
     ] = None,
+    variables: Annotated[
+        Path | None,
+        typer.Option(
+            "--vars",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Variables in YAML, as inventories/example/group_vars/all.yml has them.",
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,20 +47,22 @@ def bootstrap(
 ) -> None:
     """Set up this machine, without SSH: the roles that apply runs on a cluster, on one node.
 
-    Without --image the node gets docker, RDMA and the NVIDIA runtime, and no training container.
+    Without a training image (--image, or training_image_reference in the variables) the node gets docker, RDMA and
+    the NVIDIA runtime, and no training container.
 
     \b
     Examples:
       provision bootstrap --yes
       provision bootstrap --image registry.example.com/train:1 --yes
+      provision bootstrap --vars site.yml --yes
       provision bootstrap --only docker_engine --json --yes
     """
     import socket
     import tempfile
-    from pathlib import Path
 
     from provision import workflow
     from provision.cli.progress import ApplyProgress
+    from provision.errors import InventoryError
     from provision.inventory import load
     from provision.report.apply_report import as_document, as_text
 
@@ -57,9 +70,12 @@ def bootstrap(
     node_name = name or socket.gethostname()
     password = ask_become_password(ask=ask_become_pass)
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        path = Path(folder, "hosts.yml")
-        path.write_text(workflow.local_inventory(node_name, image))
-        cluster = load(path, become_password=password)
+        path = workflow.local_inventory(Path(folder), node_name, image=image, variables=variables)
+        try:
+            cluster = load(path, become_password=password)
+        except InventoryError as error:
+            error.message = error.message.replace(f"{path}/group_vars/all.yml", str(variables))
+            raise
         say(f"bootstrap this machine as {node_name}")
         confirm("Change this machine?", yes=yes)
         with ApplyProgress([node_name]) as progress:

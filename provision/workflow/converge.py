@@ -130,17 +130,25 @@ def unreachable(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
     return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, ProvisionError)}
 
 
-def local_inventory(name: str, image: str | None) -> str:
-    """Return an inventory of this machine alone; without `image` the container roles are off."""
-    variables: dict[str, object] = {"ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"}
+def local_inventory(folder: Path, name: str, *, image: str | None, variables: Path | None) -> Path:
+    """Write an inventory of this machine alone into `folder` and return its path.
+
+    `variables` is a file as an inventory's group_vars/all.yml. Where neither it nor `image` names a training image,
+    the roles for images and containers are off.
+    """
+    host: dict[str, object] = {"ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"}
     if os.geteuid() != 0:
-        variables["ansible_become"] = True
+        host["ansible_become"] = True
     if image:
-        variables["training_image_reference"] = image
-    else:
-        roles = ("training_image", "training_container", "container_ssh")
-        variables |= {f"{role}_enabled": False for role in roles}
-    return json.dumps({"gpu_nodes": {"hosts": {name: variables}}}, indent=2)
+        host["training_image_reference"] = image
+    roles = ("training_image", "training_container", "container_ssh")
+    named = "{{ training_image_reference | default('') | length > 0 }}"
+    groups = {"all": {"vars": {f"{role}_enabled": named for role in roles}}, "gpu_nodes": {"hosts": {name: host}}}
+    (folder / "hosts.yml").write_text(json.dumps(groups, indent=2))
+    if variables:
+        (folder / "group_vars").mkdir()
+        (folder / "group_vars/all.yml").symlink_to(variables.absolute())
+    return folder
 
 
 def log_folder(cluster: Cluster) -> Path:

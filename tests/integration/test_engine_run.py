@@ -174,6 +174,20 @@ def test_the_log_has_no_colours_and_its_loss_loses_nothing_else(playbook, tmp_pa
     assert "warning: " in as_text(report)
 
 
+def test_a_change_by_a_task_with_secrets_is_reported(playbook):
+    """Its role and task are named as the reason, though nothing else of it is told."""
+    tasks = Path("roles/safe/tasks")
+    tasks.mkdir(parents=True)
+    (tasks / "main.yml").write_text(
+        "- {name: Take it, command: echo s3cret, no_log: true}\n- command: 'true'\n  changed_when: false\n"
+    )
+    playbook("include_role: {name: safe}")
+    report = engine.run_playbook(Path("hosts"), ["here"])
+
+    role = report.nodes[0].roles[0]
+    assert (report.nodes[0].status, role.role, role.reasons) == (NodeStatus.CHANGED, "safe", ("Take it",))
+
+
 def test_ctrl_c_ends_ansible_and_its_workers(playbook):
     """After Ctrl-C nothing goes on changing nodes behind the user's back."""
     playbook("command: sleep 600")

@@ -13,7 +13,9 @@ from provision.inventory.change import add, remove
 from provision.inventory.init import InitRequest, create
 from provision.model import Secret
 from provision.report.redaction import REMOVED, Redactor
+from provision.workflow import local_inventory
 from provision.workflow.bundle import known_secrets
+from tests.support.command import Provision
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
 
@@ -162,3 +164,35 @@ def test_an_inventory_is_written_grown_and_shrunk_with_its_keys(tmp_path):
     assert [line.split()[0] for line in text.splitlines()] == ["10.0.0.1", "[10.0.0.3]:2222"]
     assert "# mine" in (path / "hosts.yml").read_text()
     assert sorted(p.name for p in folder.iterdir()) == ["cluster"]
+
+
+def _enabled_here(folder: Path, **asked) -> str:
+    """What Ansible makes of training_container_enabled in bootstrap's inventory, by a run that changes nothing."""
+    folder.mkdir()
+    path = local_inventory(folder, "here", **{"image": None, "variables": None, **asked})
+    load(path)
+    ansible = Path(sys.executable).parent / "ansible"
+    words = ["here", "-i", path, "-m", "debug", "-a", "msg={{ training_container_enabled | bool }}", "-o"]
+    return subprocess.run([ansible, *words], capture_output=True, text=True, check=True).stdout
+
+
+def test_bootstrap_starts_a_container_where_an_image_is_named(tmp_path):
+    """By the option or by a variables file; without an image the container roles are off, and the file can say so."""
+    named, off = tmp_path / "named.yml", tmp_path / "off.yml"
+    named.write_text("training_image_reference: team/train:1\n")
+    off.write_text("training_image_reference: team/train:1\ntraining_container_enabled: false\n")
+
+    assert '"msg": false' in _enabled_here(tmp_path / "1")
+    assert '"msg": true' in _enabled_here(tmp_path / "2", image="team/train:1")
+    assert '"msg": true' in _enabled_here(tmp_path / "3", variables=named)
+    assert '"msg": false' in _enabled_here(tmp_path / "4", variables=off)
+
+
+def test_bootstrap_names_the_line_of_a_wrong_variable(tmp_path):
+    """The file that the user wrote is named, and nothing is changed."""
+    (tmp_path / "site.yml").write_text("---\ndocker_engine_data_roots: /x\n")
+
+    done = Provision(tmp_path)("bootstrap", "--vars", "site.yml", "--yes")
+
+    assert done.code == 2
+    assert "error: site.yml:2: docker_engine_data_roots: no role knows this variable" in done.err

@@ -10,12 +10,12 @@ def ran(kind, host="gpu1", role="docker_engine", task="Install packages", action
     return {"event": f"runner_on_{kind}", "event_data": data}
 
 
-def collect(*events, nodes=("gpu1", "gpu2"), failures=None, dark=None, on_event=None):
+def collect(*events, nodes=("gpu1", "gpu2"), failures=None, dark=None, changed=None, on_event=None):
     """Feed events and the final counts to a collector and return its report."""
     collector = Collector(nodes, on_event)
     for event in events:
         collector.handle(event)
-    collector.settle(failures or {}, dark or {})
+    collector.settle(failures or {}, dark or {}, changed or {})
     collector.handle({"event": "playbook_on_stats", "event_data": {}})
     return collector.report(1.0)
 
@@ -27,6 +27,13 @@ def test_unchanged_tasks_leave_the_node_unchanged():
     assert report.ok
     assert [node.status for node in report.nodes] == [NodeStatus.UNCHANGED, NodeStatus.UNCHANGED]
     assert report.nodes[0].roles[0].status is RoleStatus.UNCHANGED
+
+
+def test_a_change_that_no_event_tells_is_a_change_of_the_node():
+    """Ansible's own count at the end decides: a node that was changed is never called unchanged."""
+    report = collect(ran("ok", changed=False), ran("ok", host="gpu2", changed=False), changed={"gpu2": 1})
+
+    assert [node.status for node in report.nodes] == [NodeStatus.UNCHANGED, NodeStatus.CHANGED]
 
 
 def test_a_change_is_reported_with_the_task_as_reason():
