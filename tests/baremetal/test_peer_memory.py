@@ -1,0 +1,193 @@
+"""GPUDirect RDMA over reboots and kernel upgrades: stand-in modules (SIMULATED), and kernels, builds and boots that are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Done, Provision
+
+LAB = f"peer{os.getpid()}"
+NODE = f"{LAB}-1"
+ROLES = ("base_system", "rdma_stack", "peer_memory", "docker_engine")
+PROGRAM = "/usr/local/lib/provision/peer-memory"
+UNIT = "provision-peer-memory.service"
+INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One virtual machine and an inventory of its own."""
+
+    provision: Provision
+    inventory: Path
+
+    def shell(self, command: str) -> str:
+        """Run a command on the node; it must succeed."""
+        return self.provision.ok("lab", "ssh", LAB, NODE, "--", command).out
+
+    def settings(self, **variables: Any) -> None:
+        """Set variables of the inventory, and no others."""
+        (self.inventory / "group_vars/all.yml").write_text(json.dumps(variables))
+
+    def apply(self, *roles: str) -> Done:
+        """Apply the roles that a node needs to have docker and peer memory."""
+        only = [word for role in roles or ROLES for word in ("--only", role)]
+        return self.provision("apply", "-i", str(self.inventory), "--yes", "--json", *only)
+
+    def reboot(self) -> None:
+        """Reboot from inside and wait until the node answers with its units started."""
+        self.provision.ok("lab", "reboot", LAB, NODE)
+        self.shell("systemctl is-system-running --wait || true")
+
+    def status(self) -> dict[str, Any]:
+        """The status file that the unit wrote at this boot."""
+        status = json.loads(self.shell("cat /var/lib/provision/peer_memory/status.json"))
+        assert status["boot_id"] == self.shell("cat /proc/sys/kernel/random/boot_id").strip()
+        return status
+
+    def loaded(self) -> set[str]:
+        """Names of the loaded modules."""
+        return {line.split()[0] for line in self.shell("cat /proc/modules").splitlines()}
+
+    def moment(self, unit: str, name: str) -> int:
+        """A moment of a unit, in microseconds since boot."""
+        return int(self.shell(f"systemctl show --value -p {name}TimestampMonotonic {unit}"))
+
+
+@pytest.fixture(scope="module")
+def node(provision: Provision) -> Iterator[Node]:
+    """A node with the SIMULATED GPUs, and with a SIMULATED OFED and driver that a site has installed on it."""
+    try:
+        provision.ok("lab", "up", LAB, "--driver", "vm", "--nodes", "1", "--machine", "pair")
+        inventory = provision.folder / "inventories/peer"
+        (inventory / "group_vars").mkdir(parents=True)
+        shutil.copy(provision.ok("lab", "inventory", LAB).out.strip(), inventory / "hosts.yml")
+        made = Node(provision, inventory)
+        made.settings(peer_memory_provider="none")
+        assert (done := made.apply()).code == 0, str(done)
+        made.shell(f"{INSTALL} linux-headers-amd64 mlnx-ofed-kernel-dkms nvidia-kernel-dkms")
+        made.settings(peer_memory_provider="nv_peer_mem")
+        yield made
+    finally:
+        down = provision("lab", "down", LAB)
+    assert down.code == 0, str(down)
+
+
+@pytest.fixture(scope="module")
+def built(node: Node) -> Node:
+    """The node after its first apply with nv_peer_mem."""
+    done = node.apply("peer_memory")
+    assert done.code == 0, str(done)
+    return node
+
+
+def test_the_module_is_built_from_source_and_loaded(built: Node) -> None:
+    """By name and from /lib/modules; the second apply finds nothing to do."""
+    assert "nv_peer_mem" in built.loaded()
+    assert built.shell("modinfo -n nv_peer_mem").startswith("/lib/modules/")
+    assert "SIMULATED" in built.shell("modinfo -F description nv_peer_mem")
+
+    again = built.apply("peer_memory")
+
+    assert [node["status"] for node in again.document["nodes"]] == ["unchanged"], str(again)
+
+
+def test_both_modules_at_once_are_refused(built: Node) -> None:
+    """nvidia_peermem in nv_peer_mem's place is named; nothing is changed."""
+    built.shell(f"{PROGRAM} unload && modprobe nvidia_peermem")
+    refused = built.apply("peer_memory")
+    built.shell(f"modprobe -r nvidia_peermem && {PROGRAM} load")
+
+    error = refused.document["nodes"][0]["error"]
+    assert refused.code == 1
+    assert "nvidia_peermem is loaded, both register under the same name" in error["message"]
+
+
+def test_a_module_in_use_is_not_unloaded(built: Node) -> None:
+    """Memory of a running job may be registered through it."""
+    told = built.shell(f"exec 9</dev/simulated_gpu_job; {PROGRAM} unload 2>&1; echo exit $?")
+
+    assert "nv_peer_mem is in use (1 user" in told
+    assert "Stop the jobs on this node" in told
+    assert told.endswith("exit 1\n")
+    assert "nv_peer_mem" in built.loaded()
+
+
+def test_after_a_reboot_the_module_is_there_before_docker_starts(built: Node) -> None:
+    """Without any apply."""
+    built.reboot()
+
+    status = built.status()
+    assert (status["ok"], status["module"]) == (True, "nv_peer_mem"), status
+    assert "nv_peer_mem" in built.loaded()
+    ready, docker = built.moment(UNIT, "ActiveEnter"), built.moment("docker.service", "ExecMainStart")
+    assert 0 < ready < docker
+
+
+def test_a_modprobe_that_never_returns_delays_the_boot_by_its_limit_only(built: Node) -> None:
+    """Docker comes up, the status file says why, and once the cause is gone a load by hand is enough."""
+    built.shell("echo 'install nv_peer_mem /bin/sleep 100000' > /etc/modprobe.d/hang.conf")
+    built.reboot()
+
+    status = built.status()
+    assert (status["ok"], status["cause"]) == (False, "load_hangs"), status
+    assert built.shell("systemctl is-active docker").strip() == "active"
+    late = built.moment("docker.service", "ExecMainStart") - built.moment(UNIT, "InactiveExit")
+    assert 10e6 < late < 125e6
+
+    built.shell(f"rm /etc/modprobe.d/hang.conf; systemctl restart {UNIT}")
+    assert built.status()["ok"] is True
+
+
+def test_symbols_of_another_stack_are_reported_as_that(built: Node) -> None:
+    """The stack changed after the module was built: what differs is named, and apply builds it anew."""
+    built.shell(f"{INSTALL} --allow-downgrades mlnx-ofed-kernel-dkms=4.9~simulated")
+    told = built.shell(f"{PROGRAM} check || true")
+    assert "ib_register_peer_memory_client" in told
+    assert "was built against another version" in told
+
+    done = built.apply("peer_memory")
+
+    assert done.code == 0, str(done)
+    assert "nv_peer_mem" in built.loaded()
+
+
+def test_a_kernel_without_headers_fails_with_the_reason_and_apply_repairs_it(built: Node) -> None:
+    """Docker starts all the same."""
+    built.shell(f"{INSTALL} linux-image-rt-amd64")
+    built.reboot()
+
+    status = built.status()
+    assert status["kernel"].endswith("-rt-amd64")
+    assert (status["ok"], status["cause"]) == (False, "headers_missing"), status
+    assert f"linux-headers-{status['kernel']}" in status["remedy"]
+    assert built.shell(f"systemctl is-failed {UNIT}; systemctl is-active docker").split() == ["failed", "active"]
+
+    done = built.apply("peer_memory")
+
+    assert done.code == 0, str(done)
+    assert built.status()["ok"] is True
+    assert "nv_peer_mem" in built.loaded()
+
+
+def test_a_new_kernel_comes_up_with_the_module(built: Node) -> None:
+    """It is built when the kernel is installed, by the package system's hooks, and loaded at the first boot."""
+    built.shell(
+        "sed -i 's/Enabled: no/Enabled: yes/' /etc/apt/sources.list.d/backports.sources && apt-get -qq update && "
+        f"{INSTALL} -t bookworm-backports linux-image-amd64 linux-headers-amd64"
+    )
+    before = built.shell("uname -r")
+    built.reboot()
+
+    status = built.status()
+    assert status["kernel"] != before.strip()
+    assert (status["ok"], status["kernel"]) == (True, built.shell("uname -r").strip()), status
+    assert "nv_peer_mem" in built.loaded()
