@@ -73,7 +73,8 @@ def node(provision: Provision) -> Iterator[Node]:
         made = Node(provision, inventory)
         made.settings(peer_memory_provider="none")
         assert (done := made.apply()).code == 0, str(done)
-        made.shell(f"{INSTALL} linux-headers-amd64 mlnx-ofed-kernel-dkms nvidia-kernel-dkms")
+        # In this order: a driver that is built before the RDMA stack gets a peer memory module that does nothing.
+        made.shell(f"{INSTALL} linux-headers-amd64 mlnx-ofed-kernel-dkms && {INSTALL} nvidia-kernel-dkms")
         made.settings(peer_memory_provider="nv_peer_mem")
         yield made
     finally:
