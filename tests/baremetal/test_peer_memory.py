@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.command import Done, Provision
 
+pytestmark = pytest.mark.long
+
 LAB = f"peer{os.getpid()}"
 NODE = f"{LAB}-1"
 ROLES = ("base_system", "rdma_stack", "peer_memory", "docker_engine")
