@@ -141,7 +141,7 @@ def _lacks(kernel: InstalledKernel, running: InstalledKernel | None, wanted: set
     found = sorted(wanted - set(kernel.modules))
     if running is None:
         return found
-    if kernel.stub and not running.stub:
+    if kernel.stub and not running.stub and "nv_peer_mem" not in wanted:
         found.append("an nvidia_peermem that is no stub")
     if _foreign_stack(running) and "ib_core" in kernel.modules and not _foreign_stack(kernel):
         found.append("OFED's RDMA stack")

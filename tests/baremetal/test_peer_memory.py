@@ -1,11 +1,11 @@
-"""GPUDirect RDMA over reboots and kernel upgrades: stand-in modules (SIMULATED), and kernels, builds and boots that are real."""
+"""GPUDirect RDMA over reboots and kernel upgrades: SIMULATED modules; kernels, builds and boots that are real."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -29,7 +29,9 @@ def look(**more: Any) -> dict[str, Any]:
     found = {
         "kernel": kernel,
         "boot_id": "b",
-        "kernels": [{"kernel": kernel, "headers": True, "peer_interface": more.pop("interface", "extended")}],
+        "kernels": [
+            {"kernel": kernel, "headers": True, "peer_interface": more.pop("interface", "extended"), "driver": False}
+        ],
         "driver_version": "460.106.00",
         "driver_flavour": "proprietary",
         "peer_interface_running": False,
@@ -158,6 +160,14 @@ def test_nv_peer_mem_without_its_foundations_is_refused(found: dict[str, Any], w
     assert not role(found=look(**found)).holds(*BUILDABLE)
     assert word in role(found=look(**found)).says(*BUILDABLE)
     assert role().holds(*BUILDABLE)
+
+
+def test_a_driver_for_another_kernel_is_enough_to_go_on() -> None:
+    """A kernel that came up without headers has no driver yet; with the headers both are built."""
+    found = look(driver_version="")
+    found["kernels"].append({"kernel": "4.18.0-0", "headers": True, "peer_interface": "extended", "driver": True})
+
+    assert role(found=found).holds(*BUILDABLE)
 
 
 # What is done

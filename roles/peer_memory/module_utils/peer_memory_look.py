@@ -155,7 +155,12 @@ class Look:
             "kernel": self.kernel,
             "boot_id": self.boot_id,
             "kernels": [
-                {"kernel": name, "headers": self.has_headers(name), "peer_interface": self.peer_interface(name)}
+                {
+                    "kernel": name,
+                    "headers": self.has_headers(name),
+                    "peer_interface": self.peer_interface(name),
+                    "driver": bool(self.module_path(name, "nvidia")),
+                }
                 for name in self.kernels()
             ],
             "driver_version": version or self.text("/sys/module/nvidia/version"),

@@ -99,6 +99,16 @@ CASES = {
         "kernel 6.8.0 would come up without an nvidia_peermem that is no stub, OFED's RDMA stack",
         {**WITH_OFED, "kernels": (*WITH_OFED["kernels"], kernel("6.8.0"))},
     ),
+    "a stub that nobody loads, beside nv_peer_mem": (
+        "kernels",
+        WARN,
+        "kernel 6.8.0 would come up without nv_peer_mem, OFED's RDMA stack",
+        {
+            **WITH_OFED,
+            "kernels": (*WITH_OFED["kernels"], kernel("6.8.0")),
+            "peer_memory": peers("nv_peer_mem"),
+        },
+    ),
     "loaded by insmod, and gone after a reboot": (
         "kernels",
         WARN,
