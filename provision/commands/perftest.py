@@ -82,6 +82,7 @@ def _joined(words: Sequence[str]) -> str:
 
 
 # A docker client that dies ends nothing in the container, but it ends the standard input of what it started there.
+# `timeout` leads a process group; told to end while it forks, it leaves what it forked behind, so the group goes last.
 # In the background a shell reads /dev/null, hence descriptor 3; `read` is the shell's own, so ending it leaves nothing.
 _GUARD = rf"""limit=$1 device=$2 role=$3 port=$4; shift 4
 listens() {{
@@ -116,6 +117,7 @@ while [ "$role" = server ] && [ "$tries" -gt 0 ] && kill -0 "$test" 2>/dev/null;
   tries=$((tries - 1))
 done
 wait "$test"; code=$?
+kill -KILL "-$test" 2>/dev/null
 kill "$watch" 2>/dev/null
 echo "{END} $code"
 """
