@@ -170,6 +170,21 @@ def test_a_driver_for_another_kernel_is_enough_to_go_on() -> None:
     assert role(found=found).holds(*BUILDABLE)
 
 
+def test_a_kernel_without_the_driver_does_not_change_what_auto_chose() -> None:
+    """Booting a kernel whose modules are missing must not make the next apply take everything away."""
+    found = look(driver_version="", status={"provider": "nv_peer_mem"})
+    found["kernels"].append({"kernel": "4.18.0-0", "headers": True, "peer_interface": "extended", "driver": True})
+
+    chosen = choice.peer_memory_provider(found, "auto")
+
+    assert chosen["provider"] == "nv_peer_mem"
+    assert "4.18.0-0" in chosen["reasons"][0]
+    assert (
+        choice.peer_memory_provider(look(driver_version="", status={"provider": "nv_peer_mem"}), "auto")["provider"]
+        == "none"
+    )
+
+
 # What is done
 
 

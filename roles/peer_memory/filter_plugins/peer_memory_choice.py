@@ -47,6 +47,12 @@ def peer_memory_provider(look, wanted):
     """
     if wanted != "auto":
         return {"provider": wanted, "reasons": ["the inventory asks for it"], "remedies": []}
+    before = look["status"].get("provider", "none")
+    others = [kernel["kernel"] for kernel in look["kernels"] if kernel["driver"]]
+    if before != "none" and others and not look["driver_version"]:
+        # Judged as it is now, the node would lose what it had before somebody booted this kernel.
+        reason = f"{before} as before: the driver is there for kernel {others[0]}, and not yet for the running one"
+        return {"provider": before, "reasons": [reason], "remedies": []}
     if look.get("probe"):
         from provision.facts import ALL_FACTS, parse
         from provision.gdr.observed import verdict_of
