@@ -76,7 +76,8 @@ def _soft_roce(scene: Scene) -> Verdict:
     if not found:
         return fail(f"no Soft-RoCE device on {interface or 'any interface'}", scene.apply)
     if not found[0].active:
-        return fail(f"the Soft-RoCE device {found[0].name} is not active", f"Is the link up? ip link show {interface}")
+        link = " ".join(["ip link show", interface or next(iter(sorted(found[0].netdevs)), "")]).strip()
+        return fail(f"the Soft-RoCE device {found[0].name} is not active", f"Is the link up? {link}")
     return passed(f"{found[0].name} on {', '.join(found[0].netdevs)} is active")
 
 
