@@ -269,12 +269,12 @@ def test_parameters_of_modules_stay_out_of_the_journals() -> None:
 
 
 def test_no_host_key_is_ever_left_unchecked() -> None:
-    """Neither roles nor playbooks nor the tests' own connections turn host-key checking off."""
+    """Neither roles nor playbooks nor the command nor the tests' own connections turn host-key checking off."""
     loose = re.compile(
         r"StrictHostKeyChecking[ =](no|off|accept-new)|UserKnownHostsFile[ =]/dev/null|host_key_checking\W+false",
         re.IGNORECASE,
     )
-    folders = [ROOT / name for name in ("roles", "playbooks", "inventories", "tests/molecule")]
+    folders = [ROOT / name for name in ("roles", "playbooks", "provision", "inventories", "tests/molecule")]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     found = [str(path) for path in files if loose.search(path.read_text(encoding="utf-8", errors="replace"))]
 

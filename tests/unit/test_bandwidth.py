@@ -17,6 +17,7 @@ from provision.facts.container import Process
 from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
 from provision.model import Connection, Node
 from provision.workflow.bandwidth import measure
+from tests.support import processes
 from tests.unit.checks.conftest import healthy
 
 PERFTEST = f"""#!{sys.executable}
@@ -198,16 +199,16 @@ def test_nothing_is_left_of_an_interrupted_measurement(programs, signal_name):
     try:
         while "round 1" not in child.stdout.readline():
             assert child.poll() is None
-        assert eventually(lambda: len([pid for pid in alive(marked) if "ib_write_bw" in command(pid)]) >= 2)
+        assert eventually(lambda: len([pid for pid in processes.marked(marked) if "ib_write_bw" in command(pid)]) >= 2)
         child.send_signal(getattr(signal, signal_name))
         child.wait(20)
 
-        assert eventually(lambda: not alive(marked)), [command(pid) for pid in alive(marked)]
+        assert eventually(lambda: not processes.marked(marked)), [command(pid) for pid in processes.marked(marked)]
     finally:
         child.kill()
         child.wait()
         child.stdout.close()
-        for pid in alive(marked):
+        for pid in processes.marked(marked):
             os.kill(pid, 9)
 
 
@@ -217,18 +218,6 @@ def eventually(condition, seconds=15):
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
     return condition()
-
-
-def alive(mark):
-    """Processes that carry the mark and are no zombies."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
 
 
 def command(pid):

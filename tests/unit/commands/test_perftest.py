@@ -6,11 +6,11 @@ import os
 import socket
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from provision.commands.perftest import END, READY, TAKEN, WriteBw, guarded_script, write_bw_argv
+from tests.support.processes import marked
 
 ROCE = WriteBw("mlx5_0", 1, 3, size_bytes=8388608, seconds=6)
 SERVER = """import socket, sys, time
@@ -74,18 +74,6 @@ def start(tmp_path):
         child.stdout.close()
     for pid in marked(mark):
         os.kill(pid, 9)
-
-
-def marked(mark):
-    """Processes that carry the mark and live."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
 
 
 def gone(left, seconds=10):
