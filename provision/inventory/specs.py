@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from provision import yamltext
 from provision.errors import ProvisionError
 
 __all__ = ["Option", "Specs", "as_type", "read_specs", "roles_folder"]
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ def read_specs(roles: Path) -> Specs:
     for file in sorted(roles.glob("*/meta/argument_specs.yml")):
         role = file.parent.parent.name
         names.append(role)
-        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader) or {}  # noqa: S506 - a safe loader
+        document = yamltext.safe_load(file.read_text(encoding="utf-8")) or {}
         main = (document.get("argument_specs") or {}).get("main") or {}
         for name, raw in (main.get("options") or {}).items():
             options[str(name)] = _option(str(name), role, raw or {})

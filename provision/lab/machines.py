@@ -131,8 +131,10 @@ def parse(text: str, *, source: str) -> Machine:
     """
     import yaml
 
+    from provision import yamltext
+
     try:
-        document = yaml.safe_load(text)
+        document = yamltext.safe_load(text)
         machine = _machine(document)
         _validate(machine)
     except (yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:

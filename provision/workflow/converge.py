@@ -106,15 +106,14 @@ def chosen_roles(words: Sequence[str]) -> tuple[str, ...]:
 
 def _roles_and_steps() -> dict[str, bool]:
     """Return every name that ``--only`` takes, and whether it is that of a role."""
-    import yaml
-
+    from provision import yamltext
     from provision.inventory.specs import roles_folder
 
     known: dict[str, bool] = {}
     for file in sorted(roles_folder().glob("*/tasks/main.yml")):
         role = file.parent.parent.name
         known[role] = True
-        for task in yaml.safe_load(file.read_text(encoding="utf-8")) or ():
+        for task in yamltext.safe_load(file.read_text(encoding="utf-8")) or ():
             known |= {tag: False for tag in task.get("tags", ()) if tag.startswith(f"{role}_")}
     return known
 

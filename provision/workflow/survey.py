@@ -44,13 +44,12 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
 
 def role_defaults() -> dict[str, Any]:
     """Return the variables of every role's defaults/main.yml; what the inventory does not say is wanted so."""
-    import yaml
-
+    from provision import yamltext
     from provision.inventory.specs import roles_folder
 
     merged: dict[str, Any] = {}
     for file in sorted(roles_folder().glob("*/defaults/main.yml")):
-        merged.update(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
+        merged.update(yamltext.safe_load(file.read_text(encoding="utf-8")) or {})
     return merged
 
 

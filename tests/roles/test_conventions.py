@@ -20,7 +20,7 @@ SHARED = ("cluster_", "platform_")
 ANSIBLES_OWN = ("ansible_", "become")
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML as Ansible reads it: vault and unsafe values are just values here."""
 
 

@@ -1,0 +1,20 @@
+"""YAML read by libyaml where PyYAML was built with it: ten times as fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+__all__ = ["safe_load"]
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def safe_load(text: str) -> Any:
+    """Return what `text` says.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
