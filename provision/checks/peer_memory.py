@@ -76,6 +76,15 @@ def _modules(scene: Scene) -> Verdict:
             "Keep nvidia_peermem: /etc/init.d/nv_peer_mem stop; rmmod nv_peer_mem; remove the package of nv_peer_mem.",
             simulated=simulated,
         )
+    on_disk, running = known(scene.facts.nvidia_modules).sources, known(scene.facts.peer_memory).sources
+    replaced = [name for name, source in running.items() if on_disk.get(name, source) != source]
+    if replaced:
+        return warn(
+            f"the {' and '.join(replaced)} that is loaded is not the one that the next boot will load: "
+            "its sources were others",
+            f"With no job on the node: {_PROGRAM} unload && {_PROGRAM} load, or reboot it.",
+            simulated=simulated,
+        )
     return passed("; ".join(loaded) or "no peer-memory module is loaded", simulated=simulated)
 
 

@@ -63,6 +63,14 @@ def up(
     machine: Annotated[
         str | None, typer.Option("--machine", metavar="M", help="GPU machine that the nodes pretend to be (SIMULATED).")
     ] = None,
+    packages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="PACKAGE",
+            help="Package that the disks already carry, as a site's own image may; repeatable. [none]",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a lab, or repair it: start what is stopped, make what is missing.
@@ -74,10 +82,12 @@ def up(
       provision lab up demo --driver vm --nodes 2
       provision lab up gpus --machine dgx1v
       provision lab up quick --driver container --nodes 4 --distro debian13
+      provision lab up site --with linux-headers-amd64 --with nvidia-kernel-dkms
     """
     from provision.lab import manager
 
-    wishes = manager.Wishes(driver=driver, nodes=nodes, distro=distro, machine=machine)
+    carried = tuple(packages) if packages else None
+    wishes = manager.Wishes(driver=driver, nodes=nodes, distro=distro, machine=machine, packages=carried)
     report = manager.up(name, wishes, _Telling())
     _show(report, as_json=as_json)
     if not as_json:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
+import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, cast
 
 import typer
 
@@ -15,10 +18,11 @@ from provision.errors import ProvisionError, UsageError
 __all__ = ["nccl_log"]
 
 _CHUNK = 1 << 16
+_GZIP = b"\x1f\x8b"
 
 
 def nccl_log(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The log; - reads standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The log, also packed by gzip; - reads standard input.")],
     require_gdr: Annotated[
         bool, typer.Option("--require-gdr", help="Exit 1 unless the log proves that GPUDirect RDMA was used.")
     ] = False,
@@ -58,7 +62,7 @@ def _chunks(file: str) -> Iterator[bytes]:
     if file == "-":
         if sys.stdin.isatty():
             say("reading the log from this terminal; Ctrl-D ends it")
-        yield from _pieces(sys.stdin.buffer)
+        yield from _pieces(cast("BufferedReader", sys.stdin.buffer))
         return
     try:
         with Path(file).open("rb") as stream:
@@ -75,6 +79,16 @@ def _chunks(file: str) -> Iterator[bytes]:
         ) from None
 
 
-def _pieces(stream: BinaryIO) -> Iterator[bytes]:
-    while piece := stream.read(_CHUNK):
-        yield piece
+def _pieces(stream: BufferedReader) -> Iterator[bytes]:
+    """Give out what `stream` holds, unpacked where gzip packed it.
+
+    Raises:
+        ProvisionError: the packed log is cut short or damaged.
+    """
+    packed = stream.peek(len(_GZIP)).startswith(_GZIP)
+    source: BufferedIOBase = gzip.GzipFile(fileobj=stream) if packed else stream
+    try:
+        while piece := source.read(_CHUNK):
+            yield piece
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ProvisionError(f"the log cannot be unpacked: {error}", remedy="Check it: gzip -t FILE") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
@@ -109,6 +109,8 @@ class NvidiaModules:
     """Version of the module file for the running kernel; another one than ``loaded`` waits for a reboot."""
     signers: Mapping[str, str]
     """Module file -> who signed it, empty for nobody; of nvidia, nvidia_peermem and nv_peer_mem."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Module file -> checksum of the sources that it was built from (modinfo's srcversion)."""
 
 
 class NvidiaModulesFact:
@@ -122,7 +124,7 @@ class NvidiaModulesFact:
 done </proc/driver/nvidia/version
 for module in nvidia nvidia_peermem nv_peer_mem; do
   modinfo $module 2>/dev/null | while IFS=: read -r key value; do
-    case $key in filename|version|license|signer) echo "$module.$key=$value";; esac
+    case $key in filename|version|license|signer|srcversion) echo "$module.$key=$value";; esac
   done
 done
 exit 0
@@ -146,6 +148,7 @@ exit 0
                 for module in ("nvidia", *PEER_MODULES)
                 if f"{module}.filename" in pairs
             },
+            sources=_under(pairs, "srcversion"),
         )
 
 
@@ -167,6 +170,8 @@ class PeerMemory:
     """Of the files that any NCCL looks for those that exist."""
     peerdirect: bool
     """Whether nvidia_peermem runs with, or will be loaded with, ``peerdirect_support=1``."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Loaded module -> checksum of the sources that it was built from."""
 
 
 class PeerMemoryFact:
@@ -180,6 +185,7 @@ get() { value=; { read -r value <"$1"; } 2>/dev/null; }
 [ ! -e /proc/modules ] || grep -E '^(nvidia_peermem|nv_peer_mem|ib_core|ib_uverbs) ' /proc/modules
 for module in nvidia_peermem nv_peer_mem; do
   get /sys/module/$module/version; [ -z "$value" ] || echo "version.$module=$value"
+  get /sys/module/$module/srcversion; [ -z "$value" ] || echo "$module.srcversion=$value"
 done
 for file in /sys/kernel/mm/memory_peers/*/version /sys/kernel/memory_peers/*/version /sys/memory_peers/*/version \
   /sys/module/nvidia_peermem/version; do
@@ -216,7 +222,13 @@ exit 0
             extended="extended" in pairs,
             clients=frozenset(_values(raw, "client")),
             peerdirect=pairs.get("peerdirect") == "1" or any("peerdirect_support=1" in row for row in options),
+            sources=_under(pairs, "srcversion"),
         )
+
+
+def _under(pairs: Mapping[str, str], key: str) -> dict[str, str]:
+    """Return the peer-memory modules that have `key`, with its value."""
+    return {module: value for module in PEER_MODULES if (value := pairs.get(f"{module}.{key}", "").strip())}
 
 
 def _values(raw: RawOutput, key: str) -> tuple[str, ...]:

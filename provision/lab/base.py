@@ -36,6 +36,9 @@ class LabSpec:
     """``debian12`` or ``debian13``."""
     machine: str | None = None
     """Name of a described GPU machine that the nodes pretend to be; None for nodes without GPUs."""
+    packages: tuple[str, ...] = ()
+    """What the nodes' disks already carry, as a site's own image may: ``NAME`` or ``NAME=VERSION``, of Debian or of the
+    lab's stand-ins. Debian's come first, then the stand-ins, one after the other in this order."""
     memory_mib: int = 3072
     cpus: int = 2
     """Virtual CPUs of a node with hardware virtualization; an emulated one has a single CPU."""

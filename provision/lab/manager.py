@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ __all__ = [
 
 DISTROS = ("debian12", "debian13")
 _MOST_NODES = 64
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Wishes:
     nodes: int | None = None
     distro: str | None = None
     machine: str | None = None
+    packages: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class LabReport:
             "driver": self.spec.driver.value,
             "distro": self.spec.distro,
             "machine": self.spec.machine,
+            "packages": list(self.spec.packages),
             "simulated": list(self.simulated),
             "nodes": [
                 {"name": node.name, "address": node.address, "port": node.port, "state": node.state.value}
@@ -188,7 +192,8 @@ def _spec(name: str, wishes: Wishes, recorded: LabSpec | None) -> LabSpec:
 
 def _words(spec: LabSpec) -> str:
     machine = f" --machine {spec.machine}" if spec.machine else ""
-    return f"--driver {spec.driver} --nodes {spec.nodes} --distro {spec.distro}{machine}"
+    packages = "".join(f" --with {package}" for package in spec.packages)
+    return f"--driver {spec.driver} --nodes {spec.nodes} --distro {spec.distro}{machine}{packages}"
 
 
 def _check(spec: LabSpec) -> None:
@@ -201,6 +206,14 @@ def _check(spec: LabSpec) -> None:
         from provision.lab.machines import load
 
         load(spec.machine)
+    if spec.packages and spec.driver is not DriverName.VM:
+        raise LabError(
+            "only virtual machines have disks of their own that could carry packages (--with)",
+            remedy="Add --driver vm, or leave --with out.",
+        )
+    for package in spec.packages:
+        if not _PACKAGE.fullmatch(package):
+            raise LabError(f"{package!r} is not a package's name", remedy="Give NAME or NAME=VERSION, as apt has it.")
 
 
 def _existing(name: str) -> tuple[LabSpec, Path]:

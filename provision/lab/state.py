@@ -61,7 +61,8 @@ def load_spec(folder: Path) -> LabSpec | None:
     path = folder / "lab.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return LabSpec(**{**found, "driver": DriverName(found["driver"])})
+        packages = tuple(found.get("packages", ()))
+        return LabSpec(**{**found, "driver": DriverName(found["driver"]), "packages": packages})
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as error:

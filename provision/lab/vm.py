@@ -30,7 +30,7 @@ from provision.lab.vm_accel import accelerator, virtual_cpus
 from provision.lab.vm_image import Image, ensure_image, need_programs
 from provision.lab.vm_plan import Plan, load_plan, make_plan, save_plan
 from provision.lab.vm_qemu import Machine, MachineSettings, is_running, kill, set_link, start
-from provision.lab.vm_recipe import recipe_for
+from provision.lab.vm_recipe import Recipe, recipe_for
 from provision.threads import outcomes
 
 __all__ = ["HOST_ADDRESS", "VmDriver"]
@@ -58,7 +58,7 @@ class VmDriver:
         machines = _machines(spec, folder)
         made = [machine for machine in machines if machine.disk.exists()]
         # Nodes stay on the image that they were made from, so a newer recipe is built only for new nodes.
-        image = _image_of(made[0], spec) if made == machines != [] else ensure_image(recipe_for(spec.distro), progress)
+        image = _image_of(made[0], spec) if made == machines != [] else ensure_image(_recipe(spec), progress)
         acceleration = accelerator(image, cache_folder(), progress)
         plan = _planned(spec, folder)
         for machine in machines:
@@ -213,6 +213,25 @@ def _prepare(machine: Machine, plan: Plan, image: Image, folder: Path) -> None:
     if done.returncode:
         raise LabError("making the node's disk failed", node=machine.name, output=done.stderr)
     partial.replace(machine.disk)
+
+
+def _recipe(spec: LabSpec) -> Recipe:
+    """The recipe of a bare node, and of one that carries packages already."""
+    if not spec.packages:
+        return recipe_for(spec.distro)
+    from provision.lab.services.packages import build_packages
+
+    built = build_packages(cache_folder())
+    stand_ins = {package: found for package in spec.packages if (found := _stand_in(package, built))}
+    others = tuple(package for package in spec.packages if package not in stand_ins)
+    return recipe_for(spec.distro, packages=others, stand_ins=tuple(stand_ins.values()))
+
+
+def _stand_in(package: str, built: Sequence[Path]) -> Path | None:
+    """The lab's own package of that name, the last of several versions unless one is given; None for one of Debian."""
+    name, _, version = package.partition("=")
+    found = [path for path in built if path.name.startswith(f"{name}_{version}_" if version else f"{name}_")]
+    return found[-1] if found else None
 
 
 def _image_of(machine: Machine, spec: LabSpec) -> Image:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shlex
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,6 +116,8 @@ class Recipe:
     distro: str
     sources: MirrorSources
     packages: tuple[str, ...] = _PACKAGES
+    stand_ins: tuple[Path, ...] = ()
+    """Packages of the lab's own (.deb files), installed last, one after the other."""
     early_files: Mapping[str, str] | None = None
     files: Mapping[str, str] | None = None
 
@@ -128,6 +131,7 @@ class Recipe:
         """Names the recipe: another package, file, mirror or version gives another key."""
         parts = [_VERSION, self.distro, self.packages, self.early, self.late, _HOOKS, _APT, _DPKG, self.sources.lines]
         parts += ["without credentials"] if self.sources.private else []
+        parts += [f"{file.parent.name}/{file.name}" for file in self.stand_ins]  # the folder is named by their content
         text = json.dumps([*parts, self.sources.settings], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -159,6 +163,7 @@ class Recipe:
             *options,
             *(f"--dpkgopt={option}" for option in _DPKG),
             f"--essential-hook=tar-in {early} /",
+            *(f"--customize-hook={hook}" for file in self.stand_ins for hook in _installing(file)),
             f"--customize-hook=tar-in {late} /",
             *(f"--customize-hook={hook}" for hook in hooks),
             self.suite,
@@ -167,8 +172,8 @@ class Recipe:
         ]
 
 
-def recipe_for(distro: str) -> Recipe:
-    """The recipe of a bare node of `distro`, with the mirror of this machine.
+def recipe_for(distro: str, packages: Sequence[str] = (), stand_ins: Sequence[Path] = ()) -> Recipe:
+    """The recipe of a bare node of `distro`, with the mirror of this machine, and of what it carries beside that.
 
     Raises:
         UsageError: no such distribution.
@@ -176,7 +181,8 @@ def recipe_for(distro: str) -> Recipe:
     """
     if distro not in DISTROS:
         raise UsageError(f"there is no lab image for {distro!r}", remedy=f"Choose one of: {', '.join(DISTROS)}.")
-    return Recipe(distro, debian_sources(DISTROS[distro]))
+    sources = debian_sources(DISTROS[distro])
+    return Recipe(distro, sources, packages=(*_PACKAGES, *packages), stand_ins=tuple(stand_ins))
 
 
 def pack(files: Mapping[str, str | bytes], *, private: frozenset[str] = frozenset()) -> bytes:
@@ -190,6 +196,16 @@ def pack(files: Mapping[str, str | bytes], *, private: frozenset[str] = frozense
             entry.uname = entry.gname = "root"
             tar.addfile(entry, io.BytesIO(data))
     return out.getvalue()
+
+
+def _installing(package: Path) -> tuple[str, str, str]:
+    """The hooks that install a package of the lab's own, while the machine's apt and names still serve the chroot."""
+    file = f"/{package.name}"
+    return (
+        f"upload {shlex.quote(str(package))} {file}",
+        f'chroot "$1" apt-get --quiet --yes --no-install-recommends install {file}',
+        f'rm "$1"{file}',
+    )
 
 
 def _backports(sources: MirrorSources) -> str:

@@ -1,4 +1,4 @@
-"""Two virtual machines for all tests of this folder."""
+"""The command, and two virtual machines for one file of tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def provision() -> Iterator[Provision]:
         yield Provision(Path(folder), XDG_STATE_HOME=f"{folder}/state")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(provision: Provision) -> Iterator[dict]:
     """Two bare virtual machines that stand for machines with two SIMULATED GPUs each."""
     try:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import Done, Provision
-
-pytestmark = pytest.mark.long
+from tests.support.command import ROOT, Done, Provision
 
 LAB = f"peer{os.getpid()}"
 NODE = f"{LAB}-1"
 ROLES = ("base_system", "rdma_stack", "peer_memory", "docker_engine")
 PROGRAM = "/usr/local/lib/provision/peer-memory"
 UNIT = "provision-peer-memory.service"
+CARRIED = ("linux-headers-amd64", "docker.io", "mlnx-ofed-kernel-dkms=5.8~simulated", "nvidia-kernel-dkms")
+"""What a site has on its nodes already; in this order, because a driver that is built before the RDMA stack gets a peer
+memory module that does nothing."""
 INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends"
 
 
@@ -66,17 +70,14 @@ class Node:
 
 @pytest.fixture(scope="module")
 def node(provision: Provision) -> Iterator[Node]:
-    """A node with the SIMULATED GPUs, and with a SIMULATED OFED and driver that a site has installed on it."""
+    """A node with SIMULATED GPUs, and with the SIMULATED OFED and driver that its site's image carries."""
     try:
-        provision.ok("lab", "up", LAB, "--driver", "vm", "--nodes", "1", "--machine", "pair")
+        carried = [word for package in CARRIED for word in ("--with", package)]
+        provision.ok("lab", "up", LAB, "--driver", "vm", "--nodes", "1", "--machine", "pair", *carried)
         inventory = provision.folder / "inventories/peer"
         (inventory / "group_vars").mkdir(parents=True)
         shutil.copy(provision.ok("lab", "inventory", LAB).out.strip(), inventory / "hosts.yml")
         made = Node(provision, inventory)
-        made.settings(peer_memory_provider="none")
-        assert (done := made.apply()).code == 0, str(done)
-        # In this order: a driver that is built before the RDMA stack gets a peer memory module that does nothing.
-        made.shell(f"{INSTALL} linux-headers-amd64 mlnx-ofed-kernel-dkms && {INSTALL} nvidia-kernel-dkms")
         made.settings(peer_memory_provider="nv_peer_mem")
         yield made
     finally:
@@ -87,7 +88,7 @@ def node(provision: Provision) -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def built(node: Node) -> Node:
     """The node after its first apply with nv_peer_mem."""
-    done = node.apply("peer_memory")
+    done = node.apply()
     assert done.code == 0, str(done)
     return node
 
@@ -103,6 +104,24 @@ def test_the_module_is_built_from_source_and_loaded(built: Node) -> None:
     assert [node["status"] for node in again.document["nodes"]] == ["unchanged"], str(again)
 
 
+@pytest.mark.long
+def test_check_mode_changes_nothing_on_a_converged_node(built: Node) -> None:
+    """Ansible's own, with no command of ours."""
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    done = subprocess.run(
+        [program, "-i", str(built.inventory), "nodes.yml", "--check", "--tags", "peer_memory"],
+        cwd=ROOT / "playbooks",
+        env={**built.provision.environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(rf"^{NODE} .*changed=0 ", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.long
 def test_both_modules_at_once_are_refused(built: Node) -> None:
     """nvidia_peermem in nv_peer_mem's place is named; nothing is changed."""
     built.shell(f"{PROGRAM} unload && modprobe nvidia_peermem")
@@ -114,6 +133,7 @@ def test_both_modules_at_once_are_refused(built: Node) -> None:
     assert "nvidia_peermem is loaded, both register under the same name" in error["message"]
 
 
+@pytest.mark.long
 def test_a_module_in_use_is_not_unloaded(built: Node) -> None:
     """Memory of a running job may be registered through it."""
     told = built.shell(f"exec 9</dev/simulated_gpu_job; {PROGRAM} unload 2>&1; echo exit $?")
@@ -135,6 +155,7 @@ def test_after_a_reboot_the_module_is_there_before_docker_starts(built: Node) ->
     assert 0 < ready < docker
 
 
+@pytest.mark.long
 def test_a_modprobe_that_never_returns_delays_the_boot_by_its_limit_only(built: Node) -> None:
     """Docker comes up, the status file says why, and once the cause is gone a load by hand is enough."""
     built.shell("echo 'install nv_peer_mem /bin/sleep 100000' > /etc/modprobe.d/hang.conf")
@@ -152,6 +173,7 @@ def test_a_modprobe_that_never_returns_delays_the_boot_by_its_limit_only(built: 
     assert built.status()["ok"] is True
 
 
+@pytest.mark.long
 def test_symbols_of_another_stack_are_reported_as_that(built: Node) -> None:
     """The stack changed after the module was built: what differs is named, and apply builds it anew."""
     built.shell(f"{INSTALL} --allow-downgrades mlnx-ofed-kernel-dkms=4.9~simulated")
@@ -165,16 +187,27 @@ def test_symbols_of_another_stack_are_reported_as_that(built: Node) -> None:
     assert "nv_peer_mem" in built.loaded()
 
 
-def test_a_kernel_without_headers_fails_with_the_reason_and_apply_repairs_it(built: Node) -> None:
-    """Docker starts all the same; the node takes no jobs until then."""
-    # By its exact name, so that it stays what it is when newer kernels are there.
-    built.shell(f"{INSTALL} linux-image-$(uname -r | sed s/-amd64/-rt-amd64/)")
+def test_a_second_kernel_comes_up_with_the_module(built: Node) -> None:
+    """It is built when the kernel is installed, by the package system's hooks, and loaded at the first boot."""
+    kernel = built.shell("uname -r").strip().replace("-amd64", "-cloud-amd64")
+    built.shell(f"{INSTALL} linux-image-{kernel} linux-headers-{kernel}")
     built.reboot()
 
     status = built.status()
-    assert status["kernel"].endswith("-rt-amd64")
-    assert (status["ok"], status["cause"]) == (False, "headers_missing"), status
-    assert f"linux-headers-{status['kernel']}" in status["remedy"]
+    assert (status["kernel"], status["ok"], status["module"]) == (kernel, True, "nv_peer_mem"), status
+    assert "nv_peer_mem" in built.loaded()
+
+
+def test_a_kernel_without_headers_fails_with_the_reason_and_apply_repairs_it(built: Node) -> None:
+    """Docker starts all the same; the node takes no jobs until then."""
+    # By its exact name, so that it stays what it is when newer kernels are there.
+    kernel = built.shell("uname -r").strip().replace("-cloud-", "-").replace("-amd64", "-rt-amd64")
+    built.shell(f"{INSTALL} linux-image-{kernel}")
+    built.reboot()
+
+    status = built.status()
+    assert (status["kernel"], status["ok"], status["cause"]) == (kernel, False, "headers_missing"), status
+    assert f"linux-headers-{kernel}" in status["remedy"]
     assert built.shell(f"systemctl is-failed {UNIT}; systemctl is-active docker").split() == ["failed", "active"]
 
     hosts = built.provision("hostfile", "-i", str(built.inventory))
@@ -186,7 +219,7 @@ def test_a_kernel_without_headers_fails_with_the_reason_and_apply_repairs_it(bui
     assert NODE in job.err
     checks = built.provision("verify", "-i", str(built.inventory), "--json").document["nodes"][0]["checks"]
     boot = next(check for check in checks if check["id"] == "peer_memory.boot")
-    assert (boot["status"], f"linux-headers-{status['kernel']}" in boot["remedy"]) == ("fail", True), boot
+    assert (boot["status"], f"linux-headers-{kernel}" in boot["remedy"]) == ("fail", True), boot
 
     done = built.apply("peer_memory")
 
@@ -196,8 +229,9 @@ def test_a_kernel_without_headers_fails_with_the_reason_and_apply_repairs_it(bui
     assert built.provision("hostfile", "-i", str(built.inventory)).out == f"{NODE} slots=2\n"
 
 
-def test_a_new_kernel_comes_up_with_the_module(built: Node) -> None:
-    """It is built when the kernel is installed, by the package system's hooks, and loaded at the first boot."""
+@pytest.mark.long
+def test_a_kernel_of_another_series_comes_up_with_the_module(built: Node) -> None:
+    """Its interfaces are others; the sources are built for it all the same, when it is installed."""
     built.shell(
         "sed -i 's/Enabled: no/Enabled: yes/' /etc/apt/sources.list.d/backports.sources && apt-get -qq update && "
         f"{INSTALL} -t bookworm-backports linux-image-amd64 linux-headers-amd64"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import lzma
@@ -186,6 +187,23 @@ def test_secure_boot_is_found_before_anything_is_built(machine: Machine, path: s
     assert "Secure Boot" in told.stdout
     assert "mokutil" in told.stdout
     assert machine.called == []
+
+
+@pytest.mark.parametrize("held", ["db-d719b2cb", "MokListRT-605dab50", "MokListRT1-605dab50"])
+@pytest.mark.parametrize("pem", [True, False])
+def test_a_certificate_is_found_in_the_lists_of_the_firmware(machine: Machine, held: str, pem: bool) -> None:  # noqa: FBT001
+    """They hold it as DER between others, in whichever form the site keeps it; without lists nobody can tell."""
+    der = bytes(range(200)) * 3
+    text = f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(der).decode()}-----END CERTIFICATE-----\n".encode()
+    for name, data in {"site.crt": text if pem else der, "other.crt": der[::-1]}.items():
+        (machine.root / name).write_bytes(data)
+    seen = node.Look(str(machine.root))
+    before = seen.enrolled("/site.crt")
+    machine.write(f"/sys/firmware/efi/efivars/{held}", "")
+    (machine.root / f"sys/firmware/efi/efivars/{held}").write_bytes(b"\6\0\0\0" + bytes(44) + der + bytes(9))
+
+    assert before is None
+    assert (seen.enrolled("/site.crt"), seen.enrolled("/other.crt"), seen.enrolled("/none.crt")) == (True, False, None)
 
 
 # What is loaded

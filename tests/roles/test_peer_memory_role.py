@@ -37,6 +37,7 @@ def look(**more: Any) -> dict[str, Any]:
         "peer_interface_running": False,
         "loaded": [],
         "secure_boot": False,
+        "enrolled": None,
         "openibd": False,
         "unit": False,
         "enabled": False,
@@ -128,6 +129,7 @@ def role(provider: str = "nv_peer_mem", found: dict[str, Any] | None = None, **m
 
 MEET = ("preflight", "Check that the two modules do not meet")
 SIGNED = ("preflight", "Check that the kernel would take the module")
+ENROLLED = ("preflight", "Check that the key is enrolled")
 BUILDABLE = ("preflight", "Check that nv_peer_mem has something to be built against")
 
 
@@ -152,6 +154,19 @@ def test_secure_boot_without_a_key_is_refused_before_a_build() -> None:
     assert role(found=locked, **keys).holds(*SIGNED)
     assert role(found=locked, peer_memory_prebuilt="/srv/modules").holds(*SIGNED)
     assert role().holds(*SIGNED)
+
+
+def test_a_key_that_the_firmware_does_not_know_is_refused_before_a_build() -> None:
+    """Signed with it, the module would be built, and refused at the load; where nobody can tell, nothing is refused."""
+    keys = {"peer_memory_signing_key": "/root/k.priv", "peer_memory_signing_certificate": "/root/k.der"}
+    refused = role(found=look(secure_boot=True, enrolled=False), **keys)
+
+    assert not refused.holds(*ENROLLED)
+    assert "its firmware does not know /root/k.der" in refused.says(*ENROLLED)
+    assert "mokutil --import" in refused.says(*ENROLLED)
+    for known in (True, None):
+        assert role(found=look(secure_boot=True, enrolled=known), **keys).holds(*ENROLLED)
+    assert role(found=look(enrolled=False), **keys).holds(*ENROLLED)
 
 
 @pytest.mark.parametrize(("found", "word"), [({"interface": ""}, "DOCA-OFED"), ({"driver_version": ""}, "driver")])

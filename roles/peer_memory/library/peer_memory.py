@@ -13,6 +13,7 @@ description:
 options:
   action: {description: What to do., type: str, choices: [look, build], required: true}
   probe: {description: 'action=look: shell script of the controller, whose output is returned.', type: str, default: ""}
+  certificate: {description: 'action=look: file whose enrolment for Secure Boot is looked up.', type: str, default: ""}
   config: {description: 'action=build: what is wanted, as in /etc/provision/peer_memory.json.', type: dict, default: {}}
   kernels: {description: 'action=build: releases of the kernels.', type: list, elements: str, default: []}
   source:
@@ -86,7 +87,7 @@ CLEAN="true"
 """
 
 
-def look(root="/"):
+def look(root="/", certificate=""):
     """Return what is there, and for each provider what every kernel would lack."""
     seen = Look(root)
     judged = {}
@@ -96,6 +97,7 @@ def look(root="/"):
         judged[provider] = node.kernels()
     return {
         **seen.facts(),
+        "enrolled": seen.enrolled(certificate) if certificate else None,
         "judged": judged,
         "digests": {kernel: digest(seen, seen.module_path(kernel, DKMS_NAME)) for kernel in seen.kernels()},
         "status": loads(seen.text(STATUS)),
@@ -230,6 +232,7 @@ def main():
         argument_spec={
             "action": {"type": "str", "choices": ["look", "build"], "required": True},
             "probe": {"type": "str", "default": ""},
+            "certificate": {"type": "str", "default": ""},
             "config": {"type": "dict", "default": {}},
             "kernels": {"type": "list", "elements": "str", "default": []},
             "source": {"type": "dict", "default": {}},
@@ -241,7 +244,7 @@ def main():
         printed = (
             module.run_command(["/bin/sh", "-s"], data=module.params["probe"])[1] if module.params["probe"] else ""
         )
-        module.exit_json(changed=False, look={**look(), "probe": printed})
+        module.exit_json(changed=False, look={**look(certificate=module.params["certificate"]), "probe": printed})
     if module.check_mode:
         able = [kernel for kernel in module.params["kernels"] if Look().has_headers(kernel)]
         changed = bool(module.params["source"] or module.params["prebuilt"] or able)

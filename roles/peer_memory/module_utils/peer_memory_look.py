@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import glob
 import os
 import re
@@ -14,6 +15,7 @@ except ImportError:  # on the node, where these files lie beside each other
 SYMBOL = "ib_register_peer_memory_client"
 EXTENDED = "peer_memory_client_ex"
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+TRUSTED = ("/sys/firmware/efi/efivars/db-*", "/sys/firmware/efi/efivars/MokListRT*")
 MODULE_NAMES = ("nvidia", "nvidia_peermem", "nv_peer_mem", "ib_core", "ib_uverbs")
 HEADER = "include/rdma/peer_mem.h"
 
@@ -107,11 +109,26 @@ class Look:
         lockdown = self.text("/sys/kernel/security/lockdown")
         if lockdown and "[none]" not in lockdown:
             return True
+        return self._bytes(SECURE_BOOT)[-1:] == b"\1"
+
+    def enrolled(self, certificate):
+        """Return whether the firmware trusts a certificate (PEM or DER file); None when nobody can tell.
+
+        The lists hold certificates whole, as DER: those of the firmware itself, and those that mokutil enrolled.
+        """
+        wanted = self._bytes(certificate)
+        pem = re.search(rb"-----BEGIN CERTIFICATE-----(.*?)-----END", wanted, re.DOTALL)
+        if pem:
+            wanted = binascii.a2b_base64(pem.group(1))
+        lists = [self._bytes(path) for pattern in TRUSTED for path in self.paths(pattern)]
+        return any(wanted in held for held in lists) if wanted and any(lists) else None
+
+    def _bytes(self, name):
         try:
-            with open(self.path(SECURE_BOOT), "rb") as stream:
-                return stream.read()[-1:] == b"\1"
+            with open(self.path(name), "rb") as stream:
+                return stream.read()
         except OSError:
-            return False
+            return b""
 
     def ofed_trees(self, kernel):
         """Return the folders in which an RDMA stack keeps what others need to build against it, the best one first."""

@@ -67,6 +67,15 @@ CASES = {
         "nv_peer_mem 550.90 and nvidia_peermem 550.90",
         {**WITH_OFED, "peer_memory": peers("nvidia_peermem", "nv_peer_mem")},
     ),
+    "another build on the disk": (
+        "modules",
+        WARN,
+        "is not the one that the next boot will load",
+        {
+            "nvidia_modules": NvidiaModules("550.90", "open", "550.90", {}, {"nv_peer_mem": "BB"}),
+            "peer_memory": dataclasses.replace(peers("nv_peer_mem"), sources={"nv_peer_mem": "AA"}),
+        },
+    ),
     "one module": ("modules", PASS, "nvidia_peermem 550.90", {"peer_memory": peers("nvidia_peermem")}),
     "a stub where it is needed": (
         "binding",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import sys
@@ -36,11 +37,23 @@ def test_a_script_can_insist_on_gpudirect(capsys, tmp_path, text, code):
 
 def test_standard_input_is_read(capsys, monkeypatch):
     """A dash stands for it."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(DIRECT.encode())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(DIRECT.encode()))))
 
     code, out, _ = exit_of(capsys, "-", "--json")
 
     assert (code, json.loads(out)["gdr"]) == (0, True)
+
+
+def test_a_packed_log_is_read_and_a_damaged_one_is_a_sentence(capsys, tmp_path):
+    """Logs are kept packed; one that is cut short is not called unknown."""
+    packed, cut = tmp_path / "job.log.gz", tmp_path / "cut.gz"
+    packed.write_bytes(gzip.compress(DIRECT.encode()))
+    cut.write_bytes(packed.read_bytes()[:-12])
+
+    assert exit_of(capsys, packed, "--require-gdr")[0] == 0
+    code, out, err = exit_of(capsys, cut)
+    assert (code, out) == (1, "")
+    assert "cannot be unpacked" in err
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(capsys, tmp_path):

@@ -96,11 +96,19 @@ def test_who_signed_a_module_is_known():
     assert NvidiaModulesFact().parse(out(text)).signers == {"nvidia": "DKMS key", "nv_peer_mem": ""}
 
 
+def test_the_sources_of_a_module_file_are_known():
+    """As modinfo prints them, so that they compare with what sysfs says of the loaded module."""
+    text = "nv_peer_mem.filename=/a/nv_peer_mem.ko\nnv_peer_mem.srcversion=     5AB1\n"
+
+    assert NvidiaModulesFact().parse(out(text)).sources == {"nv_peer_mem": "5AB1"}
+
+
 def test_peer_memory_is_read_where_the_kernel_shows_it(tree):
     """The symbol's owner, the folders that NCCL looks into, and the option for OFED 4.9 are found."""
     write(tree.root / "proc/modules", "ib_core 1 2 nv_peer_mem,ib_cm, Live 0x0\nnv_peer_mem 1 0 - Live 0x0\nnv 1 0 -\n")
     write(tree.root / "proc/kallsyms", "00 t ib_register_peer_memory_client\t[ib_core]\n00 t other\t[x]\n")
     write(tree.root / "sys/module/nv_peer_mem/version", "1.1-0\n")
+    write(tree.root / "sys/module/nv_peer_mem/srcversion", "5AB1\n")
     write(tree.root / "sys/kernel/mm/memory_peers/nv_mem/version", "1.1-0\n")
     write(tree.root / "etc/modprobe.d/nvidia-peermem.conf", "options nvidia-peermem peerdirect_support=1\n")
     write(tree.root / "usr/src/ofa_kernel/default/Module.symvers", "0x1\tib_register_peer_memory_client\tib_core\tE\n")
@@ -108,7 +116,7 @@ def test_peer_memory_is_read_where_the_kernel_shows_it(tree):
     found = tree(PeerMemoryFact(), ("/proc/", "/sys/", "/etc/modprobe.d", "/usr/src/ofa_kernel"))
 
     assert (found.loaded, found.bound) == ({"nv_peer_mem": "1.1-0"}, {"nv_peer_mem"})
-    assert found.provider == "ib_core"
+    assert (found.provider, found.sources) == ("ib_core", {"nv_peer_mem": "5AB1"})
     assert found.clients == {"/sys/kernel/mm/memory_peers/nv_mem/version"}
     assert found.symvers == ("/usr/src/ofa_kernel/default/Module.symvers",)
     assert (found.extended, found.peerdirect) == (True, True)

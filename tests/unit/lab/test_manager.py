@@ -37,6 +37,8 @@ def test_other_options_than_the_labs_are_refused_with_both_named():
         (Wishes(nodes=0), "1 to 64 nodes"),
         (Wishes(distro="centos7"), "no distribution called centos7"),
         (Wishes(machine="nonsense"), "nonsense"),
+        (Wishes(driver=DriverName.CONTAINER, packages=("docker.io",)), "only virtual machines"),
+        (Wishes(packages=("docker.io; id",)), "is not a package's name"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_made(wishes, complaint):

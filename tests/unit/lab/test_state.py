@@ -28,7 +28,7 @@ def test_names_that_cannot_be_host_names_are_refused(name):
 def test_a_spec_is_found_again_in_a_private_folder(home):
     """What a lab was made with survives, readable by its owner only."""
     folder = state.lab_folder("demo")
-    spec = LabSpec("demo", DriverName.CONTAINER, 3, machine="pair")
+    spec = LabSpec("demo", DriverName.CONTAINER, 3, machine="pair", packages=("docker.io",))
     state.save_spec(folder, spec)
 
     assert state.load_spec(folder) == spec

@@ -4,7 +4,8 @@ import pytest
 
 from provision.errors import LabError
 from provision.lab.base import DriverName, LabSpec, NodeState
-from provision.lab.vm import VmDriver
+from provision.lab.services.packages import build_packages
+from provision.lab.vm import VmDriver, _stand_in
 from provision.lab.vm_plan import Plan, save_plan
 
 SPEC = LabSpec("demo", DriverName.VM, 2)
@@ -63,3 +64,16 @@ def test_what_cannot_be_done_says_what_to_do(folder, act):
     with pytest.raises(LabError) as caught:
         act(VmDriver(), folder)
     assert "provision lab" in caught.value.remedy
+
+
+def test_of_several_versions_of_a_stand_in_the_newest_is_carried_unless_one_is_named(tmp_path):
+    """Anything that the lab does not build is a package of Debian."""
+    built = build_packages(tmp_path)
+    found = [_stand_in(package, built) for package in ("mlnx-ofed-kernel-dkms", "mlnx-ofed-kernel-dkms=4.9~simulated")]
+
+    assert [path.name for path in found] == [
+        "mlnx-ofed-kernel-dkms_5.8~simulated_all.deb",
+        "mlnx-ofed-kernel-dkms_4.9~simulated_all.deb",
+    ]
+    assert _stand_in("docker.io", built) is None
+    assert _stand_in("mlnx-ofed-kernel-dkms=3~simulated", built) is None

@@ -1,6 +1,7 @@
 """What a bare node's image is made of."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ def test_bare_node_carries_nothing_that_we_install():
     [
         dataclasses.replace(RECIPE, packages=(*RECIPE.packages, "less")),
         dataclasses.replace(RECIPE, distro="debian13"),
+        dataclasses.replace(RECIPE, stand_ins=(Path("/cache/0a1b/driver_1_all.deb"),)),
         dataclasses.replace(RECIPE, files={"etc/motd": "hello\n"}),
         dataclasses.replace(RECIPE, early_files={}),
         dataclasses.replace(
@@ -33,7 +35,7 @@ def test_bare_node_carries_nothing_that_we_install():
             RECIPE, sources=MirrorSources("bookworm", (Stanza(("http://b.example/debian",), ("bookworm",), ("main",)),))
         ),
     ],
-    ids=["package", "distribution", "file", "early file", "proxy", "mirror"],
+    ids=["package", "distribution", "stand-in", "file", "early file", "proxy", "mirror"],
 )
 def test_changed_recipe_has_another_key(other):
     """No node comes from a cached image of another recipe."""
@@ -54,6 +56,17 @@ def test_node_boots_the_newest_kernel():
     config = RECIPE.late["boot/extlinux/extlinux.conf"]
     assert "KERNEL /vmlinuz\n" in config
     assert "INITRD /initrd.img\n" in config
+
+
+def test_stand_ins_are_installed_in_their_order_while_the_mirror_still_serves():
+    """A driver that is built before the RDMA stack gets a peer memory module that does nothing."""
+    recipe = dataclasses.replace(RECIPE, stand_ins=(Path("/a b/ofed_1_all.deb"), Path("/a b/driver_2_all.deb")))
+    hooks = [word.partition("=")[2] for word in recipe.mmdebstrap("root", "e.tar", "l.tar") if "-hook=" in word]
+    steps = [hook.rpartition("/")[2] for hook in hooks if "_all.deb" in hook]
+
+    assert steps == [name for name in ("ofed_1_all.deb", "driver_2_all.deb") for _ in range(3)]
+    assert "upload '/a b/ofed_1_all.deb' /ofed_1_all.deb" in hooks
+    assert max(index for index, hook in enumerate(hooks) if "_all.deb" in hook) < hooks.index("tar-in l.tar /")
 
 
 def test_unknown_distribution_is_refused_with_the_list():
