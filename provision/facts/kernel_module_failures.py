@@ -322,7 +322,8 @@ _SYMPTOMS = (
         rf"{_OF}(?:Unknown symbol|needs unknown symbol) ib_(?:un)?register_peer_memory_client",
         "The RDMA stack that is loaded has no interface for peer memory: it is the kernel's own, not OFED's.",
         "With an OFED installed: modinfo -n ib_core must lie under extra/ or updates/; restart it "
-        "(/etc/init.d/openibd restart) and write the initramfs anew. " + _OFED_FIRST,
+        "(systemctl restart openibd; where systemd has no such unit, /etc/init.d/openibd restart) and write the "
+        "initramfs anew. " + _OFED_FIRST,
     ),
     Symptom(
         "dependency_not_loaded",

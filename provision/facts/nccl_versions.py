@@ -25,7 +25,6 @@ _ONE_PLACE = (
 )
 _MODULE_NOTES: tuple[tuple[Version, str], ...] = (
     ((2, 23), ""),
-    ((2, 22), "NCCL 2.22 does not find nvidia-peermem, even where it is loaded: use NCCL 2.23 or newer."),
     ((2, 3), _ONE_PLACE),
 )
 """First version -> what it misses; newest first."""

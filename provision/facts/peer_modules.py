@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -24,9 +24,43 @@ __all__ = [
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
+_SPELLINGS = r"nvidia([-_](current|legacy|tesla)([-_][0-9]+(xx)?)?([-_]open)?)?([-_]peermem)?"
+"""What the driver's two modules are called on the disk, for grep as for Python.
+
+Debian's own packages keep several drivers beside each other (``nvidia-current.ko``, ``nvidia-tesla-535-peermem.ko``),
+which a line such as ``install nvidia modprobe -i nvidia-current`` in modprobe.d chooses from. Once loaded they are
+nvidia and nvidia_peermem, as everywhere.
+"""
+_INSTALL_LINES = r"""
+grep -hsE '^[[:space:]]*install[[:space:]]+nvidia([-_]peermem)?[[:space:]]' \
+  /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf /lib/modprobe.d/*.conf
+"""
+
+
 def module_name(path: str) -> str:
-    """Return the name under which a module file is loaded: ``updates/dkms/nvidia-peermem.ko.zst`` -> nvidia_peermem."""
+    """Return the name that a module file has once it is loaded.
+
+    ``updates/dkms/nvidia-peermem.ko.zst`` and Debian's ``nvidia-current-peermem.ko`` are nvidia_peermem.
+    """
+    name = _file_name(path)
+    found = re.fullmatch(_SPELLINGS, name)
+    return name if found is None else "nvidia_peermem" if found[6] else "nvidia"
+
+
+def _file_name(path: str) -> str:
     return path.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
+
+
+def _installed(lines: Iterable[str]) -> frozenset[str]:
+    """Return the names of files that modprobe takes in place of nvidia and nvidia_peermem."""
+    words = [line.split() for line in lines if line.split()[:1] == ["install"]]
+    return frozenset(_file_name(word) for row in words for word in row[2:] if re.fullmatch(_SPELLINGS, word))
+
+
+def _rank(path: str, chosen: frozenset[str]) -> int:
+    """Return how near a file is to what modprobe loads, of all that have the same name once loaded; 0 is best."""
+    name = _file_name(path)
+    return 0 if name == module_name(path) else 1 if name in chosen else 2
 
 
 @dataclass(frozen=True)
@@ -77,18 +111,23 @@ for folder in /lib/modules/*; do
   printf 'kernel\t%s\t%s\t%s\n' "$release" "$state" "$headers"
   set -- "$@" "$folder/modules.dep"
 done
-[ $# -eq 0 ] || grep -HE '^([^:]*/)?(nvidia|nvidia-peermem|nv_peer_mem|ib_core)\.ko(\.(xz|zst|gz))?:' "$@"
+[ $# -eq 0 ] || grep -HE '^([^:]*/)?(SPELLINGS|nv_peer_mem|ib_core)\.ko(\.(xz|zst|gz))?:' "$@"
+INSTALL_LINES
 exit 0
-"""
+""".replace("SPELLINGS", _SPELLINGS).replace("INSTALL_LINES", _INSTALL_LINES.strip())
 
     def parse(self, raw: RawOutput) -> tuple[InstalledKernel, ...]:
         """A folder that a removed kernel left behind is no kernel."""
         modules: dict[str, dict[str, ModuleFile]] = {}
+        chosen = _installed(raw.lines())
         for line in raw.lines():
             found = re.match(r"/lib/modules/([^/]+)/modules\.dep:([^:]+):(.*)", line)
             if found:
                 needs = frozenset(module_name(path) for path in found[3].split())
-                modules.setdefault(found[1], {})[module_name(found[2])] = ModuleFile(found[2], needs)
+                known = modules.setdefault(found[1], {})
+                other = known.get(module_name(found[2]))
+                if other is None or _rank(found[2], chosen) <= _rank(other.path, chosen):
+                    known[module_name(found[2])] = ModuleFile(found[2], needs)
         rows = [row for row in (line.split("\t") for line in raw.lines()) if row[0] == "kernel" and len(row) == 4]  # noqa: PLR2004
         return tuple(
             InstalledKernel(release, state == "running", headers == "yes", modules.get(release, {}))
@@ -111,6 +150,8 @@ class NvidiaModules:
     """Module file -> who signed it, empty for nobody; of nvidia, nvidia_peermem and nv_peer_mem."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Module file -> checksum of the sources that it was built from (modinfo's srcversion)."""
+    dkms: bool | None = None
+    """Whether DKMS has the driver's sources, so that its modules can be built anew; None when nobody looked."""
 
 
 class NvidiaModulesFact:
@@ -122,17 +163,26 @@ class NvidiaModulesFact:
     command: ClassVar[str] = r"""
 [ ! -r /proc/driver/nvidia/version ] || while IFS= read -r line; do echo "loaded=$line"; break
 done </proc/driver/nvidia/version
-for module in nvidia nvidia_peermem nv_peer_mem; do
-  modinfo $module 2>/dev/null | while IFS=: read -r key value; do
+others=$(grep -soE '(^|/)(SPELLINGS)\.ko' "/lib/modules/$(uname -r)/modules.dep" | while read -r file; do
+  file=${file##*/}; echo "${file%.ko}"
+done | sort -u)
+for module in $others nvidia nvidia_peermem nv_peer_mem; do
+  modinfo "$module" 2>/dev/null | while IFS=: read -r key value; do
     case $key in filename|version|license|signer|srcversion) echo "$module.$key=$value";; esac
   done
 done
+INSTALL_LINES
+dkms=no
+for source in /var/lib/dkms/nvidia*/*/source; do
+  [ ! -e "$source" ] || dkms=yes
+done
+echo "dkms=$dkms"
 exit 0
-"""
+""".replace("SPELLINGS", _SPELLINGS).replace("INSTALL_LINES", _INSTALL_LINES.strip())
 
     def parse(self, raw: RawOutput) -> NvidiaModules:
         """The open modules say so in /proc/driver/nvidia/version, and have a licence of their own."""
-        pairs = raw.pairs()
+        pairs = _plainly(raw)
         loaded, license_ = pairs.get("loaded", ""), pairs.get("nvidia.license", "")
         version = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", f"{loaded} ")
         if loaded:
@@ -149,7 +199,23 @@ exit 0
                 if f"{module}.filename" in pairs
             },
             sources=_under(pairs, "srcversion"),
+            dkms={"yes": True, "no": False}.get(pairs.get("dkms", "")),
         )
+
+
+def _plainly(raw: RawOutput) -> dict[str, str]:
+    """Return what modinfo said of each module's file, under the name that the module has once it is loaded."""
+    chosen = _installed(raw.lines())
+    pairs = raw.pairs()
+    spelled = {key.partition(".")[0] for key in pairs if key.endswith(".filename")}
+    taken: dict[str, str] = {}
+    for name in sorted(spelled, key=lambda name: (_rank(name, chosen), name)):
+        taken.setdefault(module_name(name), name)
+    for module, name in taken.items():
+        if module != name:
+            said = {key.partition(".")[2]: value for key, value in pairs.items() if key.startswith(f"{name}.")}
+            pairs |= {f"{module}.{key}": value for key, value in said.items()}
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -169,9 +235,11 @@ class PeerMemory:
     clients: frozenset[str]
     """Of the files that any NCCL looks for those that exist."""
     peerdirect: bool
-    """Whether nvidia_peermem runs with, or will be loaded with, ``peerdirect_support=1``."""
+    """Whether nvidia_peermem runs with ``peerdirect_support=1``; before it is loaded, whether it will be."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Loaded module -> checksum of the sources that it was built from."""
+    peerdirect_written: bool = False
+    """Whether modprobe.d has ``peerdirect_support=1``, which counts from the next load on."""
 
 
 class PeerMemoryFact:
@@ -213,7 +281,8 @@ exit 0
         rdma = {name for module in ("ib_core", "ib_uverbs") for name in users.get(module, "").split(",")}
         pairs = raw.pairs()
         loaded = {name: pairs.get(f"version.{name}", "") for name in PEER_MODULES if name in users}
-        options = [row for row in rows if row[0] == "options"]
+        written = any("peerdirect_support=1" in row for row in rows if row[0] == "options")
+        running = pairs.get("peerdirect", "")
         return PeerMemory(
             loaded=loaded,
             bound=frozenset(loaded) & rdma,
@@ -221,8 +290,9 @@ exit 0
             symvers=_values(raw, "symvers"),
             extended="extended" in pairs,
             clients=frozenset(_values(raw, "client")),
-            peerdirect=pairs.get("peerdirect") == "1" or any("peerdirect_support=1" in row for row in options),
+            peerdirect=running == "1" if running else written,
             sources=_under(pairs, "srcversion"),
+            peerdirect_written=written,
         )
 
 

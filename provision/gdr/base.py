@@ -77,7 +77,11 @@ class Evidence:
     bound: frozenset[str] = frozenset()
     """Those of them that do something."""
     peerdirect: bool | None = None
-    """Whether nvidia_peermem has ``peerdirect_support=1``."""
+    """Whether nvidia_peermem has ``peerdirect_support=1``: the loaded module, or the next that is loaded."""
+    peerdirect_written: bool = False
+    """Whether modprobe.d has that option, which a module that is loaded already knows nothing of."""
+    rebuildable: bool | None = None
+    """Whether DKMS has the driver's sources, so that its modules can be built anew."""
     headers: bool | None = None
     zstd: bool = False
     """Whether the driver's module files are compressed with zstd, which nv_peer_mem cannot read."""
@@ -119,7 +123,7 @@ class Unmet:
     precondition: str
     remedy: str
     blocking: bool = True
-    """False for what can be had without changing the machine: a module to load, an option to set."""
+    """False for what can be had without changing the machine: a module to build, sign or load, an option to set."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, Situation, Stack, Unmet
 from provision.gdr.compare import at_least, numbers
 
-__all__ = ["NO_REMEDY", "PATHS", "nv_peer_mem_version", "pcie", "seen_by_nccl", "unmet"]
+__all__ = ["NO_REMEDY", "PATHS", "nv_peer_mem_version", "pcie", "seen_by_nccl", "unbuilt", "unmet"]
 
 Found = Iterator[tuple[str, str]]
 
@@ -17,9 +17,13 @@ _REBUILD = (
     "Build the driver's modules anew now that the RDMA stack is there: "
     "dkms install --force nvidia/VERSION -k KERNEL, or reinstall the driver."
 )
+_REINSTALL = (
+    "Reinstall the driver now that the RDMA stack is there, from packages that build its modules with DKMS: this one's "
+    "sources are not on the node."
+)
 _RESTART = (
-    "See that modinfo -n ib_core is under extra/ or updates/, then: /etc/init.d/openibd restart. "
-    "If it stays so, reinstall OFED for this kernel."
+    "See that modinfo -n ib_core is under extra/ or updates/, then: systemctl restart openibd (where systemd has no "
+    "such unit: /etc/init.d/openibd restart). If it stays so, reinstall OFED for this kernel."
 )
 NO_REMEDY = "Nothing helps but other GPUs."
 _SIGN = "Sign it with a key that is enrolled in the firmware (mokutil --import), or switch Secure Boot off."
@@ -130,20 +134,35 @@ def _registers(situation: Situation) -> Found:
 
 def _nvidia_peermem(situation: Situation) -> Found:
     """The driver's own module, which hooks into the RDMA stack by an interface that not every stack has."""
-    evidence = situation.evidence
     if situation.driver and not at_least(situation.driver, versions.PEERMEM_DRIVER):
         yield f"driver {versions.PEERMEM_DRIVER} or newer (this is {situation.driver})", "Install a newer driver."
         return
     yield from _peer_api(situation)
+    if not _can_build(situation):
+        yield from unbuilt(situation)
+    yield from _visible(situation, GdrPath.NVIDIA_PEERMEM)
+
+
+def _can_build(situation: Situation) -> bool:
+    """Return whether there are sources of the driver, and an RDMA stack to build them against."""
+    return situation.evidence.rebuildable is not False and not any(_peer_api(situation))
+
+
+def unbuilt(situation: Situation) -> Found:
+    """Yield what a new build of the driver's modules would mend: work to do where one can be made, else no way."""
+    evidence = situation.evidence
+    if "nvidia_peermem" in evidence.bound:
+        return
+    remedy = _REINSTALL if evidence.rebuildable is False else _REBUILD
+    if evidence.headers is False and evidence.rebuildable is not False:
+        remedy = f"Install the headers of kernel {situation.kernel}. {remedy}"
     if evidence.peermem_file is False:
-        yield f"the module nvidia-peermem for kernel {situation.kernel}", _REBUILD
-    elif evidence.peermem_stub and "nvidia_peermem" not in evidence.bound:
+        yield f"the module nvidia-peermem for kernel {situation.kernel}", remedy
+    elif evidence.peermem_stub:
         yield (
             "an nvidia-peermem that was built with the RDMA stack there; this one is a stub that does nothing",
-            _REBUILD,
+            f"{remedy} Then unload it, if it is loaded, and load it again.",
         )
-    yield from _signed(situation, "nvidia_peermem")
-    yield from _visible(situation, GdrPath.NVIDIA_PEERMEM)
 
 
 def _peer_api(situation: Situation) -> Found:
@@ -209,7 +228,6 @@ def _nv_peer_mem(situation: Situation) -> Found:
         )
     if evidence.headers is False and "nv_peer_mem" not in evidence.bound:
         yield f"headers of kernel {situation.kernel}, to build the module", "Install the headers of that very kernel."
-    yield from _signed(situation, "nv_peer_mem")
     yield from _visible(situation, GdrPath.NV_PEER_MEM)
 
 
@@ -227,23 +245,37 @@ def _dma_buf_wants(situation: Situation) -> Found:
 
 def _peermem_wants(situation: Situation) -> Found:
     evidence = situation.evidence
+    if _can_build(situation):
+        yield from unbuilt(situation)
+    yield from _signed(situation, "nvidia_peermem")
     if evidence.loaded is not None and "nv_peer_mem" in evidence.loaded:
         yield (
             "nv_peer_mem unloaded: of the two modules only one can be there",
             "Stop and disable it: /etc/init.d/nv_peer_mem stop; rmmod nv_peer_mem; remove its package.",
         )
     if situation.stack is Stack.OFED_LEGACY and evidence.peerdirect is False:
-        yield (
-            f"peerdirect_support=1, which OFED {versions.LEGACY_OFED} needs",
-            "Write 'options nvidia-peermem peerdirect_support=1' to /etc/modprobe.d/nvidia-peermem.conf and reload it.",
-        )
+        yield _peerdirect(situation)
     if evidence.loaded is not None and "nvidia_peermem" not in evidence.loaded:
         yield "nvidia_peermem loaded", "Load it, now and at every boot: modprobe nvidia_peermem"
     yield from pcie(situation)
 
 
+def _peerdirect(situation: Situation) -> tuple[str, str]:
+    evidence, option = situation.evidence, f"peerdirect_support=1, which OFED {versions.LEGACY_OFED} needs"
+    if evidence.peerdirect_written and "nvidia_peermem" in (evidence.loaded or ()):
+        return (
+            f"nvidia_peermem loaded anew: it runs without {option} and modprobe.d has had since",
+            "With no job on the node: modprobe -r nvidia_peermem && modprobe nvidia_peermem",
+        )
+    return (
+        option,
+        "Write 'options nvidia-peermem peerdirect_support=1' to /etc/modprobe.d/nvidia-peermem.conf and reload it.",
+    )
+
+
 def _nv_peer_mem_wants(situation: Situation) -> Found:
     evidence = situation.evidence
+    yield from _signed(situation, "nv_peer_mem")
     if evidence.loaded is not None and "nv_peer_mem" not in evidence.loaded:
         yield (
             "nv_peer_mem built and loaded",

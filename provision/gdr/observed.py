@@ -129,6 +129,8 @@ def _evidence(facts: NodeFacts, gpus: tuple[Gpu, ...]) -> Evidence:
         loaded=frozenset(peers.loaded) if peers else None,
         bound=peers.bound if peers else frozenset(),
         peerdirect=peers.peerdirect if peers else None,
+        peerdirect_written=peers is not None and peers.peerdirect_written,
+        rebuildable=None if isinstance(facts.nvidia_modules, Unknown) else facts.nvidia_modules.dkms,
         headers=kernel.headers if kernel else None,
         zstd=kernel is not None and "nvidia" in kernel.modules and kernel.modules["nvidia"].path.endswith(".zst"),
         refused=_refused(facts),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, GdrVerdict, Situation, Stack, Unmet
 from provision.gdr.compare import at_least
-from provision.gdr.conditions import NO_REMEDY, PATHS, nv_peer_mem_version, seen_by_nccl, unmet
+from provision.gdr.conditions import NO_REMEDY, PATHS, nv_peer_mem_version, seen_by_nccl, unbuilt, unmet
 
 __all__ = ["verdict"]
 
@@ -33,7 +33,8 @@ def _why(situation: Situation, path: GdrPath, closed: set[GdrPath]) -> tuple[str
         core = f"rdma-core {versions.DMA_BUF_RDMA_CORE} or newer"
         reasons.append(f"nothing has to be loaded on the node; the image too must have {core}")
         if GdrPath.NVIDIA_PEERMEM not in closed:
-            reasons.append("nvidia-peermem would do as well; older UCX, perftest and images still ask for it")
+            first = ", once it is built anew" if any(unbuilt(situation)) else ""
+            reasons.append(f"nvidia-peermem would do as well{first}; older UCX, perftest and images still ask for it")
     if path is GdrPath.NVIDIA_PEERMEM:
         reasons.append("OFED has to be installed before the driver, or the module is a stub")
         if situation.stack is Stack.OFED_LEGACY:

@@ -46,6 +46,37 @@ CASES = {
         {**WITH_OFED, "peer_memory": peers("nvidia_peermem")},
     ),
     "nvidia-peermem is not loaded": ("path", FAIL, "nvidia_peermem loaded", {**WITH_OFED, "peer_memory": peers()}),
+    "nvidia-peermem was built before OFED": (
+        "path",
+        FAIL,
+        "nvidia-peermem could be used, and needs: an nvidia-peermem that was built with the RDMA stack there",
+        {
+            **WITH_OFED,
+            "peer_memory": peers(),
+            "kernels": (kernel("6.1.0", running=True),),
+        },
+    ),
+    "nvidia-peermem was built before OFED, and not by DKMS": (
+        "path",
+        WARN,
+        "GPU memory goes through the host",
+        {
+            **WITH_OFED,
+            "peer_memory": peers(),
+            "kernels": (kernel("6.1.0", running=True),),
+            "nvidia_modules": dataclasses.replace(WITH_OFED["nvidia_modules"], dkms=False),
+        },
+    ),
+    "OFED 4.9's option came after the module was loaded": (
+        "path",
+        FAIL,
+        "nvidia_peermem loaded anew: it runs without peerdirect_support=1",
+        {
+            **WITH_OFED,
+            "rdma": RdmaStack((rdma_device(),), 1, ("uverbs0",), "MLNX_OFED_LINUX-4.9-4.1.7.0"),
+            "peer_memory": dataclasses.replace(peers("nvidia_peermem"), peerdirect_written=True),
+        },
+    ),
     "nv_peer_mem has taken its place": (
         "path",
         FAIL,

@@ -58,6 +58,96 @@ def test_installed_kernels_have_the_modules_that_modprobe_would_find(tree):
     assert new.modules["nvidia_peermem"].needs == {"ib_core"}
 
 
+DEBIAN = (
+    "install nvidia modprobe -i nvidia-tesla-535 $CMDLINE_OPTS\n"
+    "install nvidia-peermem modprobe nvidia ; modprobe -i nvidia-tesla-535-peermem $CMDLINE_OPTS\n"
+)
+"""As Debian's packages of the driver write them to modprobe.d: the driver that was chosen of those installed."""
+
+
+def test_the_drivers_of_debian_s_own_packages_are_recognised(tree):
+    """Several lie beside each other under names of their own; the one that modprobe would take counts."""
+    dkms = "updates/dkms/"
+    deps = "".join(
+        f"{dkms}{name}.ko.xz:\n{dkms}{name}-modeset.ko.xz: {dkms}{name}.ko.xz\n"
+        f"{dkms}{name}-peermem.ko.xz: {dkms}{name}.ko.xz {dkms}ib_uverbs.ko.xz\n"
+        for name in ("nvidia-current", "nvidia-tesla-535", "nvidia-current-open")
+    )
+    write(tree.root / "lib/modules/6.1.0-9/modules.dep", deps)
+    write(tree.root / "boot/vmlinuz-6.1.0-9")
+    write(tree.root / "etc/modprobe.d/nvidia.conf", DEBIAN)
+    (kernel,) = tree(KernelsFact(), ("/lib/modules", "/boot/", "/etc/modprobe.d"))
+
+    assert {name: file.path for name, file in kernel.modules.items()} == {
+        "nvidia": f"{dkms}nvidia-tesla-535.ko.xz",
+        "nvidia_peermem": f"{dkms}nvidia-tesla-535-peermem.ko.xz",
+    }
+    assert kernel.modules["nvidia_peermem"].needs == {"nvidia", "ib_uverbs"}
+
+
+@pytest.mark.parametrize(
+    ("needs", "stub"), [("x/nvidia-current.ko", True), ("x/nvidia-current.ko x/ib_core.ko", False)]
+)
+def test_a_stub_of_debian_s_packages_is_one_too(needs, stub):
+    """Whatever the file is called, a module that uses nothing of the RDMA stack does nothing."""
+    dep = "/lib/modules/6.1/modules.dep:"
+    text = f"kernel\t6.1\trunning\tyes\n{dep}x/nvidia-current-peermem.ko: {needs}\n{dep}x/ib_core.ko:\n"
+    (kernel,) = KernelsFact().parse(out(text))
+
+    assert kernel.stub is stub
+
+
+def test_a_module_with_the_usual_name_wins():
+    """What an installer of NVIDIA put beside Debian's packages is what modprobe finds by that name."""
+    dep = "/lib/modules/6.1/modules.dep:"
+    text = f"kernel\t6.1\trunning\tyes\n{dep}x/nvidia.ko:\n{dep}x/nvidia-current.ko:\n"
+    (kernel,) = KernelsFact().parse(out(text))
+
+    assert kernel.modules["nvidia"].path == "x/nvidia.ko"
+
+
+def test_modinfo_is_asked_for_the_names_that_the_running_kernel_has(tree, monkeypatch):
+    """``modinfo nvidia`` finds nothing on such a node; version, licence and signer are there all the same."""
+    names = ("nvidia-current", "nvidia-tesla-535", "nvidia-tesla-535-peermem")
+    write(tree.root / "lib/modules/6.1.0-9/modules.dep", "".join(f"updates/dkms/{name}.ko.xz:\n" for name in names))
+    write(tree.root / "etc/modprobe.d/nvidia.conf", DEBIAN)
+    (tree.root / "var/lib/dkms/nvidia-tesla-535/535.161.08/source").mkdir(parents=True)
+    write(tree.root / "bin/uname", "#!/bin/sh\necho 6.1.0-9\n")
+    write(
+        tree.root / "bin/modinfo",
+        "#!/bin/sh\ncase $1 in\n"
+        "nvidia-current) version=550.54; signer=;;\nnvidia-tesla-535*) version=535.161.08; signer='DKMS key';;\n"
+        '*) echo "modinfo: ERROR: Module $1 not found." >&2; exit 1;;\nesac\n'
+        'echo "filename:       /lib/modules/$1.ko"; echo "version:        $version"\n'
+        'echo "license:        NVIDIA"; echo "signer:         $signer"\n',
+    )
+    for tool in ("uname", "modinfo"):
+        (tree.root / "bin" / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tree.root}/bin:/usr/bin:/bin")
+    found = tree(NvidiaModulesFact(), ("/lib/modules", "/etc/modprobe.d", "/var/lib/dkms", "/proc/"))
+
+    assert (found.installed, found.flavor) == ("535.161.08", "proprietary")
+    assert found.signers == {"nvidia": "DKMS key", "nvidia_peermem": "DKMS key"}
+    assert found.dkms is True
+
+
+@pytest.mark.parametrize(
+    ("running", "option", "at_work", "written"),
+    [
+        ("0", "options nvidia-peermem peerdirect_support=1", False, True),
+        ("1", "", True, False),
+        ("", "options nvidia_peermem peerdirect_support=1", True, True),
+        ("", "", False, False),
+    ],
+    ids=["loaded before it was written", "loaded with it by hand", "not loaded", "nowhere"],
+)
+def test_the_module_that_is_loaded_tells_its_own_option(running, option, at_work, written):
+    """A line in modprobe.d changes nothing of a module that is loaded already."""
+    found = PeerMemoryFact().parse(out(f"peerdirect={running}\n{option}\n"))
+
+    assert (found.peerdirect, found.peerdirect_written) == (at_work, written)
+
+
 @pytest.mark.parametrize(
     ("needs", "stub"),
     [("x/nvidia.ko x/ib_core.ko", False), ("x/nvidia.ko x/ib_uverbs.ko", False), ("x/nvidia.ko", True), ("", True)],

@@ -148,6 +148,12 @@ LOADS = [
         "/usr/src/ofa_kernel/default",
     ),
     (
+        "peer_api_missing",
+        "nv_peer_mem: Unknown symbol ib_register_peer_memory_client (err 0)",
+        "",
+        "systemctl restart openibd",
+    ),
+    (
         "other_rdma_stack",
         "[Tue Sep  8 17:16:02 2026] nvidia_peermem: disagrees about version of symbol ib_unregister_peer_memory_client",
         PEERMEM_INVALID,

@@ -122,25 +122,29 @@ TRAPS = {
         "looks for the module only under /sys/kernel/mm/memory_peers",
         "NCCL 2.23",
     ),
-    "a stub: the driver was built before OFED": (like(A100, peermem_stub=True), PEERMEM, "stub", "dkms install"),
-    "no module file for the running kernel": (like(A100, peermem_file=False), PEERMEM, "kernel 5.15", "dkms install"),
+    "a stub, and no sources to build it from": (
+        like(A100, peermem_stub=True, rebuildable=False),
+        PEERMEM,
+        "stub",
+        "Reinstall the driver",
+    ),
+    "a stub, and an RDMA stack without the interface": (
+        like(A100, stack=Stack.INBOX, peermem_stub=True, rebuildable=True),
+        PEERMEM,
+        "ib_register_peer_memory_client",
+        "Install DOCA-OFED",
+    ),
+    "a stub, and an ib_core that is not OFED's": (
+        like(A100, peer_api=False, peermem_stub=True),
+        PEERMEM,
+        "stub",
+        "dkms install",
+    ),
     "OFED is installed, and the kernel's own ib_core is loaded": (
         like(A100, peer_api=False, stack_title="MLNX_OFED_LINUX-5.8"),
         PEERMEM,
         "another ib_core",
         "openibd restart",
-    ),
-    "Secure Boot and an unsigned module": (
-        like(A100, refused=frozenset({"nvidia_peermem"})),
-        PEERMEM,
-        "signature",
-        "mokutil",
-    ),
-    "Secure Boot and an unsigned nv_peer_mem": (
-        like(V100, refused=frozenset({"nv_peer_mem"})),
-        OLD_MODULE,
-        "signature",
-        "mokutil",
     ),
     "no headers to build nv_peer_mem": (like(V100, headers=False), OLD_MODULE, "headers of kernel 3.10", "headers"),
     "nv_peer_mem on kernel 6": (like(V100, kernel="6.1.0"), OLD_MODULE, "kernel older than 6.0", "470"),
@@ -188,6 +192,79 @@ def test_a_trap_closes_its_path_with_the_reason_and_the_remedy(situation, path, 
 
     assert found.path is not path
     assert remedy in item.remedy
+
+
+WORK = {
+    "a stub: the driver was built before OFED": (like(A100, peermem_stub=True), PEERMEM, "stub", "dkms install"),
+    "a stub, seen on a node": (
+        like(A100, peermem_stub=True, peer_api=True, rebuildable=True),
+        PEERMEM,
+        "stub",
+        "dkms install",
+    ),
+    "a stub beside a kernel with the interface": (
+        like(A100, stack=Stack.INBOX, kernel="6.5.0-41-generic", peer_api=True, nccl="2.23.4", peermem_stub=True),
+        PEERMEM,
+        "stub",
+        "dkms install",
+    ),
+    "no module file for the running kernel": (like(A100, peermem_file=False), PEERMEM, "kernel 5.15", "dkms install"),
+    "no module file, and no headers": (
+        like(A100, peermem_file=False, headers=False),
+        PEERMEM,
+        "kernel 5.15",
+        "headers of kernel 5.15",
+    ),
+    "Secure Boot and an unsigned module": (
+        like(A100, refused=frozenset({"nvidia_peermem"})),
+        PEERMEM,
+        "signature",
+        "mokutil",
+    ),
+    "Secure Boot and an unsigned nv_peer_mem": (
+        like(V100, refused=frozenset({"nv_peer_mem"})),
+        OLD_MODULE,
+        "signature",
+        "mokutil",
+    ),
+}
+
+
+@pytest.mark.parametrize(("situation", "path", "precondition", "remedy"), WORK.values(), ids=WORK)
+def test_what_can_be_built_or_signed_is_work_to_do_and_closes_nothing(situation, path, precondition, remedy):
+    """The way that could be had is the verdict, and what it still wants comes first."""
+    found = verdict(situation)
+
+    assert found.path is path
+    assert found.reasons[0].startswith(path.spelling)
+    assert precondition in found.to_do[0].precondition
+    assert remedy in found.to_do[0].remedy
+
+
+def test_beside_dma_buf_a_stub_is_not_told_to_be_ready():
+    """Older programs have nvidia-peermem only once it was built with the RDMA stack there."""
+    said = " ".join(verdict(like(H100, stack=Stack.OFED, peermem_stub=True)).reasons)
+
+    assert "nvidia-peermem would do as well, once it is built anew" in said
+
+
+def test_the_option_of_ofed_4_9_counts_when_the_loaded_module_has_it():
+    """Written to modprobe.d after the load it does nothing until the module is loaded again."""
+    loaded = frozenset({"nvidia_peermem"})
+    node = like(A100, stack=Stack.OFED_LEGACY, kernel="4.18.0", loaded=loaded, bound=loaded, peerdirect=False)
+    (wanted,) = verdict(like(node, peerdirect_written=True)).to_do
+
+    assert wanted.precondition.startswith("nvidia_peermem loaded anew")
+    assert "modprobe -r nvidia_peermem" in wanted.remedy
+    assert "/etc/modprobe.d" in verdict(node).to_do[0].remedy
+
+
+def test_openibd_is_restarted_by_systemd_which_takes_the_module_along():
+    """The unit's PartOf unloads nvidia_peermem first; the init script knows nothing of it."""
+    found = verdict(like(A100, peer_api=False))
+    (item,) = [item for item in found.unmet if item.path is PEERMEM]
+
+    assert "then: systemctl restart openibd" in item.remedy
 
 
 UNDRIVEN = {
