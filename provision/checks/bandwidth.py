@@ -20,6 +20,10 @@ that. Operators of large fleets draw their lines near: 180 of 200, 380 of 400 Gb
 _SHOWN = 6
 _ENOUGH = 2
 """Partners; with a single one nobody can tell whose fault it is."""
+_WITH_CUDA = (
+    "Put a perftest built with CUDA into the training image (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h), "
+    "one that knows --use_cuda and, for DMA-BUF, --use_cuda_dmabuf; then measure again."
+)
 _LOOK = (
     "Compare its link with that of a good node: rdma link; ethtool -S (or perfquery) for errors and discards; "
     "MTU; cable and switch port; PCIe width and ACS (lspci -vv)."
@@ -112,7 +116,14 @@ def _of_node(scene: Scene) -> Verdict:
     if unexplained:
         return warn(f"part of a bad pair, and nothing tells which end is at fault: {_some(unexplained)}", _LOOK)
     good = [pair for pair in mine if is_good(pair)]
-    return passed(_summary(good)) if good else skip("all its partners are at fault; see the cluster's results")
+    return _of_good(name, good, found) if good else skip("all its partners are at fault; see the cluster's results")
+
+
+def _of_good(name: str, good: Sequence[PairBandwidth], found: Bandwidth) -> Verdict:
+    """Host memory that is fast says nothing of the way to a GPU, where there is one."""
+    if name in found.tool_lacks:
+        return warn(f"{_summary(good)}; the way from card to GPU was not measured: {_no_tool([name])}", _WITH_CUDA)
+    return passed(_summary(good))
 
 
 def _fault(name: str, culprits: Blame, pairs: Sequence[PairBandwidth]) -> str:
@@ -144,9 +155,18 @@ def _of_cluster(scene: ClusterScene) -> Verdict:
     if not found.pairs:
         return skip(_nothing_measured(found))
     reason = _summary(good) + _notes(found)
+    notes, remedies = [], []
+    if found.tool_lacks:
+        notes.append(f"the way from card to GPU was not measured: {_no_tool(found.tool_lacks)}")
+        remedies.append(_WITH_CUDA)
     if found.left_out:
-        return warn(f"{reason}; left out: {_left_out(found)}", "Run it again when these nodes are idle and sound.")
-    return passed(reason)
+        notes.append(f"left out: {_left_out(found)}")
+        remedies.append("Run it again when these nodes are idle and sound.")
+    return warn("; ".join([reason, *notes]), " ".join(remedies)) if notes else passed(reason)
+
+
+def _no_tool(names: Sequence[str]) -> str:
+    return f"the perftest of the training image has no CUDA on {_few(names, ', ')}"
 
 
 def _nothing_measured(found: Bandwidth) -> str:

@@ -38,6 +38,8 @@ class Memory:
     """Device -> index of the GPU that is nearest to it; None for host memory."""
     dmabuf: bool = False
     why_host: str = ""
+    tool_lacks: bool = False
+    """Host memory only because perftest cannot do better: there are real GPUs, and a way to them."""
 
 
 @dataclass(frozen=True)
@@ -113,19 +115,20 @@ def memory(facts: NodeFacts, ready: Readiness, rails: NodeRails) -> Memory:
     verdict = verdict_of(facts)
     dmabuf = verdict.path is GdrPath.DMA_BUF
     lacking = "--use_cuda_dmabuf" if ready.cuda else "--use_cuda"
+    unable = not ready.cuda or (dmabuf and not ready.cuda_dmabuf)
     reasons = {
         "there is no GPU": not gpus,
         "the GPUs are SIMULATED": simulated(facts, "nvidia"),
         "a device made in software copies through the host": any(endpoint.soft for endpoint in rails.endpoints),
         f"GPU memory has no way to the cards: {verdict.reasons[0]}": verdict.path is GdrPath.NONE,
-        f"the perftest of the training image does not know {lacking}": not ready.cuda
-        or (dmabuf and not ready.cuda_dmabuf),
     }
     if isinstance(facts.gpus, Unknown):
         return Memory(None, why_host=f"the GPUs are not known: {facts.gpus.reason}")
     why = next((reason for reason, holds in reasons.items() if holds), "")
     if why:
         return Memory(None, why_host=why)
+    if unable:
+        return Memory(None, why_host=f"the perftest of the training image does not know {lacking}", tool_lacks=True)
     indexes = {f"GPU{gpu.index}": gpu.index for gpu in gpus}
     return Memory({end.device: _nearest(facts, end.device, indexes) for end in rails.endpoints}, dmabuf)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
+from provision.facts.pci_links import CARDS
 
 __all__ = ["DmaBuf", "DmaBufFact", "Nccl", "NcclFact", "PciRouting", "PciRoutingFact", "Signing", "SigningFact"]
 
@@ -115,9 +116,11 @@ class PciRoutingFact:
     label: ClassVar[str] = "lspci"
     limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = r"""
-for card in $(grep -lE '0x(10de|15b3)' /sys/bus/pci/devices/*/vendor 2>/dev/null); do
-  card=${card%/vendor}
-  read -r class <"$card/class"; case $class in 0x0300*|0x0302*|0x02*) ;; *) continue;; esac
+CARDS
+for card in $cards; do
+  card=/sys/bus/pci/devices/$card
+  [ -r "$card/class" ] || continue
+  read -r class <"$card/class"; case $class in 0x0300*|0x0302*|0x02*|0x0c06*) ;; *) continue;; esac
   kind=; [ ! -r "$card/iommu_group/type" ] || read -r kind <"$card/iommu_group/type"
   echo "iommu ${card##*/} $kind"
 done
@@ -125,7 +128,7 @@ command -v lspci >/dev/null && bridges=$(lspci -D -vv -d ::0604 2>/dev/null) || 
 echo lspci
 echo "$bridges" | grep -E '^[0-9a-f]|ACSCtl'
 exit 0
-"""
+""".replace("CARDS", CARDS.strip())
 
     def parse(self, raw: RawOutput) -> PciRouting:
         """Of the ACS bits only those that redirect do harm; SrcValid+ alone does not."""

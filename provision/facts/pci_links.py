@@ -8,10 +8,26 @@ from typing import ClassVar
 
 from provision.facts.base import RawOutput
 
-__all__ = ["PciLink", "PciLinksFact"]
+__all__ = ["CARDS", "PciLink", "PciLinksFact"]
 
 _COLUMNS = 9
 _WIDTHS = range(1, 33)  # a device that has fallen off the bus reads as 63 lanes
+
+CARDS = r"""
+cards=$({
+  grep -lE '0x(10de|15b3)' /sys/bus/pci/devices/*/vendor 2>/dev/null | while read -r card; do
+    card=${card%/vendor}; echo "${card##*/}"
+  done
+  for device in /sys/class/infiniband/*; do
+    [ -e "$device/device" ] && [ ! -e "$device/parent" ] || continue
+    card=$(readlink -f "$device/device"); echo "${card##*/}"
+  done
+} | sort -u)
+"""
+"""Shell text: ``cards`` are the addresses of what is NVIDIA's or Mellanox's, and of whatever makes an RDMA device.
+
+A device made in software may point to the network card below it; it has a ``parent``, and makes no card an RDMA card.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,11 +66,12 @@ class PciLinksFact:
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
 get() { value=; { read -r value <"$1"; } 2>/dev/null; }
-for card in $(grep -lE '0x(10de|15b3)' /sys/bus/pci/devices/*/vendor 2>/dev/null); do
-  card=${card%/vendor}
-  [ ! -e "$card/physfn" ] || continue
+CARDS
+for card in $cards; do
+  card=/sys/bus/pci/devices/$card
+  [ -e "$card" ] && [ ! -e "$card/physfn" ] || continue
   get "$card/class"
-  case $value in 0x0300*|0x0302*) kind=gpu;; 0x02*) kind=nic;; *) continue;; esac
+  case $value in 0x0300*|0x0302*) kind=gpu;; 0x02*|0x0c06*) kind=nic;; *) continue;; esac
   printf 'link\t%s\t%s' "${card##*/}" "$kind"
   for file in current_link_width max_link_width current_link_speed max_link_speed \
     ../max_link_width ../max_link_speed; do
@@ -63,7 +80,7 @@ for card in $(grep -lE '0x(10de|15b3)' /sys/bus/pci/devices/*/vendor 2>/dev/null
   echo
 done
 exit 0
-"""
+""".replace("CARDS", CARDS.strip())
 
     def parse(self, raw: RawOutput) -> tuple[PciLink, ...]:
         """Columns: address, kind, width and speed (now, at most), then the bridge's."""

@@ -49,5 +49,7 @@ class Bandwidth:
     """Node -> what is wrong with its data ports; it may have taken part with others."""
     host_memory: str = ""
     """Why GPU memory was not used; empty when it was used in all pairs."""
+    tool_lacks: tuple[str, ...] = ()
+    """Nodes with real GPUs and a way to them that were measured in host memory, for their perftest cannot do better."""
     sampled: bool = False
     """There were too many nodes for all pairs."""

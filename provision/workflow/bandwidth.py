@@ -60,7 +60,8 @@ def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> 
             table.play(more)
     in_host = any(pair.memory == "host" for pair in table.pairs)
     why = sorted({party.memory.why_host for party in parties.values()} - {""}) if in_host else []
-    return Bandwidth(tuple(table.pairs), tuple(names), left_out, broken, "; ".join(why), sampled)
+    lacks = tuple(name for name, party in parties.items() if party.memory.tool_lacks) if in_host else ()
+    return Bandwidth(tuple(table.pairs), tuple(names), left_out, broken, "; ".join(why), lacks, sampled)
 
 
 def _parties(

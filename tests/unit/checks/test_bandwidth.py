@@ -11,6 +11,7 @@ from provision.checks import bandwidth_plan, judge, judge_cluster
 from provision.checks.bandwidth import blame, is_good
 from provision.facts import Unknown
 from provision.facts.container import Process
+from provision.facts.peer_modules import NvidiaModules
 from provision.facts.perftest import Holder, Readiness
 from provision.facts.rails import Endpoint, NodeRails
 from provision.model import Bandwidth, CheckStatus, Cluster, PairBandwidth, Port
@@ -196,6 +197,20 @@ def test_soft_roce_is_reported_and_not_compared():
     assert "in host memory: the GPUs are SIMULATED" in cluster.reason
 
 
+def test_gpus_that_were_not_measured_are_a_warning():
+    """Where a way to real GPUs exists, numbers of host memory say nothing of it; the node and the remedy are named."""
+    found = measured(*table(3), host_memory="no --use_cuda", tool_lacks=("gpu2",), left_out={"gpu4": "busy"})
+    cluster, nodes = judged(found)
+
+    assert cluster.status is CheckStatus.WARN
+    assert "the way from card to GPU was not measured" in cluster.reason
+    assert "gpu2" in cluster.reason
+    assert "perftest built with CUDA" in cluster.remedy
+    assert "left out: gpu4" in cluster.reason
+    assert (nodes["gpu1"].status, nodes["gpu2"].status) == (CheckStatus.PASS, CheckStatus.WARN)
+    assert "perftest built with CUDA" in nodes["gpu2"].remedy
+
+
 def test_without_a_measurement_there_is_no_verdict():
     """Level quick says nothing about bandwidth."""
     nodes = (make_node("gpu1", "10.77.0.1"),)
@@ -227,6 +242,9 @@ def end(node, device="mlx5_0", *, soft=False, rate=100.0, index=3):
 
 
 ABLE = Readiness((), (), cuda=True, cuda_dmabuf=True)
+UNABLE = Readiness((), ())
+NO_WAY = NvidiaModules("550.90", "proprietary", "550.90", {})
+"""Of a node whose RDMA stack is the kernel's own."""
 
 
 def test_gpu_memory_is_used_where_there_is_a_way_to_it():
@@ -239,22 +257,24 @@ def test_gpu_memory_is_used_where_there_is_a_way_to_it():
 
 
 @pytest.mark.parametrize(
-    ("facts", "ready", "soft", "reason"),
+    ("facts", "ready", "soft", "reason", "tool_lacks"),
     [
-        ({"gpus": (), "gpu_pci": ()}, ABLE, False, "there is no GPU"),
-        ({"simulated": {"nvidia-smi": "GPUs"}}, ABLE, False, "SIMULATED"),
-        ({}, ABLE, True, "made in software"),
-        ({}, Readiness((), ()), False, "does not know --use_cuda"),
-        ({}, Readiness((), (), cuda=True), False, "does not know --use_cuda_dmabuf"),
-        ({"gpus": Unknown("nvidia-smi hung")}, ABLE, False, "nvidia-smi hung"),
+        ({"gpus": (), "gpu_pci": ()}, UNABLE, False, "there is no GPU", False),
+        ({"simulated": {"nvidia-smi": "GPUs"}}, UNABLE, False, "SIMULATED", False),
+        ({}, UNABLE, True, "made in software", False),
+        ({"nvidia_modules": NO_WAY}, UNABLE, False, "GPU memory has no way to the cards", False),
+        ({}, UNABLE, False, "does not know --use_cuda", True),
+        ({}, Readiness((), (), cuda=True), False, "does not know --use_cuda_dmabuf", True),
+        ({"gpus": Unknown("nvidia-smi hung")}, UNABLE, False, "nvidia-smi hung", False),
     ],
 )
-def test_host_memory_is_used_otherwise_and_said(facts, ready, soft, reason):
-    """Never GPU memory of a stand-in, and never an option that this perftest does not know."""
+def test_host_memory_is_used_otherwise_and_said(facts, ready, soft, reason, tool_lacks):
+    """Never GPU memory of a stand-in, and never an option of perftest that it does not know; only that is a lack."""
     found = bandwidth_plan.memory(dataclasses.replace(healthy(), **facts), ready, NodeRails((end("gpu1", soft=soft),)))
 
     assert found.gpus is None
     assert reason in found.why_host
+    assert found.tool_lacks is tool_lacks
 
 
 def party(node, *endpoints, gpus=None):

@@ -12,6 +12,7 @@ import pytest
 from provision.facts import RawOutput, Unknown
 from provision.facts.gpu import GpuPciFact, GpusFact
 from provision.facts.gpu_health import FIELDS, GpuHealth, health
+from provision.facts.gpudirect import PciRoutingFact
 from provision.facts.nvlink import FabricManager, FabricManagerFact, Links, NvLinksFact
 from provision.facts.pci_links import PciLinksFact
 from provision.facts.rdma import RdmaFact
@@ -285,6 +286,22 @@ def test_pcie_links_know_card_and_slot(bus):
     assert (card.gpu, card.width, card.width_max, card.speed) == (True, 8, 16, 2.5)
     assert (card.expected_width, card.expected_speed) == (8, 16.0)
     assert (lost.gpu, lost.width, lost.expected_width) == (False, None, None)
+
+
+def test_rdma_cards_of_any_maker_are_looked_at(bus):
+    """What makes an RDMA device counts, whoever made it; a network card below Soft-RoCE does not."""
+    other, plain = {"vendor": "0x14e4", "class": "0x020000"}, {"vendor": "0x8086", "class": "0x020000"}
+    (bus("0000:19:00.0", bridge="b1", **other) / "iommu_group").mkdir()
+    (bus.root / "devices/b1/0000:19:00.0/iommu_group/type").write_text("DMA-FQ\n")
+    bus("0000:1a:00.0", bridge="b1", **plain)
+    bus("0000:3b:00.0", bridge="b2", vendor="0x15b3", **{"class": "0x020700"})
+    for name, card in (("bnxt_re0", "b1/0000:19:00.0"), ("rxe0", "b1/0000:1a:00.0"), ("mlx5_0", "b2/0000:3b:00.0")):
+        (bus.root / "class/infiniband" / name).mkdir(parents=True)
+        (bus.root / "class/infiniband" / name / "device").symlink_to(bus.root / "devices" / card)
+    (bus.root / "class/infiniband/rxe0/parent").write_text("eth1\n")
+
+    assert [link.address for link in bus.read(PciLinksFact())] == ["0000:19:00.0", "0000:3b:00.0"]
+    assert bus.read(PciRoutingFact()).iommu == {"0000:19:00.0": "DMA-FQ", "0000:3b:00.0": ""}
 
 
 def test_gpus_given_away_and_their_parts_are_not_missed(bus):
