@@ -9,7 +9,7 @@ from provision.checks.base import Scene, Verdict, check, fail, known, passed, sk
 from provision.checks.boot import boot_verdict
 from provision.facts import Unknown
 from provision.facts.peer_modules import InstalledKernel, PeerMemory
-from provision.facts.peer_status import JudgedKernel
+from provision.facts.peer_status import PROGRAM, JudgedKernel, PeerRecord
 from provision.facts.system import NodeKind
 from provision.gdr import Cards, GdrPath
 from provision.gdr.conditions import pcie
@@ -21,7 +21,6 @@ __all__: list[str] = []
 _ROLE = "peer_memory"
 _MODULES = ("nvidia-peermem", "nvidia_peermem", "nv_peer_mem", "nvidia-driver", "nvidia-module")
 """Stand-ins of the lab that the state of modules would rest on."""
-_PROGRAM = "/usr/local/lib/provision/peer-memory"
 _REBUILD = "dkms autoinstall -k {0} (twice: it does not keep the order RDMA stack, driver, nv_peer_mem)"
 """Where the role builds nothing: it was not applied, or wants no module."""
 
@@ -82,7 +81,7 @@ def _modules(scene: Scene) -> Verdict:
         return warn(
             f"the {' and '.join(replaced)} that is loaded is not the one that the next boot will load: "
             "its sources were others",
-            f"With no job on the node: {_PROGRAM} unload && {_PROGRAM} load, or reboot it.",
+            f"With no job on the node: {PROGRAM} unload && {PROGRAM} load, or reboot it.",
             simulated=simulated,
         )
     return passed("; ".join(loaded) or "no peer-memory module is loaded", simulated=simulated)
@@ -133,7 +132,7 @@ def _kernels(scene: Scene) -> Verdict:
     if not (module or has_driver):
         return skip("the running kernel has no NVIDIA modules that others could lack")
     wanted = (set(running.modules if running else ()) - {"ib_core"}) | set(loaded) | ({module} if module else set())
-    told = {kernel.release: kernel for kernel in status.kernels if not kernel.ok} if status and module else {}
+    told = {} if isinstance(record, Unknown) or not module else _told(record)
     lacking = [
         Lacking(kernel, tuple(lacks), told.get(kernel.release))
         for kernel in kernels
@@ -143,7 +142,21 @@ def _kernels(scene: Scene) -> Verdict:
     if lacking:
         return warn(_tell(lacking, module), _mend(lacking, module, scene.node.name), simulated=simulated)
     releases = ", ".join(kernel.release for kernel in kernels)
+    if module and not isinstance(record, Unknown) and record.newer and record.rechecked is None:
+        return warn(
+            f"the node's own record is older than the modules of {', '.join(record.newer)}: whether {module} still "
+            "fits them is not known",
+            f"Run on the node: {PROGRAM} check",
+            simulated=simulated,
+        )
     return passed(f"{', '.join(sorted(wanted))} for all of {releases}", simulated=simulated)
+
+
+def _told(record: PeerRecord) -> dict[str, JudgedKernel]:
+    """Return what is wrong with which kernel, in the node's own words: of now, where modules are newer than them."""
+    recorded = record.status.kernels if record.status else ()
+    said = recorded if record.rechecked is None else record.rechecked
+    return {kernel.release: kernel for kernel in said if not kernel.ok}
 
 
 def _lacks(kernel: InstalledKernel, running: InstalledKernel | None, wanted: set[str]) -> list[str]:
@@ -177,11 +190,11 @@ def _mend(lacking: Sequence[Lacking], module: str, node: str) -> str:
     """Where the role builds a module, its own program keeps the order of what is built; DKMS by itself does not."""
     if module:
         kernels = ", ".join(item.kernel.release for item in lacking)
-        told = {item.told.remedy: None for item in lacking if item.told and _PROGRAM not in item.told.remedy}
+        told = {item.told.remedy: None for item in lacking if item.told and PROGRAM not in item.told.remedy}
         own = "".join(f" {remedy}" for remedy in told if remedy)
         return (
             f"Before the next boot: provision apply --limit {node} --only {_ROLE}, which installs headers and builds "
-            f"for every kernel; or on the node, where the headers are there: {_PROGRAM} build.{own} Or remove what is "
+            f"for every kernel; or on the node, where the headers are there: {PROGRAM} build.{own} Or remove what is "
             f"not needed of {kernels}."
         )
     steps = []

@@ -12,6 +12,7 @@ from provision.facts.base import RawOutput
 
 __all__ = [
     "CONFIG_FILE",
+    "PROGRAM",
     "STATUS_FILE",
     "UNIT",
     "JudgedKernel",
@@ -24,12 +25,16 @@ __all__ = [
 UNIT = "provision-peer-memory.service"
 CONFIG_FILE = "/etc/provision/peer_memory.json"
 STATUS_FILE = "/var/lib/provision/peer_memory/status.json"
+PROGRAM = "/usr/local/lib/provision/peer-memory"
+"""The node's own; its ``check`` judges every installed kernel and changes nothing."""
 
 _FORMAT = 1
 _MOST_BYTES = 131072
 """Of the status file; a kernel takes less than 1000."""
 _MOST_LETTERS = 2000
 """Of one text in it."""
+_CHECK_SECONDS = 12
+"""For the node's own judgement, which reads a few files for each kernel."""
 _STATES = ("loading", "ready", "failed")
 
 
@@ -90,6 +95,10 @@ class PeerRecord:
     """How old the status is by the node's clock; None when the clock was set back since, or cannot be read."""
     unit: PeerUnit | None = None
     """None when there is no such unit."""
+    newer: tuple[str, ...] = ()
+    """Kernels whose modules changed after the status was written, as by an upgrade of RDMA stack or driver."""
+    rechecked: tuple[JudgedKernel, ...] | None = None
+    """What the node's program says now, asked where modules are newer; None where it was not, or gave no answer."""
 
 
 class _UnreadableError(Exception):
@@ -97,7 +106,11 @@ class _UnreadableError(Exception):
 
 
 class PeerStatusFact:
-    """Reads configuration and status, no more than is sensible of each, and asks systemd where there is any."""
+    """Reads configuration and status, no more than is sensible of each, and asks systemd where there is any.
+
+    The status is written at boot, by an apply and when a kernel is installed. Where modules changed since, the node's
+    program is asked to judge them as they are.
+    """
 
     name: ClassVar[str] = "peer_status"
     label: ClassVar[str] = f"systemctl show {UNIT}"
@@ -108,6 +121,15 @@ status={STATUS_FILE}
 [ -e "$config" ] || [ -e "$status" ] || [ -e /etc/systemd/system/{UNIT} ] || exit 0
 echo "now=$(date -u +%s)"
 systemctl show {UNIT} -p LoadState -p ActiveState -p Result -p UnitFileState 2>/dev/null
+if [ -f "$status" ]; then
+  newer=
+  for file in /lib/modules/*/modules.dep; do
+    [ "$file" -nt "$status" ] || continue
+    file=${{file%/modules.dep}}; newer=${{file##*/}}; printf 'newer\t%s\n' "$newer"
+  done
+  [ -z "$newer" ] || timeout -k 1 {_CHECK_SECONDS} {PROGRAM} check 2>/dev/null | head -c {_MOST_BYTES} |
+    while IFS= read -r line; do printf 'checked\t%s\n' "$line"; done
+fi
 echo config
 [ ! -f "$config" ] || head -c 4096 "$config"
 [ ! -e "$status" ] || printf '\nstatus\n'
@@ -126,7 +148,11 @@ exit 0
                 status = _status(text)
             except _UnreadableError as problem:
                 error = str(problem)
-        return PeerRecord(_wanted(config), status, error, _age(status, pairs.get("now", "")), _unit(pairs))
+        rows = [line.split("\t", 1) for line in head.splitlines() if "\t" in line]
+        newer = tuple(_line(row[1]) for row in rows if row[0] == "newer")
+        rechecked = tuple(filter(None, (_rechecked(row[1]) for row in rows if row[0] == "checked")))
+        age = _age(status, pairs.get("now", ""))
+        return PeerRecord(_wanted(config), status, error, age, _unit(pairs), newer, rechecked or None)
 
 
 def _wanted(text: str) -> str:
@@ -178,6 +204,17 @@ def _status(text: str) -> PeerStatus:
         **_why(content),
         kernels=tuple(_kernel(entry) for entry in _kernels(content)),
     )
+
+
+def _rechecked(text: str) -> JudgedKernel | None:
+    """Read what the program prints of a kernel: ``RELEASE: ready`` or ``RELEASE: CAUSE: what is wrong. What to do``."""
+    release, mark, said = _line(text).partition(": ")
+    if not mark or " " in release:
+        return None
+    if said == "ready":
+        return JudgedKernel(release, ok=True)
+    cause, mark, why = said.partition(": ")
+    return JudgedKernel(release, ok=False, cause=cause, explanation=why.rstrip(".")) if mark and why else None
 
 
 def _kernels(content: Mapping[str, Any]) -> list[Any]:

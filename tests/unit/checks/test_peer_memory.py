@@ -256,6 +256,45 @@ def test_kernels_that_have_what_the_role_wants_pass(judged):
     assert judged(**facts)["peer_memory.kernels"].status is PASS
 
 
+FINE = {
+    **MANAGED,
+    "kernels": (kernel("6.1.0", running=True, nv_peer_mem="updates/nv_peer_mem.ko", **OFED),),
+    "peer_status": dataclasses.replace(
+        peer_record(kernels=(JudgedKernel("6.1.0", ok=True),)),
+        newer=("6.1.0",),
+    ),
+}
+"""A node whose record says that all is well, and whose modules are newer than it."""
+
+
+def test_what_an_upgrade_broke_since_the_record_is_found(judged):
+    """The RDMA stack was upgraded: the file is there, and its checksums are another's."""
+    now = (lacking("6.1.0", "symbol_mismatch", "built against another stack. Build it anew", ""),)
+    facts = {**FINE, "peer_status": dataclasses.replace(FINE["peer_status"], rechecked=now)}
+    result = judged(**facts)["peer_memory.kernels"]
+
+    assert result.status is WARN
+    assert "kernel 6.1.0 would come up without nv_peer_mem (built against another stack" in result.reason
+
+
+def test_what_was_mended_since_the_record_passes(judged):
+    """What the node says now counts, not what it wrote down before."""
+    before = peer_record(kernels=(lacking("6.1.0", "symbol_mismatch", "built against another stack", "Build it."),))
+    now = (JudgedKernel("6.1.0", ok=True),)
+    facts = {**FINE, "peer_status": dataclasses.replace(before, newer=("6.1.0",), rechecked=now)}
+
+    assert judged(**facts)["peer_memory.kernels"].status is PASS
+
+
+def test_a_record_that_is_older_than_the_modules_is_not_taken_for_the_state(judged):
+    """Where the node's program gives no answer, that is said, with how to ask it."""
+    result = judged(**FINE)["peer_memory.kernels"]
+
+    assert result.status is WARN
+    assert "older than the modules of 6.1.0" in result.reason
+    assert f"{PROGRAM} check" in result.remedy
+
+
 def test_a_kernel_without_headers_needs_them_first(judged):
     """DKMS builds nothing without headers, and says so nowhere that one would look."""
     bare = kernel("6.8.0", headers=False, nvidia="")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from provision.facts import RawOutput
-from provision.facts.peer_status import CONFIG_FILE, STATUS_FILE, PeerRecord, PeerStatusFact, PeerUnit
+from provision.facts.peer_status import CONFIG_FILE, PROGRAM, STATUS_FILE, PeerRecord, PeerStatusFact, PeerUnit
 from tests.support.modules import load
 
 program = load("peer_memory", "peer_memory_node", part="module_utils")
@@ -59,7 +60,7 @@ class Node:
     def record(self) -> PeerRecord:
         """Run the fact's command on it, and read what it prints."""
         command = PeerStatusFact.command
-        for folder in ("/etc/", "/var/lib/"):
+        for folder in ("/etc/", "/var/lib/", "/lib/modules", "/usr/local/"):
             command = command.replace(folder, f"{self.root}{folder}")
         path = f"{self.root}/bin:{os.environ['PATH']}"
         done = subprocess.run(
@@ -100,6 +101,55 @@ def test_what_the_nodes_own_program_writes_is_read_back(node, provider):
     assert bool(record.status.explanation and record.status.remedy) is not ready
     (kernel,) = record.status.kernels
     assert (kernel.release, kernel.ok, kernel.cause) == ("6.1.0-9", ready, record.status.cause)
+
+
+def upgrade(node):
+    """Change the modules a minute after the status was written."""
+    later = (node.root / STATUS_FILE.lstrip("/")).stat().st_mtime + 60
+    os.utime(node.root / "lib/modules/6.1.0-9/modules.dep", (later, later))
+
+
+def install(node, script):
+    """Put a program of the node in its place."""
+    node.write(PROGRAM, f"#!/bin/sh\n{script}\n")
+    (node.root / PROGRAM.lstrip("/")).chmod(0o755)
+
+
+def test_modules_that_changed_after_the_record_are_judged_anew(node):
+    """An upgrade of the RDMA stack writes no status; the node's own program says what has become of the module."""
+    node.write(CONFIG_FILE, json.dumps({"provider": "nv_peer_mem"}))
+    node.write(STATUS_FILE, json.dumps(STATUS))
+    source = Path(program.__file__).parent
+    paths = ":".join(map(str, (source, source.parents[1] / "platform/module_utils")))
+    run = f"import sys, peer_memory_node as it; sys.exit(it.main(['--root', '{node.root}', sys.argv[1]]))"
+    install(node, f'PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={paths} exec {sys.executable} -c "{run}" "$1"')
+    upgrade(node)
+    record = node.record()
+
+    assert record.newer == ("6.1.0-9",)
+    (kernel,) = record.rechecked
+    assert (kernel.release, kernel.ok, kernel.cause) == ("6.1.0-9", False, "headers_missing")
+    assert "headers of kernel 6.1.0-9 are not installed" in kernel.explanation
+    assert json.loads((node.root / STATUS_FILE.lstrip("/")).read_text()) == STATUS
+
+
+@pytest.mark.parametrize("said", ["exit 127", "echo 'Traceback (most recent call last):'; exit 1", "exec sleep 60"])
+def test_a_program_that_does_not_answer_leaves_the_record_older_than_the_modules(node, said, monkeypatch):
+    """That much is known, and nothing is made up."""
+    monkeypatch.setattr(PeerStatusFact, "command", PeerStatusFact.command.replace("timeout -k 1 12", "timeout -k 1 1"))
+    node.write(STATUS_FILE, json.dumps(STATUS))
+    install(node, said)
+    upgrade(node)
+
+    assert (node.record().newer, node.record().rechecked) == (("6.1.0-9",), None)
+
+
+def test_after_an_apply_or_a_boot_nothing_is_asked_again(node):
+    """Both write the status last, after what they built."""
+    node.write(STATUS_FILE, json.dumps(STATUS))
+    install(node, "echo 6.1.0-9: ready")
+
+    assert (node.record().newer, node.record().rechecked) == ((), None)
 
 
 def test_a_load_that_is_under_way_is_read_too(node):
