@@ -33,7 +33,7 @@ def gdr(
             "--assume",
             metavar="KEY=VALUE,...",
             help="Judge this machine instead of nodes: driver=V, modules=open|proprietary, kernel=V, "
-            "stack=inbox|ofed|ofed-4.9, gpu=ARCH, nccl=V.",
+            "stack=inbox|inbox-peer|ofed|ofed-4.9, gpu=ARCH, nccl=V, cards=hard|soft|none, peermem=stub|missing|both.",
         ),
     ] = None,
     ask_become_pass: AskBecomePassOption = False,
@@ -46,7 +46,10 @@ def gdr(
     The exit code is 1 when a node could not be judged.
 
     With --assume no node is asked. ARCH is maxwell, pascal, volta, turing, ampere, ada, hopper, grace-hopper or
-    blackwell; modules, gpu and nccl may be left out.
+    blackwell; driver, kernel and stack have to be given. stack=inbox-peer is the stack of a kernel that exports the
+    peer memory interface itself, as some of Ubuntu's do. cards=soft is Soft-RoCE alone. peermem says what is wrong
+    with the module: a stub that was built before the RDMA stack was there, none for this kernel, or both
+    nvidia-peermem and nv_peer_mem loaded.
 
     \b
     Examples:
@@ -54,6 +57,8 @@ def gdr(
       provision gdr -i inventories/prod --limit 'gpu[1-4]' --json
       provision gdr --assume driver=570.133.20,kernel=6.8.0,stack=inbox,gpu=hopper
       provision gdr --assume driver=535,kernel=6.8,stack=ofed,gpu=volta,nccl=2.20
+      provision gdr --assume driver=550,modules=proprietary,kernel=6.5,stack=inbox-peer,nccl=2.23.4
+      provision gdr --assume driver=535,kernel=5.15,stack=ofed,peermem=stub
     """
     if assume is not None:
         given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from provision.errors import UsageError
 from provision.gdr import versions
-from provision.gdr.base import Flavor, Situation, Stack
+from provision.gdr.base import Cards, Evidence, Flavor, Situation, Stack
 from provision.gdr.compare import at_least
 
 __all__ = ["assumed"]
 
 _ARCHITECTURES = "|".join(versions.ARCHITECTURES)
+_INBOX_PEER = "inbox-peer"
+"""The kernel's own stack, of a kernel that has the peer memory interface itself, as some of Ubuntu's do."""
+_STACKS = (Stack.INBOX.value, _INBOX_PEER, Stack.OFED.value, Stack.OFED_LEGACY.value)
+_PEERMEM: dict[str, Evidence] = {
+    "stub": Evidence(peermem_file=True, peermem_stub=True),
+    "missing": Evidence(peermem_file=False),
+    "both": Evidence(loaded=frozenset({"nvidia_peermem", "nv_peer_mem"})),
+}
+"""What may be said of the peer memory modules -> what a look at such a node would find."""
 
 _KEYS: dict[str, tuple[str, str]] = {
     "driver": (r"\d{3,4}(\.\d+){0,2}", "a driver's version, such as 570.133.20"),
     "modules": ("|".join(Flavor), " or ".join(Flavor)),
     "kernel": (r"\d+\.\d+[\w.+~-]*", "a kernel's release, such as 6.8.0-60-generic"),
-    "stack": ("|".join(map(re.escape, Stack)), ", ".join(Stack)),
+    "stack": ("|".join(map(re.escape, _STACKS)), ", ".join(_STACKS)),
+    "cards": ("|".join(Cards), ", ".join(Cards)),
+    "peermem": ("|".join(_PEERMEM), ", ".join(_PEERMEM)),
     "gpu": (_ARCHITECTURES, ", ".join(versions.ARCHITECTURES)),
     "nccl": (r"2\.\d+(\.\d+)?", "a version of NCCL, such as 2.27.5"),
 }
@@ -30,7 +42,9 @@ _FORM = "Give --assume " + ",".join(
         ("driver", "V"),
         ("modules", "open|proprietary"),
         ("kernel", "V"),
-        ("stack", "|".join(Stack)),
+        ("stack", "|".join(_STACKS)),
+        ("cards", "|".join(Cards)),
+        ("peermem", "|".join(_PEERMEM)),
         ("gpu", _ARCHITECTURES),
         ("nccl", "V"),
     )
@@ -40,7 +54,8 @@ _FORM = "Give --assume " + ",".join(
 def assumed(text: str) -> Situation:
     """Read ``key=value,...``.
 
-    ``modules`` is what the driver's installer takes for these GPUs unless given; ``gpu`` and ``nccl`` may be left out.
+    ``modules`` is what the driver's installer takes for these GPUs unless given, and ``cards`` are real ones; ``gpu``,
+    ``nccl`` and ``peermem`` may be left out.
 
     Raises:
         UsageError: a key or value that does not exist, a key twice or missing; with what is possible.
@@ -53,20 +68,24 @@ def assumed(text: str) -> Situation:
         if key in given:
             raise UsageError(f"--assume gives {key} twice", remedy=_FORM)
         pattern, possible = _KEYS[key]
-        value = value.lower() if key in {"modules", "stack", "gpu"} else value
+        value = value.lower() if key in {"modules", "stack", "cards", "peermem", "gpu"} else value
         if not re.fullmatch(pattern, value):
             raise UsageError(f"--assume {key}={value} is not possible", remedy=f"Possible for {key}: {possible}.")
         given[key] = value
     missing = [key for key in _WANTED if key not in given]
     if missing:
         raise UsageError(f"--assume lacks {', '.join(missing)}", remedy=_FORM)
+    exports = given["stack"] == _INBOX_PEER
+    evidence = _PEERMEM.get(given.get("peermem", ""), Evidence())
     return Situation(
         driver=given["driver"],
         kernel=given["kernel"],
-        stack=Stack(given["stack"]),
+        stack=Stack.INBOX if exports else Stack(given["stack"]),
         flavor=Flavor(given["modules"]) if "modules" in given else _usual(given["driver"], given.get("gpu")),
         gpus=(given["gpu"],) if "gpu" in given else (),
         nccl=given.get("nccl", ""),
+        cards=Cards(given.get("cards", Cards.HARD)),
+        evidence=replace(evidence, peer_api=True) if exports else evidence,
     )
 
 

@@ -36,7 +36,9 @@ def _why(situation: Situation, path: GdrPath, closed: set[GdrPath]) -> tuple[str
             first = ", once it is built anew" if any(unbuilt(situation)) else ""
             reasons.append(f"nvidia-peermem would do as well{first}; older UCX, perftest and images still ask for it")
     if path is GdrPath.NVIDIA_PEERMEM:
-        reasons.append("OFED has to be installed before the driver, or the module is a stub")
+        exports = situation.stack is Stack.INBOX
+        first = "the kernel's headers have to be there" if exports else "OFED has to be installed"
+        reasons.append(f"{first} before the driver, or the module is a stub")
         if situation.stack is Stack.OFED_LEGACY:
             reasons.append(f"OFED {versions.LEGACY_OFED} needs the module's option peerdirect_support=1")
     if path is GdrPath.NV_PEER_MEM:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.errors import UsageError
-from provision.gdr import Flavor, Situation, Stack, assumed
+from provision.gdr import Flavor, Situation, Stack, assumed, verdict
 from provision.gdr.compare import at_least
 from provision.gdr.versions import ARCHITECTURES
 
@@ -17,6 +17,30 @@ def test_all_keys_are_read():
     assert assumed(text) == Situation(
         "535.161.08", "5.15.0-105-generic", Stack.OFED_LEGACY, Flavor.PROPRIETARY, ("ampere",), "2.20.5"
     )
+
+
+BEYOND_VERSIONS = {
+    "a kernel that exports the interface itself (row 7)": ("6.5,stack=inbox-peer,nccl=2.23.4", "nvidia_peermem", ""),
+    "such a kernel, and NCCL before 2.23": ("6.5,stack=inbox-peer,nccl=2.21.5", "none", "NCCL 2.23 or newer"),
+    "a kernel that does not (row 8)": ("6.5,stack=inbox,nccl=2.23.4", "none", "ib_register_peer_memory_client"),
+    "no card (row 9)": ("6.5,stack=ofed,nccl=2.23.4,cards=none", "none", "there is no RDMA card"),
+    "Soft-RoCE alone": ("6.5,stack=ofed,nccl=2.23.4,cards=SOFT", "none", "made in software"),
+    "cards, said": ("5.15,stack=ofed,cards=hard", "nvidia_peermem", ""),
+    "a stub that can be built anew": ("5.15,stack=ofed,peermem=stub", "nvidia_peermem", "this one is a stub"),
+    "no module for this kernel": ("5.15,stack=ofed,peermem=missing", "nvidia_peermem", "for kernel 5.15"),
+    "a stub, and nothing to build it against": ("5.15,stack=inbox,peermem=stub", "none", "kernel's own has none"),
+    "a stub beside row 7": ("6.5,stack=inbox-peer,nccl=2.23.4,peermem=stub", "nvidia_peermem", "this one is a stub"),
+    "both modules at once": ("5.15,stack=ofed,peermem=both", "nvidia_peermem", "nv_peer_mem unloaded"),
+}
+
+
+@pytest.mark.parametrize(("text", "path", "said"), BEYOND_VERSIONS.values(), ids=BEYOND_VERSIONS)
+def test_what_no_version_tells_can_be_said_too(text, path, said):
+    """Every row of the decision table, and the states that a module can be in, have their words."""
+    found = verdict(assumed(f"driver=550.54,modules=proprietary,gpu=ampere,kernel={text}"))
+
+    assert found.path == path
+    assert said in " ".join([*found.reasons, *(item.precondition for item in found.to_do)])
 
 
 @pytest.mark.parametrize(
@@ -39,14 +63,16 @@ def test_without_modules_the_installer_s_choice_counts(text, flavor):
         ("driver=new", "570.133.20"),
         ("modules=gpl", "open or proprietary"),
         ("kernel=six", "6.8.0"),
-        ("stack=doca", "inbox, ofed, ofed-4.9"),
+        ("stack=doca", "inbox, inbox-peer, ofed, ofed-4.9"),
+        ("cards=two", "hard, soft, none"),
+        ("peermem=good", "stub, missing, both"),
         ("gpu=h100", ", ".join(ARCHITECTURES)),
         ("nccl=1.3", "2.27.5"),
         ("nccl=", "2.27.5"),
         ("cuda=12", "driver=V,modules=open|proprietary"),
         ("driver", "driver=V,modules=open|proprietary"),
         ("", "driver=V,modules=open|proprietary"),
-        ("driver=570,kernel=6.8", "stack=inbox|ofed|ofed-4.9"),
+        ("driver=570,kernel=6.8", "stack=inbox|inbox-peer|ofed|ofed-4.9"),
         ("driver=570,driver=580", "driver=V"),
     ],
 )
