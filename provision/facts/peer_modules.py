@@ -57,10 +57,13 @@ def _installed(lines: Iterable[str]) -> frozenset[str]:
     return frozenset(_file_name(word) for row in words for word in row[2:] if re.fullmatch(_SPELLINGS, word))
 
 
-def _rank(path: str, chosen: frozenset[str]) -> int:
-    """Return how near a file is to what modprobe loads, of all that have the same name once loaded; 0 is best."""
+def _rank(path: str, chosen: frozenset[str]) -> tuple[int, str]:
+    """Return how near a file is to what modprobe loads, of all that have the same name once loaded; the least is best.
+
+    Where nothing tells, both of the driver's modules are taken from the same driver.
+    """
     name = _file_name(path)
-    return 0 if name == module_name(path) else 1 if name in chosen else 2
+    return 0 if name == module_name(path) else 1 if name in chosen else 2, name.removesuffix("_peermem")
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,7 @@ def _plainly(raw: RawOutput) -> dict[str, str]:
     pairs = raw.pairs()
     spelled = {key.partition(".")[0] for key in pairs if key.endswith(".filename")}
     taken: dict[str, str] = {}
-    for name in sorted(spelled, key=lambda name: (_rank(name, chosen), name)):
+    for name in sorted(spelled, key=lambda name: _rank(name, chosen)):
         taken.setdefault(module_name(name), name)
     for module, name in taken.items():
         if module != name:

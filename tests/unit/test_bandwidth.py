@@ -87,6 +87,18 @@ def test_two_nodes_are_measured_both_ways(programs):  # noqa: ARG001
     assert (found.left_out, found.broken) == ({}, {})
 
 
+def test_nodes_whose_gpus_could_not_be_measured_are_named(programs):  # noqa: ARG001
+    """A card, real GPUs and a way between them: that the image's perftest knows no GPU memory is said of that node."""
+    port = facts().rdma.devices[0].ports[0]
+    card = RdmaStack((RdmaDevice("mlx5_0", "mlx5_core", "uverbs0", ("lo",), (port,)),), 1, ("uverbs0",), "")
+    able = dataclasses.replace(healthy(), rdma=card)
+    without = dataclasses.replace(able, gpus=(), gpu_pci=())
+    found = measure([node("gpu1"), node("gpu2")], {"gpu1": able, "gpu2": without}, lambda _: None)
+
+    assert {pair.memory for pair in found.pairs} == {"host"}
+    assert found.tool_lacks == ("gpu1",)
+
+
 def test_a_way_that_is_closed_is_the_reason(programs):  # noqa: ARG001
     """The receiving end listens on 127.0.0.1 only, so nobody gets to 127.0.0.9; its end is not left behind."""
     found = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts("127.0.0.9")}, lambda _: None)

@@ -97,6 +97,16 @@ def test_a_stub_of_debian_s_packages_is_one_too(needs, stub):
     assert kernel.stub is stub
 
 
+def test_both_modules_are_taken_from_one_driver_where_nothing_says_which():
+    """Two drivers and no word of modprobe.d: a peermem of the other one would not fit."""
+    dep = "/lib/modules/6.1/modules.dep:"
+    names = ("nvidia-current", "nvidia-current-open-peermem", "nvidia-current-peermem", "nvidia-current-open")
+    text = "kernel\t6.1\trunning\tyes\n" + "".join(f"{dep}x/{name}.ko:\n" for name in names)
+    (kernel,) = KernelsFact().parse(out(text))
+
+    assert kernel.modules["nvidia_peermem"].path == kernel.modules["nvidia"].path.replace(".ko", "-peermem.ko")
+
+
 def test_a_module_with_the_usual_name_wins():
     """What an installer of NVIDIA put beside Debian's packages is what modprobe finds by that name."""
     dep = "/lib/modules/6.1/modules.dep:"
