@@ -18,8 +18,8 @@ _REBUILD = (
     "dkms install --force nvidia/VERSION -k KERNEL, or reinstall the driver."
 )
 _REINSTALL = (
-    "Reinstall the driver now that the RDMA stack is there, from packages that build its modules with DKMS: this one's "
-    "sources are not on the node."
+    "Reinstall the driver now that the RDMA stack is there, best with DKMS, which then builds its modules for new kernels "
+    "too: DKMS has no sources of this one."
 )
 _RESTART = (
     "See that modinfo -n ib_core is under extra/ or updates/, then: systemctl restart openibd (where systemd has no "
