@@ -18,7 +18,7 @@ _REBUILD = (
     "dkms install --force nvidia/VERSION -k KERNEL, or reinstall the driver."
 )
 _REINSTALL = (
-    "Reinstall the driver now that the RDMA stack is there, best with DKMS, which then builds its modules for new kernels "
+    "Reinstall the driver now that the RDMA stack is there, best with DKMS, which builds its modules for new kernels "
     "too: DKMS has no sources of this one."
 )
 _RESTART = (
