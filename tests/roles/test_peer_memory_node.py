@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.modules import ROLES, load
-from tests.support.modules_on_disk import GET_PAGES, KERNEL, REGISTER, Machine, assemble, needs_assembler
+from tests.support.modules_on_disk import GET_PAGES, KERNEL, LOAD, REGISTER, Machine, assemble, needs_assembler
 
 NEWER = "6.12.9-amd64"
 PROVIDERS = ("nv_peer_mem", "nvidia_peermem")
@@ -204,6 +204,84 @@ def test_a_certificate_is_found_in_the_lists_of_the_firmware(machine: Machine, h
 
     assert before is None
     assert (seen.enrolled("/site.crt"), seen.enrolled("/other.crt"), seen.enrolled("/none.crt")) == (True, False, None)
+
+
+# Debian's driver, whose files are called otherwise
+
+
+def install_debian(machine: Machine, branch: str = "current", **names: str) -> None:
+    """Install a driver as Debian's packages do: nvidia-BRANCH.ko and nvidia-BRANCH-peermem.ko."""
+    made = machine.root / "made"
+    stack = assemble(made / "stack.ko", {"version": "5.8"}, gives={REGISTER: 7})
+    driver = {"version": "535.183", "license": "NVIDIA", "name": names.get("driver", "nvidia")}
+    client = {"vermagic": f"{KERNEL} ", "name": names.get("peermem", "nvidia_peermem")}
+    files = {
+        f"nvidia-{branch}": assemble(made / "nvidia.ko", driver, gives={GET_PAGES: 9}),
+        f"nvidia-{branch}-modeset": stack,
+        f"nvidia-{branch}-peermem": assemble(made / "client.ko", client, needs={REGISTER: 7, GET_PAGES: 9}),
+    }
+    machine.modules(KERNEL, ib_core=stack, **files)
+
+
+DEBIAN_LINES = """
+install nvidia modprobe -i nvidia-current $CMDLINE_OPTS
+install nvidia-peermem modprobe nvidia ; modprobe -i nvidia-current-peermem $CMDLINE_OPTS
+"""
+
+
+@pytest.mark.parametrize("branch", ["current", "current-open", "tesla-470", "tesla", "legacy-390xx"])
+def test_the_driver_of_a_distribution_that_names_its_files_otherwise_is_found(machine: Machine, branch: str) -> None:
+    """Debian's nvidia-current.ko holds the module nvidia, and nvidia-current-peermem.ko nvidia_peermem."""
+    configure(machine, provider="nvidia_peermem")
+    install_debian(machine, branch)
+
+    facts = node.Look(str(machine.root)).facts()
+
+    assert (facts["driver_version"], facts["peermem_shipped"]) == ("535.183", True)
+    assert cause(machine) == ""
+
+
+def test_a_file_whose_module_has_another_name_is_not_the_driver(machine: Machine) -> None:
+    """What the module says of itself counts more than what its file is called."""
+    install_debian(machine, driver="something_else")
+
+    assert node.Look(str(machine.root)).facts()["driver_version"] == ""
+
+
+def test_the_plain_name_comes_first_unless_a_line_leads_elsewhere(machine: Machine) -> None:
+    """modprobe takes nvidia.ko where it is; an `install` line is stronger, because modprobe follows it first."""
+    install_debian(machine)
+    plain = assemble(machine.root / "made/plain.ko", {"version": "470.1", "license": "NVIDIA"})
+    shutil.copyfile(plain, machine.root / f"lib/modules/{KERNEL}/updates/nvidia.ko")
+    dep = machine.root / f"lib/modules/{KERNEL}/modules.dep"
+    dep.write_text(dep.read_text() + "updates/nvidia.ko:\n")
+    before = node.Look(str(machine.root)).driver(KERNEL)[0]
+    machine.write("/etc/modprobe.d/nvidia.conf", DEBIAN_LINES)
+
+    assert (before, node.Look(str(machine.root)).driver(KERNEL)[0]) == ("470.1", "535.183")
+
+
+@pytest.mark.parametrize(("lines", "asked"), [(DEBIAN_LINES, "nvidia_peermem"), ("", "nvidia_current_peermem")])
+def test_it_is_loaded_by_the_name_that_modprobe_knows(machine: Machine, lines: str, asked: str) -> None:
+    """With Debian's `install` lines that is the module's own name; without them only the file's name is known."""
+    configure(machine, provider="nvidia_peermem")
+    install_debian(machine)
+    machine.write("/etc/modprobe.d/nvidia.conf", lines)
+    machine.program("modprobe", 'set -- nvidia_peermem; ' + LOAD)
+
+    assert run(machine, "load").returncode == 0, status(machine)
+    assert machine.called == ["modprobe ib_uverbs", f"modprobe {asked}"]
+
+
+def test_a_module_of_another_file_name_is_unloaded_by_its_own(machine: Machine) -> None:
+    """modprobe -r would not find it; rmmod asks the kernel."""
+    configure(machine, provider="nvidia_peermem")
+    install_debian(machine)
+    machine.loaded("nvidia_peermem")
+    machine.program("rmmod", "exit 0")
+
+    assert run(machine, "unload").returncode == 0
+    assert machine.called == ["rmmod nvidia_peermem"]
 
 
 # What is loaded

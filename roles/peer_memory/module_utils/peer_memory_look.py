@@ -18,6 +18,14 @@ SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e0
 TRUSTED = ("/sys/firmware/efi/efivars/db-*", "/sys/firmware/efi/efivars/MokListRT*")
 MODULE_NAMES = ("nvidia", "nvidia_peermem", "nv_peer_mem", "ib_core", "ib_uverbs")
 HEADER = "include/rdma/peer_mem.h"
+MODPROBE_FILES = tuple(f"{folder}/modprobe.d/*.conf" for folder in ("/etc", "/run", "/usr/lib", "/lib"))
+INSTALL_LINE = re.compile(r"^\s*install\s+(\S+)\s+(.*)$", re.MULTILINE)
+INSTEAD = re.compile(r"modprobe\s+(?:-\S+\s+)*(?:-i|--ignore-install)\s+(?:-\S+\s+)*([\w-]+)")
+BRANCH = r"nvidia_(?:current|legacy|tesla)(?:_open|_\d[a-z0-9]*)*"
+OTHER_FILES = {"nvidia": re.compile(BRANCH), "nvidia_peermem": re.compile(BRANCH + "_peermem")}
+"""Debian has several drivers side by side: their files are called otherwise than the modules in them."""
+DKMS_NAMES = re.compile(r"^\s*(?:BUILT|DEST)_MODULE_NAME\[?\d*\]?=[\"']?([^\"'\s]+)", re.MULTILINE)
+DKMS_PACKAGE = re.compile(r"^\s*PACKAGE_NAME=[\"']?([^\"'\s]+)", re.MULTILINE)
 
 
 class Look:
@@ -31,6 +39,8 @@ class Look:
         """Remember the prefix; nothing is read before it is asked for."""
         self.root = root.rstrip("/")
         self._read_modules = {}
+        self._unreadable = {}
+        self._instead = None
         self._dependencies = {}
 
     def path(self, name):
@@ -76,21 +86,33 @@ class Look:
         return os.path.exists(self.path(f"/lib/modules/{kernel}/build/Makefile"))
 
     def module_path(self, kernel, name):
-        """Return the file that modprobe would take for a module, empty when there is none: modules.dep decides."""
-        return self._modules_dep(kernel).get(name, ("", ()))[0]
+        """Return the file that modprobe would take for a module, empty when there is none.
+
+        modules.dep decides; an `install` line that names another file (Debian's nvidia-current) stands before it.
+        """
+        return self._modules_dep(kernel).get(self._file_name(kernel, name), ("", ()))[0]
 
     def dependencies(self, kernel, name):
         """Return the files that modprobe would load before a module."""
-        return self._modules_dep(kernel).get(name, ("", ()))[1]
+        return self._modules_dep(kernel).get(self._file_name(kernel, name), ("", ()))[1]
+
+    def modprobe_name(self, kernel, name):
+        """Return the name by which modprobe finds a module: its own, but for another file that no line leads to."""
+        return name if name in self._redirected() else self._file_name(kernel, name)
 
     def module(self, path):
         """Return a module's file as peer_memory_elf.Module, None when it cannot be read."""
         if path not in self._read_modules:
             try:
                 self._read_modules[path] = elf.load(self.path(path))
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
                 self._read_modules[path] = None
+                self._unreadable[path] = getattr(error, "strerror", None) or str(error)
         return self._read_modules[path]
+
+    def unreadable(self, path):
+        """Return why a module's file cannot be read, empty when it can."""
+        return "" if self.module(path) else self._unreadable[path]
 
     def loaded(self, name):
         """Return whether a module is loaded (not merely being loaded, or built in)."""
@@ -193,6 +215,33 @@ class Look:
             or os.path.exists(self.path("/etc/init.d/openibd")),
             "simulated": self.simulated(),
         }
+
+    def _file_name(self, kernel, name):
+        """Return the name that a module's file has, as modules.dep is looked up by."""
+        files = self._modules_dep(kernel)
+        instead = self._redirected().get(name, "")
+        if instead in files:
+            return instead
+        if name in files or name not in OTHER_FILES:
+            return name
+        others = sorted(other for other in files if OTHER_FILES[name].fullmatch(other))
+        return next((other for other in others if self._calls_itself(files[other][0], name)), name)
+
+    def _calls_itself(self, path, name):
+        """Return whether a file can hold a module of this name; older kernels' modules do not say theirs."""
+        found = self.module(path)
+        return found is None or found.info.get("name", name).replace("-", "_") == name
+
+    def _redirected(self):
+        """Return module name -> the one that an `install` line loads in its place."""
+        if self._instead is None:
+            self._instead = {}
+            for path in (path for pattern in MODPROBE_FILES for path in self.paths(pattern)):
+                for name, command in INSTALL_LINE.findall(self.text(path)):
+                    taken = INSTEAD.findall(command)
+                    if taken:
+                        self._instead.setdefault(name.replace("-", "_"), taken[-1].replace("-", "_"))
+        return self._instead
 
     def _modules_dep(self, kernel):
         """Return module name -> (path, paths that it depends on) of a kernel."""

@@ -198,7 +198,7 @@ class Node:
                 raise
             self.build(self.look.kernel)
         before = self._dmesg()
-        for name in ("ib_uverbs", self.wanted):
+        for name in ("ib_uverbs", self.look.modprobe_name(self.look.kernel, self.wanted)):
             code, output = self.runner.run(["modprobe", name], LOAD_SECONDS)
             if code is None:
                 raise Problem(
@@ -207,7 +207,7 @@ class Node:
                     "Look at what the kernel says (dmesg) and at `ps -o stat,wchan:30,cmd -C modprobe`. A modprobe in "
                     "state D goes only with a reboot.",
                 )
-            if code != 0 and name == self.wanted:
+            if code != 0 and name != "ib_uverbs":
                 raise self._diagnose(f"modprobe {name} failed", modprobe=output, dmesg=self._said_since(before))
         if not self.look.loaded(self.wanted):
             raise Problem(
@@ -228,9 +228,12 @@ class Node:
                 "running jobs is registered through it",
                 "Stop the jobs on this node and try again.",
             )
-        code, output = self.runner.run(["modprobe", "-r", self.wanted], LOAD_SECONDS)
+        # A file of another name is not found by modprobe -r; the kernel knows the module by its own.
+        plain = self.look.module_path(self.look.kernel, self.wanted).rpartition("/")[2].replace("-", "_")
+        argv = ["modprobe", "-r"] if plain.startswith(self.wanted + ".") or not plain else ["rmmod"]
+        code, output = self.runner.run([*argv, self.wanted], LOAD_SECONDS)
         if code != 0:
-            raise self._diagnose(f"modprobe -r {self.wanted} failed", modprobe=output)
+            raise self._diagnose(f"{' '.join(argv)} {self.wanted} failed", modprobe=output)
 
     def build(self, kernel):
         """Build what is wanted for a kernel. Raises Problem."""
