@@ -94,6 +94,7 @@ def test_a_ref_becomes_a_version_that_dkms_takes() -> None:
         ({"driver_version": "535.1", "driver_flavour": "open", "kernel": "4.18.0"}, "nvidia_peermem"),
         ({"driver_version": "535.1"}, "nvidia_peermem"),
         ({"driver_version": "460.106"}, "nv_peer_mem"),
+        ({"driver_version": "535.1", "peermem_shipped": False}, "nvidia_peermem"),  # to be built, not to be given up
         ({"driver_version": "535.1", "interface": ""}, "none"),
         ({"driver_version": ""}, "none"),
     ],
@@ -118,15 +119,18 @@ def role(provider: str = "nv_peer_mem", found: dict[str, Any] | None = None, **m
         inventory_hostname="gpu1",
         platform_node={"modules_loadable": True, "gpus_present": True, "kind": "metal", "kernel": "4.18.0-1"},
         __peer_memory_look=found or look(),
-        __peer_memory_choice={"provider": provider, "reasons": ["because"], "remedies": []},
-        __platform_headers_package="linux-headers-{kernel}",
-        __platform_kernel_hooks=["/etc/kernel/postinst.d"],
-        **more,
+        **{
+            "__peer_memory_choice": {"provider": provider, "reasons": ["because"], "remedies": [], "untold": ""},
+            "__platform_headers_package": "linux-headers-{kernel}",
+            "__platform_kernel_hooks": ["/etc/kernel/postinst.d"],
+            **more,
+        },
     )
 
 
 # What is refused
 
+TOLD = ("preflight", "Check that what is needed for the choice is known")
 MEET = ("preflight", "Check that the two modules do not meet")
 SIGNED = ("preflight", "Check that the kernel would take the module")
 ENROLLED = ("preflight", "Check that the key is enrolled")
@@ -200,6 +204,43 @@ def test_a_kernel_without_the_driver_does_not_change_what_auto_chose() -> None:
     )
 
 
+UNTOLD = "the shell of this node printed something else"
+"""A probe's output in which no fact has an answer."""
+
+
+@pytest.mark.parametrize("where", ["status", "config"])
+def test_a_fact_that_cannot_be_told_takes_nothing_away(where: str) -> None:
+    """With nvidia-smi hanging or failing, auto keeps the provider that the node has, and says why."""
+    had = look(**{"probe": UNTOLD, "driver_version": "535.1", where: {"provider": "nvidia_peermem"}})
+
+    chosen = choice.peer_memory_provider(had, "auto")
+
+    assert (chosen["provider"], chosen["untold"]) == ("nvidia_peermem", "")
+    assert chosen["reasons"][0].startswith("nvidia_peermem as before: what would fit the node now cannot be told (")
+
+
+def test_without_a_provider_from_before_an_untold_fact_ends_the_apply() -> None:
+    """Nothing is configured on a guess; the message names the node, the fact and the way out."""
+    chosen = choice.peer_memory_provider(look(probe=UNTOLD, driver_version="535.1"), "auto")
+    refused = role("none", __peer_memory_choice=chosen)
+
+    assert chosen["untold"]
+    assert not refused.holds(*TOLD)
+    assert chosen["untold"] in refused.says(*TOLD)
+    assert "provision gdr --limit gpu1" in refused.says(*TOLD)
+    assert role().holds(*TOLD)
+
+
+def test_a_driver_that_cannot_be_read_is_not_one_that_is_missing() -> None:
+    """Without zstd a compressed module says nothing: the choice from before stays, and a first one is not made."""
+    found = look(driver_version="", driver_flavour="")
+    found["kernels"][0]["driver"] = True
+
+    assert "cannot be read" in choice.peer_memory_provider(found, "auto")["untold"]
+    kept = choice.peer_memory_provider(found | {"status": {"provider": "dma_buf"}}, "auto")
+    assert (kept["provider"], kept["untold"]) == ("dma_buf", "")
+
+
 # What is done
 
 
@@ -237,13 +278,15 @@ def test_the_old_interface_gets_its_option() -> None:
 
 
 def test_openibd_gets_its_drop_in_only_where_it_is() -> None:
-    """When openibd loads the RDMA modules anew, the module comes back; a failure there is no failure of openibd."""
+    """When openibd loads the RDMA modules anew, the unit checks and loads again: openibd neither waits nor fails."""
     files = {True: None, False: None}
     for there in files:
         files[there] = role(found=look(openibd=there)).value("__peer_memory_extras")[2]
 
     assert files[True]["path"] == "/etc/systemd/system/openibd.service.d/provision-peer-memory.conf"
-    assert "ExecStartPost=-/usr/bin/timeout 60 /sbin/modprobe nv_peer_mem\n" in files[True]["content"]
+    started = [line for line in files[True]["content"].splitlines() if line.startswith("Exec")]
+    assert started == ["ExecStartPost=-/bin/systemctl --no-block restart provision-peer-memory.service"]
+    assert "openibd.service" in unit()["After"]  # so that what is queued there waits for openibd's end
     assert files[False]["state"] == "absent"
 
 

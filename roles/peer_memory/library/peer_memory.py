@@ -58,6 +58,7 @@ import tempfile
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.peer_memory_look import Look
 from ansible.module_utils.peer_memory_node import (
+    CONFIG,
     DKMS_NAME,
     MODULES,
     NOTHING_WRONG,
@@ -101,6 +102,7 @@ def look(root="/", certificate=""):
         "judged": judged,
         "digests": {kernel: digest(seen, seen.module_path(kernel, DKMS_NAME)) for kernel in seen.kernels()},
         "status": loads(seen.text(STATUS)),
+        "config": loads(seen.text(CONFIG)),
         "source": [loads(seen.text(path)) for path in seen.paths(f"/usr/src/{DKMS_NAME}-*/{SOURCE_MARK}")],
         "unit": os.path.exists(seen.path(UNIT)),
         "enabled": os.path.lexists(seen.path(WANTED_BY)),
