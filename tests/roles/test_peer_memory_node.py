@@ -189,6 +189,15 @@ def test_secure_boot_is_found_before_anything_is_built(machine: Machine, path: s
     assert machine.called == []
 
 
+def test_a_kernel_that_does_not_care_for_signatures_is_believed(machine: Machine) -> None:
+    """After `mokutil --disable-validation` the firmware's variable still says on, and the kernel takes every module."""
+    machine.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
+    machine.write("/sys/module/module/parameters/sig_enforce", "N\n")
+    machine.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
+
+    assert node.Look(str(machine.root)).secure_boot() is False
+
+
 @pytest.mark.parametrize("held", ["db-d719b2cb", "MokListRT-605dab50", "MokListRT1-605dab50"])
 @pytest.mark.parametrize("pem", [True, False])
 def test_a_certificate_is_found_in_the_lists_of_the_firmware(machine: Machine, held: str, pem: bool) -> None:  # noqa: FBT001
@@ -326,14 +335,76 @@ def test_the_status_of_a_lab_node_says_simulated(machine: Machine) -> None:
     assert run(machine, "status").stdout.startswith("SIMULATED: nv_peer_mem is ready")
 
 
+OPEN = "Dual MIT/GPL"
+
+
+def install_driver(machine: Machine, licence: str, kernel: str = KERNEL) -> None:
+    """Install the driver alone, for one kernel."""
+    info = {"version": "550.1", "license": licence}
+    machine.modules(kernel, nvidia=assemble(machine.root / "made/nvidia.ko", info))
+
+
 @pytest.mark.parametrize("provider", ["dma_buf", "none"])
 def test_where_nothing_is_to_be_loaded_nothing_is(machine: Machine, provider: str) -> None:
-    """DMA-BUF needs no module: the node is ready as it is."""
+    """DMA-BUF needs no module of its own: with the open driver the node is ready as it is."""
     configure(machine, provider=provider)
+    install_driver(machine, OPEN)
 
     assert run(machine, "load").returncode == 0
     assert status(machine)["ok"] is True
     assert machine.called == []
+
+
+def test_dma_buf_is_not_ready_without_what_exports_and_registers_it(machine: Machine) -> None:
+    """No driver, a proprietary one, an RDMA stack that cannot: each has its cause, and the status says so."""
+    configure(machine, provider="dma_buf")
+    seen = []
+    for licence, symbols in (("", ""), ("NVIDIA", ""), (OPEN, "0 T ib_create_qp\t[ib_core]\n")):
+        if licence:
+            install_driver(machine, licence)
+        machine.write("/proc/kallsyms", symbols)
+        machine.write("/sys/module/ib_uverbs/initstate", "live\n")
+        assert run(machine, "load").returncode == 1
+        assert run(machine, "build", "--kernel", KERNEL).returncode == 1  # nothing here that a build could mend
+        assert status(machine)["remedy"]
+        seen.append(status(machine)["cause"])
+    machine.write("/proc/kallsyms", "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n")
+
+    assert seen == ["driver_missing", "driver_not_open", "no_dma_buf"]
+    assert run(machine, "load").returncode == 0
+    assert machine.called == []
+
+
+def test_the_driver_that_is_loaded_decides_on_dma_buf_not_the_one_on_disk(machine: Machine) -> None:
+    """After a change of flavour the node needs a reboot first."""
+    configure(machine, provider="dma_buf")
+    install_driver(machine, OPEN)
+    machine.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1\n")
+
+    assert cause(machine) == "driver_not_open"
+
+
+def test_other_kernels_need_the_open_driver_for_dma_buf_too(machine: Machine) -> None:
+    """The symbol is asked of the running kernel alone; driver and flavour of each."""
+    configure(machine, provider="dma_buf")
+    machine.write("/proc/kallsyms", "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n")
+    install_driver(machine, OPEN)
+    machine.kernel(NEWER)
+
+    assert (cause(machine), cause(machine, NEWER)) == ("", "driver_missing")
+    install_driver(machine, "NVIDIA", NEWER)
+    assert cause(machine, NEWER) == "driver_not_open"
+    install_driver(machine, OPEN, NEWER)
+    assert cause(machine, NEWER) == ""
+
+
+def test_simulated_gpus_without_kernel_modules_are_asked_for_none(machine: Machine) -> None:
+    """On such a node of the lab dma_buf is as ready as it can be, and marked SIMULATED."""
+    configure(machine, provider="dma_buf")
+    machine.write("/usr/share/provision/simulated/gpus", "a stand-in\n")
+
+    assert run(machine, "load").returncode == 0
+    assert status(machine)["simulated"] is True
 
 
 @pytest.mark.parametrize(("wanted", "other"), [PROVIDERS, PROVIDERS[::-1]])
@@ -385,6 +456,30 @@ def test_as_a_last_resort_it_is_built_at_boot(machine: Machine) -> None:
         "modprobe ib_uverbs",
         "modprobe nv_peer_mem",
     ]
+
+
+@pytest.mark.parametrize(("against", "expected"), [(0, "stub"), (8, "symbol_mismatch")])
+def test_a_driver_is_not_built_at_boot(machine: Machine, against: int, expected: str) -> None:
+    """It takes minutes, and the unit has two: the cause stays what it is, and the remedy says what to run."""
+    configure(machine, provider="nvidia_peermem")
+    prepare_build(machine)
+    install(machine, built_against=against, name="nvidia_peermem")
+    machine.write("/var/lib/dkms/nvidia/460.106/source/dkms.conf", 'BUILT_MODULE_NAME[0]="nvidia"\n')
+
+    assert run(machine, "load").returncode == 1
+    assert machine.called == []
+    assert status(machine)["cause"] == expected
+    assert f"/usr/local/lib/provision/peer-memory build --kernel {KERNEL}" in status(machine)["remedy"]
+    assert "provision apply --only peer_memory" in status(machine)["remedy"]
+
+
+def test_a_missing_driver_is_not_built_at_boot_either(machine: Machine) -> None:
+    """nv_peer_mem is built in seconds; what DKMS would have to build before it is not."""
+    prepare_build(machine)
+
+    assert run(machine, "load").returncode == 1
+    assert machine.called == []
+    assert status(machine)["cause"] == "driver_missing"
 
 
 def prepare_build(machine: Machine, *, interface: str = "struct peer_memory_client_ex {};") -> None:
@@ -564,11 +659,48 @@ def test_a_stub_of_the_driver_is_built_again_after_the_stack(machine: Machine) -
     configure(machine, provider="nvidia_peermem")
     prepare_build(machine)
     install(machine, built_against=0, name="nvidia_peermem")
-    machine.write("/var/lib/dkms/nvidia/535.1/source", "")
+    machine.write("/var/lib/dkms/nvidia/460.106/source/dkms.conf", 'BUILT_MODULE_NAME[1]="nvidia-peermem"\n'
+                  'BUILT_MODULE_NAME[0]="nvidia"\n')
     good = assemble(machine.root / "made/good.ko", {"vermagic": f"{KERNEL} "}, needs={REGISTER: 7})
     machine.program("dkms", f'[ "$1" != install ] || cp {good} $ROOT/lib/modules/{KERNEL}/updates/nvidia_peermem.ko')
 
     told = run(machine, "build")
 
     assert told.returncode == 0, told
-    assert machine.called[0] == f"dkms build -m nvidia -v 535.1 -k {KERNEL} --force"
+    assert machine.called[0] == f"dkms build -m nvidia -v 460.106 -k {KERNEL} --force"
+
+
+def dkms_conf(*names: str, package: str = "x") -> str:
+    """A dkms.conf that builds these modules."""
+    return "".join([f'PACKAGE_NAME="{package}"\n', *(f'BUILT_MODULE_NAME[{i}]="{n}"\n' for i, n in enumerate(names))])
+
+
+def test_the_tree_of_the_installed_driver_is_built_and_no_other(machine: Machine) -> None:
+    """Neither nvidia-fs, which is no driver, nor another version of it; rpm's dkms.conf names modules by its package."""
+    configure(machine, provider="nvidia_peermem")
+    trees = {
+        "nvidia/99.1": dkms_conf("nvidia"),
+        "nvidia/460.106": dkms_conf("${PACKAGE_NAME}", "${PACKAGE_NAME}-peermem", package="nvidia"),
+        "nvidia-fs/2.28": dkms_conf("nvidia-fs"),
+        "zfs/9": dkms_conf("zfs"),
+    }
+    for tree, text in trees.items():
+        machine.write(f"/var/lib/dkms/{tree}/source/dkms.conf", text)
+    seen = node.Look(str(machine.root))
+    newest = seen.driver_tree(KERNEL)
+    install(machine, built_against=0, name="nvidia_peermem")
+
+    assert newest == ("nvidia", "460.106")  # of versions that nothing chooses between, the highest number
+    assert node.Look(str(machine.root)).driver_tree(KERNEL) == ("nvidia", "460.106")
+    (machine.root / "var/lib/dkms/nvidia/460.106/source/dkms.conf").unlink()
+    assert node.Look(str(machine.root)).driver_tree(KERNEL) is None
+
+
+def test_of_two_drivers_side_by_side_the_one_in_use_is_built(machine: Machine) -> None:
+    """Debian's open and proprietary drivers have one version; the name of the file tells them apart."""
+    install_debian(machine)
+    for flavour in ("nvidia-current", "nvidia-current-open"):
+        text = f'BUILT_MODULE_NAME[0]="nvidia"\nDEST_MODULE_NAME[0]="{flavour}"\n'
+        machine.write(f"/var/lib/dkms/{flavour}/535.183/source/dkms.conf", text)
+
+    assert node.Look(str(machine.root)).driver_tree(KERNEL) == ("nvidia-current", "535.183")

@@ -13,6 +13,8 @@ except ImportError:  # on the node, where these files lie beside each other
     import peer_memory_elf as elf
 
 SYMBOL = "ib_register_peer_memory_client"
+DMA_BUF_SYMBOL = "ib_umem_dmabuf_get"
+SIMULATED = "/usr/share/provision/simulated/"
 EXTENDED = "peer_memory_client_ex"
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 TRUSTED = ("/sys/firmware/efi/efivars/db-*", "/sys/firmware/efi/efivars/MokListRT*")
@@ -128,9 +130,9 @@ class Look:
         """Return whether only signed modules can be loaded."""
         if self.text("/sys/module/module/parameters/sig_enforce") == "Y":
             return True
-        lockdown = self.text("/sys/kernel/security/lockdown")
-        if lockdown and "[none]" not in lockdown:
-            return True
+        mode = re.search(r"\[(\w+)\]", self.text("/sys/kernel/security/lockdown"))
+        if mode:  # what the kernel does: after `mokutil --disable-validation` it does not care what the firmware says
+            return mode.group(1) != "none"
         return self._bytes(SECURE_BOOT)[-1:] == b"\1"
 
     def enrolled(self, certificate):
@@ -182,10 +184,60 @@ class Look:
             return "", ""
         return found.info.get("version", ""), "open" if "GPL" in found.info.get("license", "") else "proprietary"
 
+    def dkms_trees(self, module):
+        """Return the source trees that DKMS has for a module: (name, version, names of the modules' files in it)."""
+        found = []
+        for path in self.paths("/var/lib/dkms/*/*/source/dkms.conf"):
+            text = self.text(path)
+            package = (DKMS_PACKAGE.findall(text) or [""])[0]
+            named = [re.sub(r"\$\{?PACKAGE_NAME\}?", package, name) for name in DKMS_NAMES.findall(text)]
+            names = [name.replace("-", "_") for name in named]
+            if module in names:
+                _, _, _, _, name, version, _, _ = path.split("/")
+                found.append((name, version, names))
+        return found
+
+    def driver_tree(self, kernel):
+        """Return name and version, as DKMS has them, of the GPU driver's sources; None without those of this driver.
+
+        The version is that of the module for this kernel, or of the one that runs; without either, the newest one.
+        """
+        version = self.driver(kernel)[0] or self.driver(self.kernel)[0] or self.text("/sys/module/nvidia/version")
+        trees = [tree for tree in self.dkms_trees("nvidia") if not version or tree[1].split("-")[0] == version]
+        if not trees:
+            return None
+        file = self.module_path(kernel, "nvidia") or self.module_path(self.kernel, "nvidia")
+        file = file.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
+        name, version, _ = max(trees, key=lambda tree: (file in tree[2], numbers(tree[1]), tree[0]))
+        return name, version
+
+    def flavour(self, kernel):
+        """Return open or proprietary, empty when nobody can tell: the loaded driver's word counts before its file's."""
+        said = self.text("/proc/driver/nvidia/version") if kernel == self.kernel else ""
+        if said:
+            return "open" if "Open Kernel Module" in said else "proprietary"
+        return self.driver(kernel)[1]
+
+    def has_driver(self, kernel):
+        """Return whether the driver is there for a kernel: as a file, or loaded from wherever it was."""
+        return bool(self.module_path(kernel, "nvidia")) or (kernel == self.kernel and self.loaded("nvidia"))
+
+    def registers_dma_buf(self):
+        """Return whether the RDMA stack that is loaded can register a DMA-BUF; None before ib_uverbs is there."""
+        symbols = self.text("/proc/kallsyms")
+        if DMA_BUF_SYMBOL in symbols:
+            return True
+        return False if symbols and os.path.isdir(self.path("/sys/module/ib_uverbs")) else None
+
+    def gpus_without_modules(self):
+        """Return whether the GPUs are a lab's stand-ins that have no kernel modules: no more can be asked of them."""
+        stand_in = any(os.path.exists(self.path(SIMULATED + name)) for name in ("gpus", "nvidia-smi"))
+        return stand_in and not any(self.has_driver(kernel) for kernel in self.kernels())
+
     def simulated(self):
         """Return whether stand-ins of a lab are among what is looked at here."""
         names = ("mlnx-ofed-kernel", "nvidia-driver", "gpus")
-        return any(os.path.exists(self.path("/usr/share/provision/simulated/" + name)) for name in names)
+        return any(os.path.exists(self.path(SIMULATED + name)) for name in names)
 
     def facts(self):
         """Return all that the controller decides by, as plain data."""
@@ -255,3 +307,8 @@ class Look:
                 found.setdefault(name, (folder + path, paths))
             self._dependencies[kernel] = found
         return self._dependencies[kernel]
+
+
+def numbers(version):
+    """Return a version's numbers, by which it can be compared."""
+    return [int(word) for word in re.findall(r"\d+", version)]

@@ -33,6 +33,7 @@ except ImportError:
 CONFIG = "/etc/provision/peer_memory.json"
 STATUS = "/var/lib/provision/peer_memory/status.json"
 SOURCE_MARK = ".provision.json"
+UNIT = "provision-peer-memory.service"
 DKMS_NAME = "nv_peer_mem"
 MODULES = {"nvidia_peermem": "nvidia_peermem", "nv_peer_mem": "nv_peer_mem", "dma_buf": "", "none": ""}
 OTHER = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
@@ -129,6 +130,8 @@ class Node:
 
     def judge(self, kernel):
         """Check that a kernel would come up with what is wanted. Raises Problem."""
+        if self.provider == "dma_buf":
+            self._judge_dma_buf(kernel)
         if not self.wanted:
             return
         path = self.look.module_path(kernel, self.wanted)
@@ -161,6 +164,31 @@ class Node:
         if self.look.secure_boot() and not found.signed:
             raise self._unsigned(f"{path} is not signed")
 
+    def _judge_dma_buf(self, kernel):
+        """Nothing is loaded for DMA-BUF; the driver has to export one, and the RDMA stack to register it."""
+        if self.look.gpus_without_modules():
+            return
+        if not self.look.has_driver(kernel):
+            raise self._no_driver(kernel)
+        path = self.look.module_path(kernel, "nvidia")
+        flavour = self.look.flavour(kernel)
+        if not flavour and path:
+            raise self._absent(kernel, path)
+        if flavour == "proprietary":
+            raise Problem(
+                "driver_not_open",
+                f"the NVIDIA modules for kernel {kernel} are the proprietary ones, which export no DMA-BUF",
+                "Install the driver's open kernel modules for this kernel, or set peer_memory_provider to nvidia_peermem "
+                "(or auto) and apply again.",
+            )
+        if kernel == self.look.kernel and self.look.registers_dma_buf() is False:
+            raise Problem(
+                "no_dma_buf",
+                f"the RDMA stack that is loaded on kernel {kernel} cannot register a DMA-BUF: it has no ib_umem_dmabuf_get",
+                "Boot kernel 5.12 or newer, or install a current DOCA-OFED; or set peer_memory_provider to nvidia_peermem "
+                "(or auto) and apply again.",
+            )
+
     def conflict(self):
         """Check that the other module is not in the way. Raises Problem."""
         other = OTHER.get(self.provider, "")
@@ -189,14 +217,17 @@ class Node:
     def load(self):
         """Make the running kernel ready: check, load, and build only when that is what is missing. Raises Problem."""
         self.conflict()
-        if not self.wanted or self.look.loaded(self.wanted):
+        if not self.wanted:
+            self.judge(self.look.kernel)
+            return
+        if self.look.loaded(self.wanted):
             return
         try:
             self.judge(self.look.kernel)
         except Problem as problem:
             if problem.cause not in ("not_built", "symbol_mismatch", "other_kernel", "stub"):
                 raise
-            self.build(self.look.kernel)
+            self._last_resort(problem)
         before = self._dmesg()
         for name in ("ib_uverbs", self.look.modprobe_name(self.look.kernel, self.wanted)):
             code, output = self.runner.run(["modprobe", name], LOAD_SECONDS)
@@ -215,6 +246,20 @@ class Node:
                 f"modprobe {self.wanted} says that it went well, and the module is not there",
                 f"Look for a line `install {self.wanted}` in /etc/modprobe.d, which puts something else in its place.",
             )
+
+    def _last_resort(self, problem):
+        """Build nv_peer_mem, which takes seconds; a driver takes minutes, and cut off half-way it would be worse."""
+        kernel = self.look.kernel
+        if self.wanted != DKMS_NAME:
+            raise Problem(
+                problem.cause,
+                f"{problem.explanation}; the driver's modules are not built at boot, because that takes minutes",
+                f"{problem.remedy.rstrip('.')}. Then load it: systemctl reload-or-restart {UNIT}. `provision apply --only "
+                "peer_memory` does both.",
+            )
+        if not self.look.module_path(kernel, "nvidia"):
+            raise self._no_driver(kernel)
+        self.build(kernel)
 
     def unload(self):
         """Unload what is loaded. Raises Problem when it is in use."""
@@ -237,7 +282,8 @@ class Node:
 
     def build(self, kernel):
         """Build what is wanted for a kernel. Raises Problem."""
-        if not self.wanted:
+        if not self.wanted:  # nothing that could be built here
+            self.judge(kernel)
             return
         if self.config.get("prebuilt"):
             raise Problem(
@@ -342,15 +388,15 @@ class Node:
 
     def _build_driver(self, kernel):
         """Build the driver's modules again, so that its peermem finds the RDMA stack."""
-        trees = self.look.paths("/var/lib/dkms/nvidia*/*/source")
-        if not trees:
+        tree = self.look.driver_tree(kernel)
+        if tree is None:
+            version = self.look.driver(kernel)[0] or "of no known version"
             raise Problem(
                 "driver_not_dkms",
-                f"{self.wanted} belongs to the NVIDIA driver, and the driver was not installed by DKMS",
+                f"{self.wanted} belongs to the NVIDIA driver, and DKMS has no sources of the installed one ({version})",
                 "Install the driver again, after the RDMA stack.",
             )
-        _, _, _, _, name, version, _ = trees[-1].split("/")
-        self._rebuild(name, version, kernel)
+        self._rebuild(*tree, kernel)
 
     def _rebuild(self, name, version, kernel):
         """Build and install by DKMS; what is installed stays until the new one is built."""
@@ -417,7 +463,7 @@ class Node:
     def _no_driver(self, kernel):
         return Problem(
             "driver_missing",
-            f"there is no NVIDIA module for kernel {kernel}, and nv_peer_mem is built against it",
+            f"there is no NVIDIA module for kernel {kernel}, and {self.provider} rests on it",
             "Install the driver for this kernel first.",
         )
 
