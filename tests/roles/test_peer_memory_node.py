@@ -704,3 +704,84 @@ def test_of_two_drivers_side_by_side_the_one_in_use_is_built(machine: Machine) -
         machine.write(f"/var/lib/dkms/{flavour}/535.183/source/dkms.conf", text)
 
     assert node.Look(str(machine.root)).driver_tree(KERNEL) == ("nvidia-current", "535.183")
+
+
+# What was built elsewhere
+
+DEPMOD = """cd $ROOT/lib/modules/$2
+for file in $(find . -name '*.ko*' | sort -r); do echo "${file#./}:"; done >modules.dep
+"""
+
+
+def carry(machine: Machine, file: Path, name: str = "nv_peer_mem.ko") -> Any:
+    """Install a module as the role does that carries it from the controller."""
+    machine.program("depmod", DEPMOD)
+    module = load("peer_memory", "peer_memory")
+    wanted = module.Node(str(machine.root), config={"provider": "nv_peer_mem", "prebuilt": True})
+    module.put_prebuilt(wanted, KERNEL, {"name": name, "content": base64.b64encode(file.read_bytes()).decode()})
+    return module
+
+
+def test_a_prebuilt_module_is_the_only_one_of_its_name_afterwards(machine: Machine) -> None:
+    """What DKMS or a vendor installed would be taken in its place, and be another file at every apply."""
+    folder = machine.root / f"lib/modules/{KERNEL}/updates"
+    install(machine)
+    (folder / "dkms").mkdir()
+    for other in ("dkms/nv_peer_mem.ko", "nv_peer_mem.ko.xz", "nv-peer-mem.ko"):
+        (folder / other).write_bytes(b"old")
+    machine.write("/var/lib/dkms/nv_peer_mem/1.3-0/source/dkms.conf", dkms_conf("nv_peer_mem"))
+    new = assemble(machine.root / "made/new.ko", {"vermagic": f"{KERNEL} ", "version": "new"}, needs={REGISTER: 7})
+
+    module = carry(machine, new)
+
+    seen = module.Look(str(machine.root))
+    assert seen.files_of(KERNEL, "nv_peer_mem") == [f"/lib/modules/{KERNEL}/updates/nv_peer_mem.ko"]
+    assert seen.module(seen.module_path(KERNEL, "nv_peer_mem")).info["version"] == "new"
+    assert machine.called == [
+        f"dkms uninstall -m nv_peer_mem -v 1.3-0 -k {KERNEL}",
+        f"depmod -a {KERNEL}",
+    ]
+
+
+@pytest.mark.parametrize("info", [None, {"vermagic": "5.10.0-1-amd64 "}], ids=["no module", "another kernel's"])
+def test_a_prebuilt_module_that_does_not_fit_replaces_nothing(machine: Machine, info: dict[str, str] | None) -> None:
+    """What was there stays, and the file in the site's folder is named."""
+    install(machine)
+    file = machine.root / "made/bad.ko"
+    if info is None:
+        file.write_bytes(b"no module")
+    else:
+        assemble(file, info, needs={REGISTER: 7})
+
+    with pytest.raises(Exception, match=f"{KERNEL}/nv_peer_mem.ko of peer_memory_prebuilt"):
+        carry(machine, file)
+
+    assert cause(machine) == ""
+    assert machine.called == []
+
+
+def test_a_compressed_module_without_zstd_is_told_as_such(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is all right; the node lacks a program to look into it."""
+    install(machine)
+    updates = machine.root / f"lib/modules/{KERNEL}/updates"
+    (updates / "nv_peer_mem.ko").rename(updates / "nv_peer_mem.ko.zst")
+    machine.write(f"/lib/modules/{KERNEL}/modules.dep", "updates/nv_peer_mem.ko.zst:\n")
+    monkeypatch.setenv("PATH", str(machine.root / "bin"))
+
+    found = node.Node(str(machine.root)).kernels()[0]
+
+    assert found["cause"] == "zstd_missing"
+    assert "the program zstd is not installed" in found["explanation"]
+    assert "zstd" in found["remedy"]
+
+
+@pytest.mark.parametrize(("provider", "says"), [("nv_peer_mem", "Put"), ("nvidia_peermem", "driver packages")])
+def test_where_nothing_is_built_the_remedy_is_one_that_works(machine: Machine, provider: str, says: str) -> None:
+    """The folder of prebuilt modules is read for nv_peer_mem; a driver's module comes with the driver."""
+    configure(machine, provider=provider, prebuilt=True)
+
+    told = run(machine, "build")
+
+    assert told.returncode == 1
+    assert says in told.stdout
+    assert (f"Put {KERNEL}/{provider}.ko" in told.stdout) is (provider == "nv_peer_mem")

@@ -186,14 +186,23 @@ def write(path, text, mode):
 
 
 def put_prebuilt(node, kernel, built):
-    """Install a module that was built elsewhere, when it fits. Raises Problem."""
-    folder = node.look.path(f"/lib/modules/{kernel}/updates")
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    path = os.path.join(folder, built["name"])
-    with open(path + ".provision-new", "wb") as stream:
-        stream.write(base64.b64decode(built["content"]))
-        os.fchmod(stream.fileno(), 0o644)
-    os.rename(path + ".provision-new", path)
+    """Install a module that was built elsewhere in place of all others of its name, when it fits. Raises Problem."""
+    folder = f"/lib/modules/{kernel}/updates"
+    new = f"{folder}/.provision-new-{built['name']}"
+    os.makedirs(node.look.path(folder), mode=0o755, exist_ok=True)
+    try:
+        with open(node.look.path(new), "wb") as stream:
+            stream.write(base64.b64decode(built["content"]))
+            os.fchmod(stream.fileno(), 0o644)
+        found = node.look.module(new)
+        if found is None:
+            raise node.unreadable(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", node.look.unreadable(new))
+        node.fits(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", found)
+        take_away(node, kernel)
+        os.rename(node.look.path(new), node.look.path(f"{folder}/{built['name']}"))
+    finally:
+        if os.path.exists(node.look.path(new)):
+            os.unlink(node.look.path(new))
     code, output = node.runner.run(["depmod", "-a", kernel], 300)
     if code != 0:
         raise Problem(
@@ -201,6 +210,15 @@ def put_prebuilt(node, kernel, built):
         )
     node.look = Look(node.look.root or "/")
     node.judge(kernel)
+
+
+def take_away(node, kernel):
+    """Take away what modprobe could take in place of a prebuilt module: DKMS's own, another compression, a vendor's."""
+    if node.look.files_of(kernel, DKMS_NAME):
+        for name, version, _ in node.look.dkms_trees(DKMS_NAME):
+            node.runner.run(["dkms", "uninstall", "-m", name, "-v", version, "-k", kernel], 300)
+    for path in node.look.files_of(kernel, DKMS_NAME):
+        os.unlink(node.look.path(path))
 
 
 def serve(module, node, kernel):

@@ -109,7 +109,7 @@ class Look:
                 self._read_modules[path] = elf.load(self.path(path))
             except (OSError, ValueError) as error:
                 self._read_modules[path] = None
-                self._unreadable[path] = getattr(error, "strerror", None) or str(error)
+                self._unreadable[path] = getattr(error, "strerror", None) or str(error).rpartition(f"{path}: ")[2]
         return self._read_modules[path]
 
     def unreadable(self, path):
@@ -183,6 +183,17 @@ class Look:
         if found is None:
             return "", ""
         return found.info.get("version", ""), "open" if "GPL" in found.info.get("license", "") else "proprietary"
+
+    def files_of(self, kernel, name):
+        """Return all files of a module below a kernel's folder, whatever modprobe would take of them."""
+        folder = f"/lib/modules/{kernel}/"
+        names = re.compile(re.escape(name).replace("_", "[_-]") + r"\.ko(\.(xz|gz|zst))?")
+        return sorted(
+            f"{top[len(self.root) :]}/{file}"
+            for top, _, files in os.walk(self.path(folder))
+            for file in files
+            if names.fullmatch(file)
+        )
 
     def dkms_trees(self, module):
         """Return the source trees that DKMS has for a module: (name, version, names of the modules' files in it)."""

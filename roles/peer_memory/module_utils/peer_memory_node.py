@@ -138,6 +138,21 @@ class Node:
         found = self.look.module(path) if path else None
         if found is None:
             raise self._absent(kernel, path)
+        self.fits(kernel, path, found)
+        others = [self.look.module(name) for name in self.look.dependencies(kernel, self.wanted)]
+        differing = elf.mismatches(found, [other for other in others if other is not None])
+        if differing:
+            raise Problem(
+                "symbol_mismatch",
+                f"{self.wanted} for kernel {kernel} was built against another version of {', '.join(differing)} than "
+                "the installed modules have; the RDMA stack or the driver changed after it was built",
+                f"Build it anew: {self._by_hand(kernel)}",
+            )
+        if self.look.secure_boot() and not found.signed:
+            raise self._unsigned(f"{path} is not signed")
+
+    def fits(self, kernel, path, found):
+        """Check what a module's file says of itself: kernel and RDMA stack. Raises Problem."""
         release = found.info.get("vermagic", kernel).split(" ")[0]
         if release != kernel:
             raise Problem(
@@ -152,17 +167,6 @@ class Node:
                 "so it refuses to load",
                 f"Install the RDMA stack first, then build the driver's modules again: {self._by_hand(kernel)}",
             )
-        others = [self.look.module(name) for name in self.look.dependencies(kernel, self.wanted)]
-        differing = elf.mismatches(found, [other for other in others if other is not None])
-        if differing:
-            raise Problem(
-                "symbol_mismatch",
-                f"{self.wanted} for kernel {kernel} was built against another version of {', '.join(differing)} than "
-                "the installed modules have; the RDMA stack or the driver changed after it was built",
-                f"Build it anew: {self._by_hand(kernel)}",
-            )
-        if self.look.secure_boot() and not found.signed:
-            raise self._unsigned(f"{path} is not signed")
 
     def _judge_dma_buf(self, kernel):
         """Nothing is loaded for DMA-BUF; the driver has to export one, and the RDMA stack to register it."""
@@ -286,11 +290,7 @@ class Node:
             self.judge(kernel)
             return
         if self.config.get("prebuilt"):
-            raise Problem(
-                "not_prebuilt",
-                f"peer_memory_prebuilt has no {self.wanted} that fits kernel {kernel}",
-                f"Put {kernel}/{self.wanted}.ko into that folder and apply again.",
-            )
+            raise self._not_prebuilt(kernel)
         if not self.look.has_headers(kernel):
             raise self._no_headers(kernel)
         if self.look.secure_boot() and not self.config.get("signing"):
@@ -443,13 +443,27 @@ class Node:
 
     def _absent(self, kernel, path):
         if path:
-            return Problem("unreadable", f"{path} cannot be read as a kernel module", f"{self._by_hand(kernel)}")
+            return self.unreadable(kernel, path, self.look.unreadable(path))
         if not self.look.has_headers(kernel) and not self.config.get("prebuilt"):
             return self._no_headers(kernel)
         return Problem(
             "not_built",
             f"there is no {self.wanted} for kernel {kernel}",
             f"Build it: {self._by_hand(kernel)}",
+        )
+
+    def unreadable(self, kernel, path, why):
+        """Return the Problem of a module's file that says nothing, `why` as peer_memory_elf has it."""
+        if elf.NO_ZSTD in why:
+            return Problem(
+                "zstd_missing",
+                f"what {path} holds cannot be looked at: {why}",
+                "Install the package zstd on the node, or put the module there as .ko or .ko.xz.",
+            )
+        return Problem(
+            "unreadable",
+            f"{path} cannot be read as a kernel module ({why})",
+            "Put the module there anew." if self.config.get("prebuilt") else f"Build it anew: {self._by_hand(kernel)}",
         )
 
     def _no_headers(self, kernel):
@@ -467,13 +481,24 @@ class Node:
             "Install the driver for this kernel first.",
         )
 
+    def _not_prebuilt(self, kernel):
+        remedy = f"Put {kernel}/{self.wanted}.ko into that folder and apply again."
+        if self.wanted != DKMS_NAME:
+            remedy = (
+                "That folder is read for nv_peer_mem alone. Install driver packages with modules for this kernel that were "
+                "built after the RDMA stack, or set peer_memory_prebuilt to nothing, so that the node builds them."
+            )
+        return Problem("not_prebuilt", f"nothing is built here, and there is no {self.wanted} that fits kernel {kernel}", remedy)
+
     def _unsigned(self, what):
+        carried = "carry signed modules to it (peer_memory_prebuilt)"
+        if self.wanted != DKMS_NAME:
+            carried = "install a driver whose modules are signed"
         return Problem(
             "secure_boot",
             f"Secure Boot is on and {what}: this kernel would refuse it",
             "Set peer_memory_signing_key and peer_memory_signing_certificate to a key that is enrolled on the node "
-            "(mokutil --import), carry signed modules to it (peer_memory_prebuilt), use dma_buf, which loads nothing, or "
-            "switch Secure Boot off.",
+            f"(mokutil --import), {carried}, use dma_buf, which loads nothing, or switch Secure Boot off.",
         )
 
     @staticmethod
