@@ -378,6 +378,42 @@ def test_the_hook_runs_after_dkms() -> None:
     assert names
 
 
+@pytest.mark.parametrize(("file", "name"), [
+    ("service", "Make it ready now and at every boot"),
+    ("configure", "Stop what is no longer wanted"),
+])
+def test_no_container_loses_its_gpus_to_the_unit(file: str, name: str) -> None:
+    """systemd does not read its units anew (the systemd module does): that takes GPUs from legacy-hook containers."""
+    task = role().task(file, name)
+    script = task["ansible.builtin.command"]["argv"][2]
+
+    assert not [key for key in task if "systemd" in key]
+    assert "daemon-reload" not in script
+    assert all("--no-reload" in part for part in script.split(";") if "able" in part)
+
+
+@pytest.mark.parametrize("fine", [True, False])
+def test_a_driver_that_changed_under_dma_buf_is_checked_again(fine: bool) -> None:  # noqa: FBT001
+    """The status of this boot says ready; what is judged now counts more."""
+    status = {"ok": True, "boot_id": "b", "provider": "dma_buf"}
+    kernels = [{"kernel": "k", "ok": fine, "running": True}, {"kernel": "l", "ok": False, "running": False}]
+    found = look(enabled=True, status=status)
+    found["judged"]["dma_buf"] = kernels
+    ready = role("dma_buf", found).task("service", "Make it ready now and at every boot")["vars"]["__peer_memory_ready"]
+
+    assert role("dma_buf", found, ready=ready).value("ready") is fine
+
+
+def test_only_what_is_built_here_has_a_hook_for_new_kernels() -> None:
+    """dma_buf has nothing to be built when a kernel comes."""
+    states = {
+        provider: {file["state"] for file in role(provider).value("__peer_memory_hooks")}
+        for provider in ("dma_buf", "nvidia_peermem", "nv_peer_mem")
+    }
+
+    assert states == {"dma_buf": {"absent"}, "nvidia_peermem": {"file"}, "nv_peer_mem": {"file"}}
+
+
 # Sources
 
 

@@ -148,11 +148,8 @@ class Node:
                 "the installed modules have; the RDMA stack or the driver changed after it was built",
                 f"Build it anew: {self._by_hand(kernel)}",
             )
-        if self.look.secure_boot() and not found.signed:
-            raise self._unsigned(f"{path} is not signed")
-
     def fits(self, kernel, path, found):
-        """Check what a module's file says of itself: kernel and RDMA stack. Raises Problem."""
+        """Check what a module's file says of itself: kernel, RDMA stack, signature. Raises Problem."""
         release = found.info.get("vermagic", kernel).split(" ")[0]
         if release != kernel:
             raise Problem(
@@ -167,6 +164,8 @@ class Node:
                 "so it refuses to load",
                 f"Install the RDMA stack first, then build the driver's modules again: {self._by_hand(kernel)}",
             )
+        if self.look.secure_boot() and not found.signed:
+            raise self._unsigned(f"{path} is not signed")
 
     def _judge_dma_buf(self, kernel):
         """Nothing is loaded for DMA-BUF; the driver has to export one, and the RDMA stack to register it."""
