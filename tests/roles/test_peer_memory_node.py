@@ -276,7 +276,7 @@ def test_it_is_loaded_by_the_name_that_modprobe_knows(machine: Machine, lines: s
     configure(machine, provider="nvidia_peermem")
     install_debian(machine)
     machine.write("/etc/modprobe.d/nvidia.conf", lines)
-    machine.program("modprobe", 'set -- nvidia_peermem; ' + LOAD)
+    machine.program("modprobe", "set -- nvidia_peermem; " + LOAD)
 
     assert run(machine, "load").returncode == 0, status(machine)
     assert machine.called == ["modprobe ib_uverbs", f"modprobe {asked}"]
@@ -659,8 +659,10 @@ def test_a_stub_of_the_driver_is_built_again_after_the_stack(machine: Machine) -
     configure(machine, provider="nvidia_peermem")
     prepare_build(machine)
     install(machine, built_against=0, name="nvidia_peermem")
-    machine.write("/var/lib/dkms/nvidia/460.106/source/dkms.conf", 'BUILT_MODULE_NAME[1]="nvidia-peermem"\n'
-                  'BUILT_MODULE_NAME[0]="nvidia"\n')
+    machine.write(
+        "/var/lib/dkms/nvidia/460.106/source/dkms.conf",
+        'BUILT_MODULE_NAME[1]="nvidia-peermem"\nBUILT_MODULE_NAME[0]="nvidia"\n',
+    )
     good = assemble(machine.root / "made/good.ko", {"vermagic": f"{KERNEL} "}, needs={REGISTER: 7})
     machine.program("dkms", f'[ "$1" != install ] || cp {good} $ROOT/lib/modules/{KERNEL}/updates/nvidia_peermem.ko')
 
@@ -676,7 +678,7 @@ def dkms_conf(*names: str, package: str = "x") -> str:
 
 
 def test_the_tree_of_the_installed_driver_is_built_and_no_other(machine: Machine) -> None:
-    """Neither nvidia-fs, which is no driver, nor another version of it; rpm's dkms.conf names modules by its package."""
+    """Neither nvidia-fs, which is no driver, nor another version; rpm's dkms.conf names modules by its package."""
     configure(machine, provider="nvidia_peermem")
     trees = {
         "nvidia/99.1": dkms_conf("nvidia"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 import stat
@@ -15,9 +16,12 @@ from typing import Any
 import jinja2
 import pytest
 
+from provision.facts import Unknown
+from provision.facts.peer_modules import NvidiaModules
 from provision.lab.services.kernel import build_git
 from tests.support.expressions import ROLES, Role
 from tests.support.modules import load, run
+from tests.unit.checks.conftest import healthy
 
 choice = load("peer_memory", "peer_memory_choice", part="filter_plugins")
 TEMPLATES = ROLES / "peer_memory" / "templates"
@@ -231,6 +235,28 @@ def test_without_a_provider_from_before_an_untold_fact_ends_the_apply() -> None:
     assert role().holds(*TOLD)
 
 
+@pytest.mark.parametrize(
+    ("facts", "more", "known"),
+    [
+        ({"nvidia_modules": NvidiaModules("", "", "", {})}, {}, False),  # open or proprietary: nobody knows
+        ({"nvidia_modules": NvidiaModules("", "", "", {})}, {"simulated": True}, True),  # a lab's GPUs have none
+        ({"nvidia_modules": Unknown("modinfo hung")}, {}, False),
+        ({"gpus": (), "gpu_pci": Unknown("lspci hung")}, {}, False),
+        ({"gpus": (), "gpu_pci": ()}, {}, True),
+        ({"nvidia_modules": NvidiaModules("550.90", "proprietary", "550.90", {})}, {}, True),
+    ],
+)
+def test_none_is_chosen_only_where_all_that_speaks_for_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], more: dict[str, Any], known: bool
+) -> None:
+    """A verdict of none that rests on what nobody could tell leaves dma_buf alone; one that does not, counts."""
+    seen = dataclasses.replace(healthy(), **facts)
+    monkeypatch.setattr("provision.facts.parse", lambda *_: seen)
+    had = look(probe="x", driver_version="550.90", status={"provider": "dma_buf"}, **more)
+
+    assert choice.peer_memory_provider(had, "auto")["provider"] == ("none" if known else "dma_buf")
+
+
 def test_a_driver_that_cannot_be_read_is_not_one_that_is_missing() -> None:
     """Without zstd a compressed module says nothing: the choice from before stays, and a first one is not made."""
     found = look(driver_version="", driver_flavour="")
@@ -275,6 +301,18 @@ def test_the_old_interface_gets_its_option() -> None:
     assert old[0]["state"] == "file"
     assert "options nvidia-peermem peerdirect_support=1\n" in old[0]["content"]
     assert new[0]["state"] == "absent"
+
+
+def test_options_are_given_by_the_name_of_the_file() -> None:
+    """modprobe looks options up by the file's name: Debian's is not the module's."""
+    debian = look(interface="plain", peermem_file="nvidia_current_peermem")
+    files = [
+        role("nvidia_peermem", found).value("__peer_memory_extras")[0] for found in (look(interface="plain"), debian)
+    ]
+
+    options = [[line for line in file["content"].splitlines() if not line.startswith("#")] for file in files]
+    assert options[0] == ["options nvidia-peermem peerdirect_support=1"]
+    assert options[1] == [*options[0], "options nvidia_current_peermem peerdirect_support=1"]
 
 
 def test_openibd_gets_its_drop_in_only_where_it_is() -> None:
@@ -378,10 +416,13 @@ def test_the_hook_runs_after_dkms() -> None:
     assert names
 
 
-@pytest.mark.parametrize(("file", "name"), [
-    ("service", "Make it ready now and at every boot"),
-    ("configure", "Stop what is no longer wanted"),
-])
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("service", "Make it ready now and at every boot"),
+        ("configure", "Stop what is no longer wanted"),
+    ],
+)
 def test_no_container_loses_its_gpus_to_the_unit(file: str, name: str) -> None:
     """systemd does not read its units anew (the systemd module does): that takes GPUs from legacy-hook containers."""
     task = role().task(file, name)

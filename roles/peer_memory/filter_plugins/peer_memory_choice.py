@@ -65,17 +65,31 @@ def peer_memory_provider(look, wanted):
 
 def _by_verdict(look):
     """Return the verdict of `provision gdr` on the probe's output, and which fact it lacks (empty for none)."""
-    from provision.facts import ALL_FACTS, Unknown, parse
-    from provision.gdr.observed import has_gpus, untold, verdict_of
+    from provision.facts import ALL_FACTS, parse
+    from provision.gdr.observed import verdict_of
 
     facts = parse(look["probe"], [fact for fact in ALL_FACTS if fact.name in FACTS])
     found = verdict_of(facts)
     remedies = [f"{item.path.value}: {item.precondition}. {item.remedy}" for item in found.unmet]
-    if has_gpus(facts):
-        reason = untold(facts)
-    else:
-        reason = facts.gpu_pci.reason if isinstance(facts.gpu_pci, Unknown) else ""
-    return {**_chosen(found.path.value, *found.reasons), "remedies": remedies}, reason
+    return {**_chosen(found.path.value, *found.reasons), "remedies": remedies}, _untold(facts, look)
+
+
+def _untold(facts, look):
+    """Return which fact a verdict of `none` may rest on that could not be told; empty when all is known."""
+    from provision.facts import Unknown
+    from provision.gdr import Cards
+    from provision.gdr.observed import has_gpus, situation, untold
+
+    if not has_gpus(facts):
+        return facts.gpu_pci.reason if isinstance(facts.gpu_pci, Unknown) else ""
+    reason, now = untold(facts), situation(facts)
+    if reason or now.cards is not Cards.HARD:
+        return reason
+    if now.evidence.peer_api is False and isinstance(facts.modules, Unknown):
+        return facts.modules.reason
+    # Stand-ins of a lab may have GPUs without any kernel module.
+    unknown = now.driver and now.flavor is None and not look.get("simulated")
+    return "whether the driver's modules are the open or the proprietary ones is not known" if unknown else ""
 
 
 def _chosen(provider, *reasons):

@@ -196,7 +196,9 @@ def put_prebuilt(node, kernel, built):
             os.fchmod(stream.fileno(), 0o644)
         found = node.look.module(new)
         if found is None:
-            raise node.unreadable(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", node.look.unreadable(new))
+            raise node.unreadable(
+                kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", node.look.unreadable(new)
+            )
         node.fits(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", found)
         take_away(node, kernel)
         os.rename(node.look.path(new), node.look.path(f"{folder}/{built['name']}"))

@@ -270,6 +270,7 @@ class Look:
             "peer_interface_running": self.kernel_gives_peer_interface(),
             "loaded": [name for name in MODULE_NAMES if self.loaded(name)],
             "peermem_shipped": bool(self.module_path(self.kernel, "nvidia_peermem")),
+            "peermem_file": self._file_name(self.kernel, "nvidia_peermem"),
             "secure_boot": self.secure_boot(),
             "openibd": any(
                 os.path.exists(self.path(folder + "/openibd.service"))

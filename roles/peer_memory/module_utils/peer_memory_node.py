@@ -148,6 +148,7 @@ class Node:
                 "the installed modules have; the RDMA stack or the driver changed after it was built",
                 f"Build it anew: {self._by_hand(kernel)}",
             )
+
     def fits(self, kernel, path, found):
         """Check what a module's file says of itself: kernel, RDMA stack, signature. Raises Problem."""
         release = found.info.get("vermagic", kernel).split(" ")[0]
@@ -253,6 +254,8 @@ class Node:
     def _last_resort(self, problem):
         """Build nv_peer_mem, which takes seconds; a driver takes minutes, and cut off half-way it would be worse."""
         kernel = self.look.kernel
+        if self.config.get("prebuilt"):
+            raise self._not_prebuilt(kernel)
         if self.wanted != DKMS_NAME:
             raise Problem(
                 problem.cause,
@@ -487,7 +490,9 @@ class Node:
                 "That folder is read for nv_peer_mem alone. Install driver packages with modules for this kernel that were "
                 "built after the RDMA stack, or set peer_memory_prebuilt to nothing, so that the node builds them."
             )
-        return Problem("not_prebuilt", f"nothing is built here, and there is no {self.wanted} that fits kernel {kernel}", remedy)
+        return Problem(
+            "not_prebuilt", f"nothing is built here, and there is no {self.wanted} that fits kernel {kernel}", remedy
+        )
 
     def _unsigned(self, what):
         carried = "carry signed modules to it (peer_memory_prebuilt)"
