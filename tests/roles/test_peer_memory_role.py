@@ -247,7 +247,10 @@ def test_without_a_provider_from_before_an_untold_fact_ends_the_apply() -> None:
     ],
 )
 def test_none_is_chosen_only_where_all_that_speaks_for_it_is_known(
-    monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], more: dict[str, Any], known: bool
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, Any],
+    more: dict[str, Any],
+    known: bool,  # noqa: FBT001
 ) -> None:
     """A verdict of none that rests on what nobody could tell leaves dma_buf alone; one that does not, counts."""
     seen = dataclasses.replace(healthy(), **facts)

@@ -186,7 +186,7 @@ class Look:
 
     def files_of(self, kernel, name):
         """Return all files of a module below a kernel's folder, whatever modprobe would take of them."""
-        folder = f"/lib/modules/{kernel}/"
+        folder = f"/lib/modules/{kernel}"
         names = re.compile(re.escape(name).replace("_", "[_-]") + r"\.ko(\.(xz|gz|zst))?")
         return sorted(
             f"{top[len(self.root) :]}/{file}"

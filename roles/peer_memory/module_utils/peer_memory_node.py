@@ -465,7 +465,9 @@ class Node:
         return Problem(
             "unreadable",
             f"{path} cannot be read as a kernel module ({why})",
-            "Put the module there anew." if self.config.get("prebuilt") else f"Build it anew: {self._by_hand(kernel)}",
+            "Install it anew."
+            if self.config.get("prebuilt") or not self.wanted
+            else f"Build it anew: {self._by_hand(kernel)}",
         )
 
     def _no_headers(self, kernel):
