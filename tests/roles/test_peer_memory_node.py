@@ -270,6 +270,20 @@ def test_the_plain_name_comes_first_unless_a_line_leads_elsewhere(machine: Machi
     assert (before, node.Look(str(machine.root)).driver(KERNEL)[0]) == ("470.1", "535.183")
 
 
+def test_a_line_that_loads_another_module_as_well_leads_nowhere_else(machine: Machine) -> None:
+    """A site's habit: nvidia, and nvidia-uvm with it. The driver is still nvidia."""
+    install(machine)
+    uvm = assemble(machine.root / "made/uvm.ko", {"version": "9", "license": "NVIDIA"})
+    shutil.copyfile(uvm, machine.root / f"lib/modules/{KERNEL}/updates/nvidia-uvm.ko")
+    dep = machine.root / f"lib/modules/{KERNEL}/modules.dep"
+    dep.write_text(dep.read_text() + "updates/nvidia-uvm.ko:\n")
+    machine.write(
+        "/etc/modprobe.d/site.conf", "install nvidia /sbin/modprobe -i nvidia && /sbin/modprobe -i nvidia-uvm\n"
+    )
+
+    assert node.Look(str(machine.root)).driver(KERNEL)[0] == "460.106"
+
+
 @pytest.mark.parametrize(("lines", "asked"), [(DEBIAN_LINES, "nvidia_peermem"), ("", "nvidia_current_peermem")])
 def test_it_is_loaded_by_the_name_that_modprobe_knows(machine: Machine, lines: str, asked: str) -> None:
     """With Debian's `install` lines that is the module's own name; without them only the file's name is known."""

@@ -297,14 +297,16 @@ class Look:
         return found is None or found.info.get("name", name).replace("-", "_") == name
 
     def _redirected(self):
-        """Return module name -> the one that an `install` line loads in its place."""
+        """Return module name -> the file's name that an `install` line loads for it, of those that may hold it."""
         if self._instead is None:
             self._instead = {}
             for path in (path for pattern in MODPROBE_FILES for path in self.paths(pattern)):
-                for name, command in INSTALL_LINE.findall(self.text(path)):
-                    taken = INSTEAD.findall(command)
-                    if taken:
-                        self._instead.setdefault(name.replace("-", "_"), taken[-1].replace("-", "_"))
+                for word, command in INSTALL_LINE.findall(self.text(path)):
+                    name = word.replace("-", "_")
+                    named = [other.replace("-", "_") for other in INSTEAD.findall(command)]
+                    fitting = [other for other in named if name in OTHER_FILES and OTHER_FILES[name].fullmatch(other)]
+                    if fitting:
+                        self._instead.setdefault(name, fitting[0])
         return self._instead
 
     def _modules_dep(self, kernel):
