@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.modules import ROLES, load
-from tests.support.modules_on_disk import GET_PAGES, KERNEL, REGISTER, Machine, assemble, needs_assembler
+from tests.support.modules_on_disk import GET_PAGES, KERNEL, LOAD, REGISTER, Machine, assemble, needs_assembler
 
 NEWER = "6.12.9-amd64"
 PROVIDERS = ("nv_peer_mem", "nvidia_peermem")
@@ -189,6 +189,15 @@ def test_secure_boot_is_found_before_anything_is_built(machine: Machine, path: s
     assert machine.called == []
 
 
+def test_a_kernel_that_does_not_care_for_signatures_is_believed(machine: Machine) -> None:
+    """After `mokutil --disable-validation` the firmware's variable still says on, and the kernel takes every module."""
+    machine.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
+    machine.write("/sys/module/module/parameters/sig_enforce", "N\n")
+    machine.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
+
+    assert node.Look(str(machine.root)).secure_boot() is False
+
+
 @pytest.mark.parametrize("held", ["db-d719b2cb", "MokListRT-605dab50", "MokListRT1-605dab50"])
 @pytest.mark.parametrize("pem", [True, False])
 def test_a_certificate_is_found_in_the_lists_of_the_firmware(machine: Machine, held: str, pem: bool) -> None:  # noqa: FBT001
@@ -204,6 +213,98 @@ def test_a_certificate_is_found_in_the_lists_of_the_firmware(machine: Machine, h
 
     assert before is None
     assert (seen.enrolled("/site.crt"), seen.enrolled("/other.crt"), seen.enrolled("/none.crt")) == (True, False, None)
+
+
+# Debian's driver, whose files are called otherwise
+
+
+def install_debian(machine: Machine, branch: str = "current", **names: str) -> None:
+    """Install a driver as Debian's packages do: nvidia-BRANCH.ko and nvidia-BRANCH-peermem.ko."""
+    made = machine.root / "made"
+    stack = assemble(made / "stack.ko", {"version": "5.8"}, gives={REGISTER: 7})
+    driver = {"version": "535.183", "license": "NVIDIA", "name": names.get("driver", "nvidia")}
+    client = {"vermagic": f"{KERNEL} ", "name": names.get("peermem", "nvidia_peermem")}
+    files = {
+        f"nvidia-{branch}": assemble(made / "nvidia.ko", driver, gives={GET_PAGES: 9}),
+        f"nvidia-{branch}-modeset": stack,
+        f"nvidia-{branch}-peermem": assemble(made / "client.ko", client, needs={REGISTER: 7, GET_PAGES: 9}),
+    }
+    machine.modules(KERNEL, ib_core=stack, **files)
+
+
+DEBIAN_LINES = """
+install nvidia modprobe -i nvidia-current $CMDLINE_OPTS
+install nvidia-peermem modprobe nvidia ; modprobe -i nvidia-current-peermem $CMDLINE_OPTS
+"""
+
+
+@pytest.mark.parametrize("branch", ["current", "current-open", "tesla-470", "tesla", "legacy-390xx"])
+def test_the_driver_of_a_distribution_that_names_its_files_otherwise_is_found(machine: Machine, branch: str) -> None:
+    """Debian's nvidia-current.ko holds the module nvidia, and nvidia-current-peermem.ko nvidia_peermem."""
+    configure(machine, provider="nvidia_peermem")
+    install_debian(machine, branch)
+
+    facts = node.Look(str(machine.root)).facts()
+
+    assert (facts["driver_version"], facts["peermem_shipped"]) == ("535.183", True)
+    assert cause(machine) == ""
+
+
+def test_a_file_whose_module_has_another_name_is_not_the_driver(machine: Machine) -> None:
+    """What the module says of itself counts more than what its file is called."""
+    install_debian(machine, driver="something_else")
+
+    assert node.Look(str(machine.root)).facts()["driver_version"] == ""
+
+
+def test_the_plain_name_comes_first_unless_a_line_leads_elsewhere(machine: Machine) -> None:
+    """modprobe takes nvidia.ko where it is; an `install` line is stronger, because modprobe follows it first."""
+    install_debian(machine)
+    plain = assemble(machine.root / "made/plain.ko", {"version": "470.1", "license": "NVIDIA"})
+    shutil.copyfile(plain, machine.root / f"lib/modules/{KERNEL}/updates/nvidia.ko")
+    dep = machine.root / f"lib/modules/{KERNEL}/modules.dep"
+    dep.write_text(dep.read_text() + "updates/nvidia.ko:\n")
+    before = node.Look(str(machine.root)).driver(KERNEL)[0]
+    machine.write("/etc/modprobe.d/nvidia.conf", DEBIAN_LINES)
+
+    assert (before, node.Look(str(machine.root)).driver(KERNEL)[0]) == ("470.1", "535.183")
+
+
+def test_a_line_that_loads_another_module_as_well_leads_nowhere_else(machine: Machine) -> None:
+    """A site's habit: nvidia, and nvidia-uvm with it. The driver is still nvidia."""
+    install(machine)
+    uvm = assemble(machine.root / "made/uvm.ko", {"version": "9", "license": "NVIDIA"})
+    shutil.copyfile(uvm, machine.root / f"lib/modules/{KERNEL}/updates/nvidia-uvm.ko")
+    dep = machine.root / f"lib/modules/{KERNEL}/modules.dep"
+    dep.write_text(dep.read_text() + "updates/nvidia-uvm.ko:\n")
+    machine.write(
+        "/etc/modprobe.d/site.conf", "install nvidia /sbin/modprobe -i nvidia && /sbin/modprobe -i nvidia-uvm\n"
+    )
+
+    assert node.Look(str(machine.root)).driver(KERNEL)[0] == "460.106"
+
+
+@pytest.mark.parametrize(("lines", "asked"), [(DEBIAN_LINES, "nvidia_peermem"), ("", "nvidia_current_peermem")])
+def test_it_is_loaded_by_the_name_that_modprobe_knows(machine: Machine, lines: str, asked: str) -> None:
+    """With Debian's `install` lines that is the module's own name; without them only the file's name is known."""
+    configure(machine, provider="nvidia_peermem")
+    install_debian(machine)
+    machine.write("/etc/modprobe.d/nvidia.conf", lines)
+    machine.program("modprobe", "set -- nvidia_peermem; " + LOAD)
+
+    assert run(machine, "load").returncode == 0, status(machine)
+    assert machine.called == ["modprobe ib_uverbs", f"modprobe {asked}"]
+
+
+def test_a_module_of_another_file_name_is_unloaded_by_its_own(machine: Machine) -> None:
+    """modprobe -r would not find it; rmmod asks the kernel."""
+    configure(machine, provider="nvidia_peermem")
+    install_debian(machine)
+    machine.loaded("nvidia_peermem")
+    machine.program("rmmod", "exit 0")
+
+    assert run(machine, "unload").returncode == 0
+    assert machine.called == ["rmmod nvidia_peermem"]
 
 
 # What is loaded
@@ -248,14 +349,76 @@ def test_the_status_of_a_lab_node_says_simulated(machine: Machine) -> None:
     assert run(machine, "status").stdout.startswith("SIMULATED: nv_peer_mem is ready")
 
 
+OPEN = "Dual MIT/GPL"
+
+
+def install_driver(machine: Machine, licence: str, kernel: str = KERNEL) -> None:
+    """Install the driver alone, for one kernel."""
+    info = {"version": "550.1", "license": licence}
+    machine.modules(kernel, nvidia=assemble(machine.root / "made/nvidia.ko", info))
+
+
 @pytest.mark.parametrize("provider", ["dma_buf", "none"])
 def test_where_nothing_is_to_be_loaded_nothing_is(machine: Machine, provider: str) -> None:
-    """DMA-BUF needs no module: the node is ready as it is."""
+    """DMA-BUF needs no module of its own: with the open driver the node is ready as it is."""
     configure(machine, provider=provider)
+    install_driver(machine, OPEN)
 
     assert run(machine, "load").returncode == 0
     assert status(machine)["ok"] is True
     assert machine.called == []
+
+
+def test_dma_buf_is_not_ready_without_what_exports_and_registers_it(machine: Machine) -> None:
+    """No driver, a proprietary one, an RDMA stack that cannot: each has its cause, and the status says so."""
+    configure(machine, provider="dma_buf")
+    seen = []
+    for licence, symbols in (("", ""), ("NVIDIA", ""), (OPEN, "0 T ib_create_qp\t[ib_core]\n")):
+        if licence:
+            install_driver(machine, licence)
+        machine.write("/proc/kallsyms", symbols)
+        machine.write("/sys/module/ib_uverbs/initstate", "live\n")
+        assert run(machine, "load").returncode == 1
+        assert run(machine, "build", "--kernel", KERNEL).returncode == 1  # nothing here that a build could mend
+        assert status(machine)["remedy"]
+        seen.append(status(machine)["cause"])
+    machine.write("/proc/kallsyms", "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n")
+
+    assert seen == ["driver_missing", "driver_not_open", "no_dma_buf"]
+    assert run(machine, "load").returncode == 0
+    assert machine.called == []
+
+
+def test_the_driver_that_is_loaded_decides_on_dma_buf_not_the_one_on_disk(machine: Machine) -> None:
+    """After a change of flavour the node needs a reboot first."""
+    configure(machine, provider="dma_buf")
+    install_driver(machine, OPEN)
+    machine.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1\n")
+
+    assert cause(machine) == "driver_not_open"
+
+
+def test_other_kernels_need_the_open_driver_for_dma_buf_too(machine: Machine) -> None:
+    """The symbol is asked of the running kernel alone; driver and flavour of each."""
+    configure(machine, provider="dma_buf")
+    machine.write("/proc/kallsyms", "0 T ib_umem_dmabuf_get\t[ib_uverbs]\n")
+    install_driver(machine, OPEN)
+    machine.kernel(NEWER)
+
+    assert (cause(machine), cause(machine, NEWER)) == ("", "driver_missing")
+    install_driver(machine, "NVIDIA", NEWER)
+    assert cause(machine, NEWER) == "driver_not_open"
+    install_driver(machine, OPEN, NEWER)
+    assert cause(machine, NEWER) == ""
+
+
+def test_simulated_gpus_without_kernel_modules_are_asked_for_none(machine: Machine) -> None:
+    """On such a node of the lab dma_buf is as ready as it can be, and marked SIMULATED."""
+    configure(machine, provider="dma_buf")
+    machine.write("/usr/share/provision/simulated/gpus", "a stand-in\n")
+
+    assert run(machine, "load").returncode == 0
+    assert status(machine)["simulated"] is True
 
 
 @pytest.mark.parametrize(("wanted", "other"), [PROVIDERS, PROVIDERS[::-1]])
@@ -307,6 +470,30 @@ def test_as_a_last_resort_it_is_built_at_boot(machine: Machine) -> None:
         "modprobe ib_uverbs",
         "modprobe nv_peer_mem",
     ]
+
+
+@pytest.mark.parametrize(("against", "expected"), [(0, "stub"), (8, "symbol_mismatch")])
+def test_a_driver_is_not_built_at_boot(machine: Machine, against: int, expected: str) -> None:
+    """It takes minutes, and the unit has two: the cause stays what it is, and the remedy says what to run."""
+    configure(machine, provider="nvidia_peermem")
+    prepare_build(machine)
+    install(machine, built_against=against, name="nvidia_peermem")
+    machine.write("/var/lib/dkms/nvidia/460.106/source/dkms.conf", 'BUILT_MODULE_NAME[0]="nvidia"\n')
+
+    assert run(machine, "load").returncode == 1
+    assert machine.called == []
+    assert status(machine)["cause"] == expected
+    assert f"/usr/local/lib/provision/peer-memory build --kernel {KERNEL}" in status(machine)["remedy"]
+    assert "provision apply --only peer_memory" in status(machine)["remedy"]
+
+
+def test_a_missing_driver_is_not_built_at_boot_either(machine: Machine) -> None:
+    """nv_peer_mem is built in seconds; what DKMS would have to build before it is not."""
+    prepare_build(machine)
+
+    assert run(machine, "load").returncode == 1
+    assert machine.called == []
+    assert status(machine)["cause"] == "driver_missing"
 
 
 def prepare_build(machine: Machine, *, interface: str = "struct peer_memory_client_ex {};") -> None:
@@ -486,11 +673,131 @@ def test_a_stub_of_the_driver_is_built_again_after_the_stack(machine: Machine) -
     configure(machine, provider="nvidia_peermem")
     prepare_build(machine)
     install(machine, built_against=0, name="nvidia_peermem")
-    machine.write("/var/lib/dkms/nvidia/535.1/source", "")
+    machine.write(
+        "/var/lib/dkms/nvidia/460.106/source/dkms.conf",
+        'BUILT_MODULE_NAME[1]="nvidia-peermem"\nBUILT_MODULE_NAME[0]="nvidia"\n',
+    )
     good = assemble(machine.root / "made/good.ko", {"vermagic": f"{KERNEL} "}, needs={REGISTER: 7})
     machine.program("dkms", f'[ "$1" != install ] || cp {good} $ROOT/lib/modules/{KERNEL}/updates/nvidia_peermem.ko')
 
     told = run(machine, "build")
 
     assert told.returncode == 0, told
-    assert machine.called[0] == f"dkms build -m nvidia -v 535.1 -k {KERNEL} --force"
+    assert machine.called[0] == f"dkms build -m nvidia -v 460.106 -k {KERNEL} --force"
+
+
+def dkms_conf(*names: str, package: str = "x") -> str:
+    """A dkms.conf that builds these modules."""
+    return "".join([f'PACKAGE_NAME="{package}"\n', *(f'BUILT_MODULE_NAME[{i}]="{n}"\n' for i, n in enumerate(names))])
+
+
+def test_the_tree_of_the_installed_driver_is_built_and_no_other(machine: Machine) -> None:
+    """Neither nvidia-fs, which is no driver, nor another version; rpm's dkms.conf names modules by its package."""
+    configure(machine, provider="nvidia_peermem")
+    trees = {
+        "nvidia/99.1": dkms_conf("nvidia"),
+        "nvidia/460.106": dkms_conf("${PACKAGE_NAME}", "${PACKAGE_NAME}-peermem", package="nvidia"),
+        "nvidia-fs/2.28": dkms_conf("nvidia-fs"),
+        "zfs/9": dkms_conf("zfs"),
+    }
+    for tree, text in trees.items():
+        machine.write(f"/var/lib/dkms/{tree}/source/dkms.conf", text)
+    seen = node.Look(str(machine.root))
+    newest = seen.driver_tree(KERNEL)
+    install(machine, built_against=0, name="nvidia_peermem")
+
+    assert newest == ("nvidia", "460.106")  # of versions that nothing chooses between, the highest number
+    assert node.Look(str(machine.root)).driver_tree(KERNEL) == ("nvidia", "460.106")
+    (machine.root / "var/lib/dkms/nvidia/460.106/source/dkms.conf").unlink()
+    assert node.Look(str(machine.root)).driver_tree(KERNEL) is None
+
+
+def test_of_two_drivers_side_by_side_the_one_in_use_is_built(machine: Machine) -> None:
+    """Debian's open and proprietary drivers have one version; the name of the file tells them apart."""
+    install_debian(machine)
+    for flavour in ("nvidia-current", "nvidia-current-open"):
+        text = f'BUILT_MODULE_NAME[0]="nvidia"\nDEST_MODULE_NAME[0]="{flavour}"\n'
+        machine.write(f"/var/lib/dkms/{flavour}/535.183/source/dkms.conf", text)
+
+    assert node.Look(str(machine.root)).driver_tree(KERNEL) == ("nvidia-current", "535.183")
+
+
+# What was built elsewhere
+
+DEPMOD = """cd $ROOT/lib/modules/$2
+for file in $(find . -name '*.ko*' | sort -r); do echo "${file#./}:"; done >modules.dep
+"""
+
+
+def carry(machine: Machine, file: Path, name: str = "nv_peer_mem.ko") -> Any:
+    """Install a module as the role does that carries it from the controller."""
+    machine.program("depmod", DEPMOD)
+    module = load("peer_memory", "peer_memory")
+    wanted = module.Node(str(machine.root), config={"provider": "nv_peer_mem", "prebuilt": True})
+    module.put_prebuilt(wanted, KERNEL, {"name": name, "content": base64.b64encode(file.read_bytes()).decode()})
+    return module
+
+
+def test_a_prebuilt_module_is_the_only_one_of_its_name_afterwards(machine: Machine) -> None:
+    """What DKMS or a vendor installed would be taken in its place, and be another file at every apply."""
+    folder = machine.root / f"lib/modules/{KERNEL}/updates"
+    install(machine)
+    (folder / "dkms").mkdir()
+    for other in ("dkms/nv_peer_mem.ko", "nv_peer_mem.ko.xz", "nv-peer-mem.ko"):
+        (folder / other).write_bytes(b"old")
+    machine.write("/var/lib/dkms/nv_peer_mem/1.3-0/source/dkms.conf", dkms_conf("nv_peer_mem"))
+    new = assemble(machine.root / "made/new.ko", {"vermagic": f"{KERNEL} ", "version": "new"}, needs={REGISTER: 7})
+
+    module = carry(machine, new)
+
+    seen = module.Look(str(machine.root))
+    assert seen.files_of(KERNEL, "nv_peer_mem") == [f"/lib/modules/{KERNEL}/updates/nv_peer_mem.ko"]
+    assert seen.module(seen.module_path(KERNEL, "nv_peer_mem")).info["version"] == "new"
+    assert machine.called == [
+        f"dkms uninstall -m nv_peer_mem -v 1.3-0 -k {KERNEL}",
+        f"depmod -a {KERNEL}",
+    ]
+
+
+@pytest.mark.parametrize("info", [None, {"vermagic": "5.10.0-1-amd64 "}], ids=["no module", "another kernel's"])
+def test_a_prebuilt_module_that_does_not_fit_replaces_nothing(machine: Machine, info: dict[str, str] | None) -> None:
+    """What was there stays, and the file in the site's folder is named."""
+    install(machine)
+    file = machine.root / "made/bad.ko"
+    if info is None:
+        file.write_bytes(b"no module")
+    else:
+        assemble(file, info, needs={REGISTER: 7})
+
+    with pytest.raises(Exception, match=f"{KERNEL}/nv_peer_mem.ko of peer_memory_prebuilt"):
+        carry(machine, file)
+
+    assert cause(machine) == ""
+    assert machine.called == []
+
+
+def test_a_compressed_module_without_zstd_is_told_as_such(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is all right; the node lacks a program to look into it."""
+    install(machine)
+    updates = machine.root / f"lib/modules/{KERNEL}/updates"
+    (updates / "nv_peer_mem.ko").rename(updates / "nv_peer_mem.ko.zst")
+    machine.write(f"/lib/modules/{KERNEL}/modules.dep", "updates/nv_peer_mem.ko.zst:\n")
+    monkeypatch.setenv("PATH", str(machine.root / "bin"))
+
+    found = node.Node(str(machine.root)).kernels()[0]
+
+    assert found["cause"] == "zstd_missing"
+    assert "the program zstd is not installed" in found["explanation"]
+    assert "zstd" in found["remedy"]
+
+
+@pytest.mark.parametrize(("provider", "says"), [("nv_peer_mem", "Put"), ("nvidia_peermem", "driver packages")])
+def test_where_nothing_is_built_the_remedy_is_one_that_works(machine: Machine, provider: str, says: str) -> None:
+    """The folder of prebuilt modules is read for nv_peer_mem; a driver's module comes with the driver."""
+    configure(machine, provider=provider, prebuilt=True)
+
+    told = run(machine, "build")
+
+    assert told.returncode == 1
+    assert says in told.stdout
+    assert (f"Put {KERNEL}/{provider}.ko" in told.stdout) is (provider == "nv_peer_mem")

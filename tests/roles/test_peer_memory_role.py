@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 import stat
@@ -15,9 +16,12 @@ from typing import Any
 import jinja2
 import pytest
 
+from provision.facts import Unknown
+from provision.facts.peer_modules import NvidiaModules
 from provision.lab.services.kernel import build_git
 from tests.support.expressions import ROLES, Role
 from tests.support.modules import load, run
+from tests.unit.checks.conftest import healthy
 
 choice = load("peer_memory", "peer_memory_choice", part="filter_plugins")
 TEMPLATES = ROLES / "peer_memory" / "templates"
@@ -94,6 +98,7 @@ def test_a_ref_becomes_a_version_that_dkms_takes() -> None:
         ({"driver_version": "535.1", "driver_flavour": "open", "kernel": "4.18.0"}, "nvidia_peermem"),
         ({"driver_version": "535.1"}, "nvidia_peermem"),
         ({"driver_version": "460.106"}, "nv_peer_mem"),
+        ({"driver_version": "535.1", "peermem_shipped": False}, "nvidia_peermem"),  # to be built, not to be given up
         ({"driver_version": "535.1", "interface": ""}, "none"),
         ({"driver_version": ""}, "none"),
     ],
@@ -118,15 +123,18 @@ def role(provider: str = "nv_peer_mem", found: dict[str, Any] | None = None, **m
         inventory_hostname="gpu1",
         platform_node={"modules_loadable": True, "gpus_present": True, "kind": "metal", "kernel": "4.18.0-1"},
         __peer_memory_look=found or look(),
-        __peer_memory_choice={"provider": provider, "reasons": ["because"], "remedies": []},
-        __platform_headers_package="linux-headers-{kernel}",
-        __platform_kernel_hooks=["/etc/kernel/postinst.d"],
-        **more,
+        **{
+            "__peer_memory_choice": {"provider": provider, "reasons": ["because"], "remedies": [], "untold": ""},
+            "__platform_headers_package": "linux-headers-{kernel}",
+            "__platform_kernel_hooks": ["/etc/kernel/postinst.d"],
+            **more,
+        },
     )
 
 
 # What is refused
 
+TOLD = ("preflight", "Check that what is needed for the choice is known")
 MEET = ("preflight", "Check that the two modules do not meet")
 SIGNED = ("preflight", "Check that the kernel would take the module")
 ENROLLED = ("preflight", "Check that the key is enrolled")
@@ -200,6 +208,68 @@ def test_a_kernel_without_the_driver_does_not_change_what_auto_chose() -> None:
     )
 
 
+UNTOLD = "the shell of this node printed something else"
+"""A probe's output in which no fact has an answer."""
+
+
+@pytest.mark.parametrize("where", ["status", "config"])
+def test_a_fact_that_cannot_be_told_takes_nothing_away(where: str) -> None:
+    """With nvidia-smi hanging or failing, auto keeps the provider that the node has, and says why."""
+    had = look(**{"probe": UNTOLD, "driver_version": "535.1", where: {"provider": "nvidia_peermem"}})
+
+    chosen = choice.peer_memory_provider(had, "auto")
+
+    assert (chosen["provider"], chosen["untold"]) == ("nvidia_peermem", "")
+    assert chosen["reasons"][0].startswith("nvidia_peermem as before: what would fit the node now cannot be told (")
+
+
+def test_without_a_provider_from_before_an_untold_fact_ends_the_apply() -> None:
+    """Nothing is configured on a guess; the message names the node, the fact and the way out."""
+    chosen = choice.peer_memory_provider(look(probe=UNTOLD, driver_version="535.1"), "auto")
+    refused = role("none", __peer_memory_choice=chosen)
+
+    assert chosen["untold"]
+    assert not refused.holds(*TOLD)
+    assert chosen["untold"] in refused.says(*TOLD)
+    assert "provision gdr --limit gpu1" in refused.says(*TOLD)
+    assert role().holds(*TOLD)
+
+
+@pytest.mark.parametrize(
+    ("facts", "more", "known"),
+    [
+        ({"nvidia_modules": NvidiaModules("", "", "", {})}, {}, False),  # open or proprietary: nobody knows
+        ({"nvidia_modules": NvidiaModules("", "", "", {})}, {"simulated": True}, True),  # a lab's GPUs have none
+        ({"nvidia_modules": Unknown("modinfo hung")}, {}, False),
+        ({"gpus": (), "gpu_pci": Unknown("lspci hung")}, {}, False),
+        ({"gpus": (), "gpu_pci": ()}, {}, True),
+        ({"nvidia_modules": NvidiaModules("550.90", "proprietary", "550.90", {})}, {}, True),
+    ],
+)
+def test_none_is_chosen_only_where_all_that_speaks_for_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, Any],
+    more: dict[str, Any],
+    known: bool,  # noqa: FBT001
+) -> None:
+    """A verdict of none that rests on what nobody could tell leaves dma_buf alone; one that does not, counts."""
+    seen = dataclasses.replace(healthy(), **facts)
+    monkeypatch.setattr("provision.facts.parse", lambda *_: seen)
+    had = look(probe="x", driver_version="550.90", status={"provider": "dma_buf"}, **more)
+
+    assert choice.peer_memory_provider(had, "auto")["provider"] == ("none" if known else "dma_buf")
+
+
+def test_a_driver_that_cannot_be_read_is_not_one_that_is_missing() -> None:
+    """Without zstd a compressed module says nothing: the choice from before stays, and a first one is not made."""
+    found = look(driver_version="", driver_flavour="")
+    found["kernels"][0]["driver"] = True
+
+    assert "cannot be read" in choice.peer_memory_provider(found, "auto")["untold"]
+    kept = choice.peer_memory_provider(found | {"status": {"provider": "dma_buf"}}, "auto")
+    assert (kept["provider"], kept["untold"]) == ("dma_buf", "")
+
+
 # What is done
 
 
@@ -236,14 +306,28 @@ def test_the_old_interface_gets_its_option() -> None:
     assert new[0]["state"] == "absent"
 
 
+def test_options_are_given_by_the_name_of_the_file() -> None:
+    """modprobe looks options up by the file's name: Debian's is not the module's."""
+    debian = look(interface="plain", peermem_file="nvidia_current_peermem")
+    files = [
+        role("nvidia_peermem", found).value("__peer_memory_extras")[0] for found in (look(interface="plain"), debian)
+    ]
+
+    options = [[line for line in file["content"].splitlines() if not line.startswith("#")] for file in files]
+    assert options[0] == ["options nvidia-peermem peerdirect_support=1"]
+    assert options[1] == [*options[0], "options nvidia_current_peermem peerdirect_support=1"]
+
+
 def test_openibd_gets_its_drop_in_only_where_it_is() -> None:
-    """When openibd loads the RDMA modules anew, the module comes back; a failure there is no failure of openibd."""
+    """When openibd loads the RDMA modules anew, the unit checks and loads again: openibd neither waits nor fails."""
     files = {True: None, False: None}
     for there in files:
         files[there] = role(found=look(openibd=there)).value("__peer_memory_extras")[2]
 
     assert files[True]["path"] == "/etc/systemd/system/openibd.service.d/provision-peer-memory.conf"
-    assert "ExecStartPost=-/usr/bin/timeout 60 /sbin/modprobe nv_peer_mem\n" in files[True]["content"]
+    started = [line for line in files[True]["content"].splitlines() if line.startswith("Exec")]
+    assert started == ["ExecStartPost=-/bin/systemctl --no-block restart provision-peer-memory.service"]
+    assert "openibd.service" in unit()["After"]  # so that what is queued there waits for openibd's end
     assert files[False]["state"] == "absent"
 
 
@@ -333,6 +417,45 @@ def test_the_hook_runs_after_dkms() -> None:
 
     assert all(name > "dkms" for name in names)
     assert names
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("service", "Make it ready now and at every boot"),
+        ("configure", "Stop what is no longer wanted"),
+    ],
+)
+def test_no_container_loses_its_gpus_to_the_unit(file: str, name: str) -> None:
+    """systemd does not read its units anew (the systemd module does): that takes GPUs from legacy-hook containers."""
+    task = role().task(file, name)
+    script = task["ansible.builtin.command"]["argv"][2]
+
+    assert not [key for key in task if "systemd" in key]
+    assert "daemon-reload" not in script
+    assert all("--no-reload" in part for part in script.split(";") if "able" in part)
+
+
+@pytest.mark.parametrize("fine", [True, False])
+def test_a_driver_that_changed_under_dma_buf_is_checked_again(fine: bool) -> None:  # noqa: FBT001
+    """The status of this boot says ready; what is judged now counts more."""
+    status = {"ok": True, "boot_id": "b", "provider": "dma_buf"}
+    kernels = [{"kernel": "k", "ok": fine, "running": True}, {"kernel": "l", "ok": False, "running": False}]
+    found = look(enabled=True, status=status)
+    found["judged"]["dma_buf"] = kernels
+    ready = role("dma_buf", found).task("service", "Make it ready now and at every boot")["vars"]["__peer_memory_ready"]
+
+    assert role("dma_buf", found, ready=ready).value("ready") is fine
+
+
+def test_only_what_is_built_here_has_a_hook_for_new_kernels() -> None:
+    """dma_buf has nothing to be built when a kernel comes."""
+    states = {
+        provider: {file["state"] for file in role(provider).value("__peer_memory_hooks")}
+        for provider in ("dma_buf", "nvidia_peermem", "nv_peer_mem")
+    }
+
+    assert states == {"dma_buf": {"absent"}, "nvidia_peermem": {"file"}, "nv_peer_mem": {"file"}}
 
 
 # Sources

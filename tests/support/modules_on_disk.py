@@ -72,13 +72,14 @@ class Machine:
             self.write(f"/lib/modules/{release}/build/Makefile", "")
 
     def modules(self, release: str, **files: Path) -> None:
-        """Install modules: nv_peer_mem and nvidia_peermem depend on all others."""
+        """Install modules: nv_peer_mem and nvidia_peermem (by whatever name of its file) depend on all others."""
         folder = self.root / "lib/modules" / release / "updates"
         folder.mkdir(parents=True, exist_ok=True)
+        clients = {name for name in files if name == "nv_peer_mem" or name.endswith("peermem")}
         for name, file in files.items():
             shutil.copyfile(file, folder / f"{name}.ko")
-        others = " ".join(f"updates/{name}.ko" for name in files if name not in {"nv_peer_mem", "nvidia_peermem"})
-        lines = [f"updates/{n}.ko: {others if n in {'nv_peer_mem', 'nvidia_peermem'} else ''}" for n in files]
+        others = " ".join(f"updates/{name}.ko" for name in files if name not in clients)
+        lines = [f"updates/{name}.ko: {others if name in clients else ''}" for name in files]
         self.write(f"/lib/modules/{release}/modules.dep", "\n".join(lines) + "\n")
 
     def loaded(self, name: str, *, users: int = 0) -> None:

@@ -43,24 +43,57 @@ def peer_memory_provider(look, wanted):
         wanted: peer_memory_provider.
 
     Returns:
-        ``{"provider": str, "reasons": [str], "remedies": [str]}``
+        ``{"provider": str, "reasons": [str], "remedies": [str], "untold": str}``; ``untold`` is why nobody can choose:
+        a fact that the choice stands on could not be told, and there is no provider from before to be kept.
     """
     if wanted != "auto":
-        return {"provider": wanted, "reasons": ["the inventory asks for it"], "remedies": []}
-    before = look["status"].get("provider", "none")
-    others = [kernel["kernel"] for kernel in look["kernels"] if kernel["driver"]]
+        return _chosen(wanted, "the inventory asks for it")
+    before = look["status"].get("provider") or look.get("config", {}).get("provider") or "none"
+    others = [kernel["kernel"] for kernel in look["kernels"] if kernel["driver"] and kernel["kernel"] != look["kernel"]]
     if before != "none" and others and not look["driver_version"]:
         # Judged as it is now, the node would lose what it had before somebody booted this kernel.
-        reason = f"{before} as before: the driver is there for kernel {others[0]}, and not yet for the running one"
-        return {"provider": before, "reasons": [reason], "remedies": []}
-    if look.get("probe"):
-        from provision.facts import ALL_FACTS, parse
-        from provision.gdr.observed import verdict_of
+        return _chosen(
+            before, f"{before} as before: the driver is there for kernel {others[0]}, and not yet for the running one"
+        )
+    chosen, untold = _by_verdict(look) if look.get("probe") else _without_package(look)
+    if chosen["provider"] != "none" or not untold:
+        return chosen
+    if before != "none":
+        return _chosen(before, f"{before} as before: what would fit the node now cannot be told ({untold})")
+    return {**chosen, "untold": untold}
 
-        found = verdict_of(parse(look["probe"], [fact for fact in ALL_FACTS if fact.name in FACTS]))
-        remedies = [f"{item.path.value}: {item.precondition}. {item.remedy}" for item in found.unmet]
-        return {"provider": found.path.value, "reasons": list(found.reasons), "remedies": remedies}
-    return _without_package(look)
+
+def _by_verdict(look):
+    """Return the verdict of `provision gdr` on the probe's output, and which fact it lacks (empty for none)."""
+    from provision.facts import ALL_FACTS, parse
+    from provision.gdr.observed import verdict_of
+
+    facts = parse(look["probe"], [fact for fact in ALL_FACTS if fact.name in FACTS])
+    found = verdict_of(facts)
+    remedies = [f"{item.path.value}: {item.precondition}. {item.remedy}" for item in found.unmet]
+    return {**_chosen(found.path.value, *found.reasons), "remedies": remedies}, _untold(facts, look)
+
+
+def _untold(facts, look):
+    """Return which fact a verdict of `none` may rest on that could not be told; empty when all is known."""
+    from provision.facts import Unknown
+    from provision.gdr import Cards
+    from provision.gdr.observed import has_gpus, situation, untold
+
+    if not has_gpus(facts):
+        return facts.gpu_pci.reason if isinstance(facts.gpu_pci, Unknown) else ""
+    reason, now = untold(facts), situation(facts)
+    if reason or now.cards is not Cards.HARD:
+        return reason
+    if now.evidence.peer_api is False and isinstance(facts.modules, Unknown):
+        return facts.modules.reason
+    # Stand-ins of a lab may have GPUs without any kernel module.
+    unknown = now.driver and now.flavor is None and not look.get("simulated")
+    return "whether the driver's modules are the open or the proprietary ones is not known" if unknown else ""
+
+
+def _chosen(provider, *reasons):
+    return {"provider": provider, "reasons": list(reasons), "remedies": [], "untold": ""}
 
 
 def peer_memory_ref(wanted, look, *, by_headers=True):
@@ -109,22 +142,23 @@ def peer_memory_prebuilt(folder, kernels, module):
 
 
 def _without_package(look):
-    """Decide by the rules that need neither the GPU's name nor NCCL's version."""
+    """Decide by the rules that need neither the GPU's name nor NCCL's version; return the choice and what it lacks."""
     version, flavour = _version(look["driver_version"]), look["driver_flavour"]
     kernel = look["kernels"][0]
     if not look["driver_version"]:
-        return {"provider": "none", "reasons": ["no NVIDIA driver is installed for the running kernel"], "remedies": []}
+        unreadable = f"the driver's module for kernel {kernel['kernel']} cannot be read"
+        return _chosen("none", "no NVIDIA driver is installed for the running kernel"), (
+            unreadable if kernel["driver"] else ""
+        )
     if flavour == "open" and version >= (515,) and _version(look["kernel"]) >= (5, 12):
-        return {"provider": "dma_buf", "reasons": ["the driver's open modules and this kernel can"], "remedies": []}
+        return _chosen("dma_buf", "the driver's open modules and this kernel can"), ""
     if not (kernel["peer_interface"] or look["peer_interface_running"]):
-        reason = "the RDMA stack has no peer memory interface"
-        return {"provider": "none", "reasons": [reason], "remedies": ["Install DOCA-OFED, then the driver again."]}
+        none = _chosen("none", "the RDMA stack has no peer memory interface")
+        untold = "" if flavour else "whether the driver's modules are the open ones is not known"
+        return {**none, "remedies": ["Install DOCA-OFED, then the driver again."]}, untold
+    # Also where its module lacks, is a stub or is not signed: that is mended by building the driver's modules again.
     provider = "nvidia_peermem" if version >= (470,) else "nv_peer_mem"
-    return {
-        "provider": provider,
-        "reasons": [f"driver {look['driver_version']} and a vendor's RDMA stack"],
-        "remedies": [],
-    }
+    return _chosen(provider, f"driver {look['driver_version']} and a vendor's RDMA stack"), ""
 
 
 def _version(text):

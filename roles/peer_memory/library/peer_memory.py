@@ -58,6 +58,7 @@ import tempfile
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.peer_memory_look import Look
 from ansible.module_utils.peer_memory_node import (
+    CONFIG,
     DKMS_NAME,
     MODULES,
     NOTHING_WRONG,
@@ -101,6 +102,7 @@ def look(root="/", certificate=""):
         "judged": judged,
         "digests": {kernel: digest(seen, seen.module_path(kernel, DKMS_NAME)) for kernel in seen.kernels()},
         "status": loads(seen.text(STATUS)),
+        "config": loads(seen.text(CONFIG)),
         "source": [loads(seen.text(path)) for path in seen.paths(f"/usr/src/{DKMS_NAME}-*/{SOURCE_MARK}")],
         "unit": os.path.exists(seen.path(UNIT)),
         "enabled": os.path.lexists(seen.path(WANTED_BY)),
@@ -184,14 +186,25 @@ def write(path, text, mode):
 
 
 def put_prebuilt(node, kernel, built):
-    """Install a module that was built elsewhere, when it fits. Raises Problem."""
-    folder = node.look.path(f"/lib/modules/{kernel}/updates")
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    path = os.path.join(folder, built["name"])
-    with open(path + ".provision-new", "wb") as stream:
-        stream.write(base64.b64decode(built["content"]))
-        os.fchmod(stream.fileno(), 0o644)
-    os.rename(path + ".provision-new", path)
+    """Install a module that was built elsewhere in place of all others of its name, when it fits. Raises Problem."""
+    folder = f"/lib/modules/{kernel}/updates"
+    new = f"{folder}/.provision-new-{built['name']}"
+    os.makedirs(node.look.path(folder), mode=0o755, exist_ok=True)
+    try:
+        with open(node.look.path(new), "wb") as stream:
+            stream.write(base64.b64decode(built["content"]))
+            os.fchmod(stream.fileno(), 0o644)
+        found = node.look.module(new)
+        if found is None:
+            raise node.unreadable(
+                kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", node.look.unreadable(new)
+            )
+        node.fits(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", found)
+        take_away(node, kernel)
+        os.rename(node.look.path(new), node.look.path(f"{folder}/{built['name']}"))
+    finally:
+        if os.path.exists(node.look.path(new)):
+            os.unlink(node.look.path(new))
     code, output = node.runner.run(["depmod", "-a", kernel], 300)
     if code != 0:
         raise Problem(
@@ -199,6 +212,15 @@ def put_prebuilt(node, kernel, built):
         )
     node.look = Look(node.look.root or "/")
     node.judge(kernel)
+
+
+def take_away(node, kernel):
+    """Take away what modprobe could take in place of a prebuilt module: DKMS's own, another compression, a vendor's."""
+    if node.look.files_of(kernel, DKMS_NAME):
+        for name, version, _ in node.look.dkms_trees(DKMS_NAME):
+            node.runner.run(["dkms", "uninstall", "-m", name, "-v", version, "-k", kernel], 300)
+    for path in node.look.files_of(kernel, DKMS_NAME):
+        os.unlink(node.look.path(path))
 
 
 def serve(module, node, kernel):

@@ -16,6 +16,7 @@ UNDEFINED = 0
 SYMBOL_TABLE = 2
 NO_BITS = 8
 CHECKSUM = "__crc_"
+NO_ZSTD = "the program zstd is not installed"
 VERSION_ENTRY = 64  # bytes: an unsigned long and a name, in __versions
 
 
@@ -29,14 +30,14 @@ def content(path):
         if path.endswith(".gz"):
             return gzip.decompress(data)
     except (lzma.LZMAError, EOFError) as error:
-        raise OSError(f"{path} cannot be decompressed: {error}") from None
+        raise OSError(f"it cannot be decompressed: {error}") from None
     if path.endswith(".zst"):
         try:
             done = subprocess.run(["zstd", "-dcq", path], capture_output=True, check=False)
         except FileNotFoundError:
-            raise OSError(f"{path} is compressed and the program zstd is not installed") from None
+            raise OSError(f"it is compressed, and {NO_ZSTD}") from None
         if done.returncode:
-            raise OSError("{} cannot be decompressed: {}".format(path, done.stderr.decode(errors="replace").strip()))
+            raise OSError("it cannot be decompressed: {}".format(done.stderr.decode(errors="replace").strip()))
         return done.stdout
     return data
 

@@ -33,6 +33,7 @@ except ImportError:
 CONFIG = "/etc/provision/peer_memory.json"
 STATUS = "/var/lib/provision/peer_memory/status.json"
 SOURCE_MARK = ".provision.json"
+UNIT = "provision-peer-memory.service"
 DKMS_NAME = "nv_peer_mem"
 MODULES = {"nvidia_peermem": "nvidia_peermem", "nv_peer_mem": "nv_peer_mem", "dma_buf": "", "none": ""}
 OTHER = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
@@ -129,12 +130,27 @@ class Node:
 
     def judge(self, kernel):
         """Check that a kernel would come up with what is wanted. Raises Problem."""
+        if self.provider == "dma_buf":
+            self._judge_dma_buf(kernel)
         if not self.wanted:
             return
         path = self.look.module_path(kernel, self.wanted)
         found = self.look.module(path) if path else None
         if found is None:
             raise self._absent(kernel, path)
+        self.fits(kernel, path, found)
+        others = [self.look.module(name) for name in self.look.dependencies(kernel, self.wanted)]
+        differing = elf.mismatches(found, [other for other in others if other is not None])
+        if differing:
+            raise Problem(
+                "symbol_mismatch",
+                f"{self.wanted} for kernel {kernel} was built against another version of {', '.join(differing)} than "
+                "the installed modules have; the RDMA stack or the driver changed after it was built",
+                f"Build it anew: {self._by_hand(kernel)}",
+            )
+
+    def fits(self, kernel, path, found):
+        """Check what a module's file says of itself: kernel, RDMA stack, signature. Raises Problem."""
         release = found.info.get("vermagic", kernel).split(" ")[0]
         if release != kernel:
             raise Problem(
@@ -149,17 +165,33 @@ class Node:
                 "so it refuses to load",
                 f"Install the RDMA stack first, then build the driver's modules again: {self._by_hand(kernel)}",
             )
-        others = [self.look.module(name) for name in self.look.dependencies(kernel, self.wanted)]
-        differing = elf.mismatches(found, [other for other in others if other is not None])
-        if differing:
-            raise Problem(
-                "symbol_mismatch",
-                f"{self.wanted} for kernel {kernel} was built against another version of {', '.join(differing)} than "
-                "the installed modules have; the RDMA stack or the driver changed after it was built",
-                f"Build it anew: {self._by_hand(kernel)}",
-            )
         if self.look.secure_boot() and not found.signed:
             raise self._unsigned(f"{path} is not signed")
+
+    def _judge_dma_buf(self, kernel):
+        """Nothing is loaded for DMA-BUF; the driver has to export one, and the RDMA stack to register it."""
+        if self.look.gpus_without_modules():
+            return
+        if not self.look.has_driver(kernel):
+            raise self._no_driver(kernel)
+        path = self.look.module_path(kernel, "nvidia")
+        flavour = self.look.flavour(kernel)
+        if not flavour and path:
+            raise self._absent(kernel, path)
+        if flavour == "proprietary":
+            raise Problem(
+                "driver_not_open",
+                f"the NVIDIA modules for kernel {kernel} are the proprietary ones, which export no DMA-BUF",
+                "Install the driver's open kernel modules for this kernel, or set peer_memory_provider to nvidia_peermem "
+                "(or auto) and apply again.",
+            )
+        if kernel == self.look.kernel and self.look.registers_dma_buf() is False:
+            raise Problem(
+                "no_dma_buf",
+                f"the RDMA stack that is loaded on kernel {kernel} cannot register a DMA-BUF: it has no ib_umem_dmabuf_get",
+                "Boot kernel 5.12 or newer, or install a current DOCA-OFED; or set peer_memory_provider to nvidia_peermem "
+                "(or auto) and apply again.",
+            )
 
     def conflict(self):
         """Check that the other module is not in the way. Raises Problem."""
@@ -189,16 +221,19 @@ class Node:
     def load(self):
         """Make the running kernel ready: check, load, and build only when that is what is missing. Raises Problem."""
         self.conflict()
-        if not self.wanted or self.look.loaded(self.wanted):
+        if not self.wanted:
+            self.judge(self.look.kernel)
+            return
+        if self.look.loaded(self.wanted):
             return
         try:
             self.judge(self.look.kernel)
         except Problem as problem:
             if problem.cause not in ("not_built", "symbol_mismatch", "other_kernel", "stub"):
                 raise
-            self.build(self.look.kernel)
+            self._last_resort(problem)
         before = self._dmesg()
-        for name in ("ib_uverbs", self.wanted):
+        for name in ("ib_uverbs", self.look.modprobe_name(self.look.kernel, self.wanted)):
             code, output = self.runner.run(["modprobe", name], LOAD_SECONDS)
             if code is None:
                 raise Problem(
@@ -207,7 +242,7 @@ class Node:
                     "Look at what the kernel says (dmesg) and at `ps -o stat,wchan:30,cmd -C modprobe`. A modprobe in "
                     "state D goes only with a reboot.",
                 )
-            if code != 0 and name == self.wanted:
+            if code != 0 and name != "ib_uverbs":
                 raise self._diagnose(f"modprobe {name} failed", modprobe=output, dmesg=self._said_since(before))
         if not self.look.loaded(self.wanted):
             raise Problem(
@@ -215,6 +250,22 @@ class Node:
                 f"modprobe {self.wanted} says that it went well, and the module is not there",
                 f"Look for a line `install {self.wanted}` in /etc/modprobe.d, which puts something else in its place.",
             )
+
+    def _last_resort(self, problem):
+        """Build nv_peer_mem, which takes seconds; a driver takes minutes, and cut off half-way it would be worse."""
+        kernel = self.look.kernel
+        if self.config.get("prebuilt"):
+            raise self._not_prebuilt(kernel)
+        if self.wanted != DKMS_NAME:
+            raise Problem(
+                problem.cause,
+                f"{problem.explanation}; the driver's modules are not built at boot, because that takes minutes",
+                f"{problem.remedy.rstrip('.')}. Then load it: systemctl reload-or-restart {UNIT}. `provision apply --only "
+                "peer_memory` does both.",
+            )
+        if not self.look.module_path(kernel, "nvidia"):
+            raise self._no_driver(kernel)
+        self.build(kernel)
 
     def unload(self):
         """Unload what is loaded. Raises Problem when it is in use."""
@@ -228,20 +279,20 @@ class Node:
                 "running jobs is registered through it",
                 "Stop the jobs on this node and try again.",
             )
-        code, output = self.runner.run(["modprobe", "-r", self.wanted], LOAD_SECONDS)
+        # A file of another name is not found by modprobe -r; the kernel knows the module by its own.
+        plain = self.look.module_path(self.look.kernel, self.wanted).rpartition("/")[2].replace("-", "_")
+        argv = ["modprobe", "-r"] if plain.startswith(self.wanted + ".") or not plain else ["rmmod"]
+        code, output = self.runner.run([*argv, self.wanted], LOAD_SECONDS)
         if code != 0:
-            raise self._diagnose(f"modprobe -r {self.wanted} failed", modprobe=output)
+            raise self._diagnose(f"{' '.join(argv)} {self.wanted} failed", modprobe=output)
 
     def build(self, kernel):
         """Build what is wanted for a kernel. Raises Problem."""
-        if not self.wanted:
+        if not self.wanted:  # nothing that could be built here
+            self.judge(kernel)
             return
         if self.config.get("prebuilt"):
-            raise Problem(
-                "not_prebuilt",
-                f"peer_memory_prebuilt has no {self.wanted} that fits kernel {kernel}",
-                f"Put {kernel}/{self.wanted}.ko into that folder and apply again.",
-            )
+            raise self._not_prebuilt(kernel)
         if not self.look.has_headers(kernel):
             raise self._no_headers(kernel)
         if self.look.secure_boot() and not self.config.get("signing"):
@@ -339,15 +390,15 @@ class Node:
 
     def _build_driver(self, kernel):
         """Build the driver's modules again, so that its peermem finds the RDMA stack."""
-        trees = self.look.paths("/var/lib/dkms/nvidia*/*/source")
-        if not trees:
+        tree = self.look.driver_tree(kernel)
+        if tree is None:
+            version = self.look.driver(kernel)[0] or "of no known version"
             raise Problem(
                 "driver_not_dkms",
-                f"{self.wanted} belongs to the NVIDIA driver, and the driver was not installed by DKMS",
+                f"{self.wanted} belongs to the NVIDIA driver, and DKMS has no sources of the installed one ({version})",
                 "Install the driver again, after the RDMA stack.",
             )
-        _, _, _, _, name, version, _ = trees[-1].split("/")
-        self._rebuild(name, version, kernel)
+        self._rebuild(*tree, kernel)
 
     def _rebuild(self, name, version, kernel):
         """Build and install by DKMS; what is installed stays until the new one is built."""
@@ -394,13 +445,29 @@ class Node:
 
     def _absent(self, kernel, path):
         if path:
-            return Problem("unreadable", f"{path} cannot be read as a kernel module", f"{self._by_hand(kernel)}")
+            return self.unreadable(kernel, path, self.look.unreadable(path))
         if not self.look.has_headers(kernel) and not self.config.get("prebuilt"):
             return self._no_headers(kernel)
         return Problem(
             "not_built",
             f"there is no {self.wanted} for kernel {kernel}",
             f"Build it: {self._by_hand(kernel)}",
+        )
+
+    def unreadable(self, kernel, path, why):
+        """Return the Problem of a module's file that says nothing, `why` as peer_memory_elf has it."""
+        if elf.NO_ZSTD in why:
+            return Problem(
+                "zstd_missing",
+                f"what {path} holds cannot be looked at: {why}",
+                "Install the package zstd on the node, or put the module there as .ko or .ko.xz.",
+            )
+        return Problem(
+            "unreadable",
+            f"{path} cannot be read as a kernel module ({why})",
+            "Install it anew."
+            if self.config.get("prebuilt") or not self.wanted
+            else f"Build it anew: {self._by_hand(kernel)}",
         )
 
     def _no_headers(self, kernel):
@@ -414,17 +481,30 @@ class Node:
     def _no_driver(self, kernel):
         return Problem(
             "driver_missing",
-            f"there is no NVIDIA module for kernel {kernel}, and nv_peer_mem is built against it",
+            f"there is no NVIDIA module for kernel {kernel}, and {self.provider} rests on it",
             "Install the driver for this kernel first.",
         )
 
+    def _not_prebuilt(self, kernel):
+        remedy = f"Put {kernel}/{self.wanted}.ko into that folder and apply again."
+        if self.wanted != DKMS_NAME:
+            remedy = (
+                "That folder is read for nv_peer_mem alone. Install driver packages with modules for this kernel that were "
+                "built after the RDMA stack, or set peer_memory_prebuilt to nothing, so that the node builds them."
+            )
+        return Problem(
+            "not_prebuilt", f"nothing is built here, and there is no {self.wanted} that fits kernel {kernel}", remedy
+        )
+
     def _unsigned(self, what):
+        carried = "carry signed modules to it (peer_memory_prebuilt)"
+        if self.wanted != DKMS_NAME:
+            carried = "install a driver whose modules are signed"
         return Problem(
             "secure_boot",
             f"Secure Boot is on and {what}: this kernel would refuse it",
             "Set peer_memory_signing_key and peer_memory_signing_certificate to a key that is enrolled on the node "
-            "(mokutil --import), carry signed modules to it (peer_memory_prebuilt), use dma_buf, which loads nothing, or "
-            "switch Secure Boot off.",
+            f"(mokutil --import), {carried}, use dma_buf, which loads nothing, or switch Secure Boot off.",
         )
 
     @staticmethod
