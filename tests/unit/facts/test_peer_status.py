@@ -84,8 +84,10 @@ def test_where_the_role_was_never_applied_nothing_is_known_and_nothing_asked(nod
     assert not (node.root / "asked").exists()
 
 
-@pytest.mark.parametrize("provider", ["dma_buf", "nv_peer_mem"])
-def test_what_the_nodes_own_program_writes_is_read_back(node, provider):
+@pytest.mark.parametrize(
+    ("provider", "cause"), [("none", ""), ("dma_buf", "driver_missing"), ("nv_peer_mem", "headers_missing")]
+)
+def test_what_the_nodes_own_program_writes_is_read_back(node, provider, cause):
     """Both sides of the file agree: provider, state, boot, and of each kernel what it lacks."""
     node.write(CONFIG_FILE, json.dumps({"provider": provider}, indent=4) + "\n")
     program.start(program.Node(str(node.root), program.Runner(5)))
@@ -95,9 +97,8 @@ def test_what_the_nodes_own_program_writes_is_read_back(node, provider):
     assert (record.status.boot_id, record.status.kernel) == ("5f0c", "6.1.0-9")
     assert record.unit == PeerUnit("failed", "timeout", "enabled")
     assert record.age_seconds < 60
-    ready = provider == "dma_buf"
-    assert record.status.state == ("ready" if ready else "failed")
-    assert record.status.cause == ("" if ready else "headers_missing")
+    ready = not cause
+    assert (record.status.state, record.status.cause) == ("ready" if ready else "failed", cause)
     assert bool(record.status.explanation and record.status.remedy) is not ready
     (kernel,) = record.status.kernels
     assert (kernel.release, kernel.ok, kernel.cause) == ("6.1.0-9", ready, record.status.cause)
