@@ -34,7 +34,7 @@ test-containers:
 	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/integration | sed -u 's/^/containers: /'
 
 test-machines:
-	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/baremetal/test_peer_memory.py tests/baremetal/test_metal.py -m "not long" | sed -u 's/^/machines: /'
+	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/baremetal -m "not long" | sed -u 's/^/machines: /'
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
 setup: packages $(VENV)/.done
