@@ -28,7 +28,7 @@ test: setup
 	$(MAKE) check
 	$(MAKE) -j2 test-containers test-machines
 
-# The two halves run side by side: neither keeps two cores busy by itself. Each line says whose it is.
+# The two halves run side by side: much of either is waiting, or one emulated core. Each line says whose it is.
 test-containers:
 	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/molecule | sed -u 's/^/containers: /'
 	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/integration | sed -u 's/^/containers: /'
