@@ -79,6 +79,6 @@ def scenario(role: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_role_converges_once_and_is_what_it_promises(role: str, outcomes: dict[str, Future[tuple[int, str]]]) -> None:
-    """The role applies to a bare node, changes nothing the second time, and its verify.yml holds."""
+    """The role applies to a bare node, changes nothing the second time, and its tasks/verify.yml holds."""
     code, told = outcomes[role].result()
     assert code == 0, "\n".join(told.splitlines()[-60:])

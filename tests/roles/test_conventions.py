@@ -67,7 +67,7 @@ def test_every_part_is_there(role: Path) -> None:
         "meta/argument_specs.yml",
         "README.md",
         "molecule/default/molecule.yml",
-        "molecule/default/verify.yml",
+        "molecule/default/tasks/verify.yml",
     ]
 
     assert [name for name in needed if not (role / name).is_file()] == []
