@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,8 +41,16 @@ def assemble(
         lines += [f".quad {checksum:#x}", f'.ascii "{name}"', f".zero {56 - len(name)}"]
     lines += [".data", *(f".quad {name}" for name in needs or {})]
     path.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["as", "--64", "-o", path, "-"], input="\n".join([*lines, ""]), text=True, check=True)
+    path.write_bytes(_object("\n".join([*lines, ""])))
     return path
+
+
+@functools.cache
+def _object(source: str) -> bytes:
+    """Return what the assembler makes of a source: most tests need the same few."""
+    with tempfile.NamedTemporaryFile(suffix=".o") as file:
+        subprocess.run(["as", "--64", "-o", file.name, "-"], input=source, text=True, check=True)
+        return Path(file.name).read_bytes()
 
 
 class Machine:

@@ -20,7 +20,7 @@ from provision.workflow.bandwidth import measure
 from tests.support import processes
 from tests.unit.checks.conftest import healthy
 
-PERFTEST = f"""#!{sys.executable}
+PERFTEST = f"""#!{sys.executable} -S
 import socket, sys, time
 words = sys.argv[1:]
 if words == ["--help"]:

@@ -19,7 +19,7 @@ echo "$*" >>{folder}/calls
 case "$*" in *"apply"*"--json"*) cat {folder}/document ;; esac
 """
 SLOW = """#!/bin/sh
-trap 'echo "$(date +%s%N) told" >>{folder}/calls; sleep 1; echo ended >>{folder}/calls; exit 130' INT
+trap 'echo "$(date +%s%N) told" >>{folder}/calls; sleep 0.3; echo ended >>{folder}/calls; exit 130' INT
 echo ready
 while :; do sleep 0.1; done
 """

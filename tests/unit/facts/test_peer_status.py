@@ -137,7 +137,9 @@ def test_modules_that_changed_after_the_record_are_judged_anew(node):
 @pytest.mark.parametrize("said", ["exit 127", "echo 'Traceback (most recent call last):'; exit 1", "exec sleep 60"])
 def test_a_program_that_does_not_answer_leaves_the_record_older_than_the_modules(node, said, monkeypatch):
     """That much is known, and nothing is made up."""
-    monkeypatch.setattr(PeerStatusFact, "command", PeerStatusFact.command.replace("timeout -k 1 12", "timeout -k 1 1"))
+    monkeypatch.setattr(
+        PeerStatusFact, "command", PeerStatusFact.command.replace("timeout -k 1 12", "timeout -k 1 0.3")
+    )
     node.write(STATUS_FILE, json.dumps(STATUS))
     install(node, said)
     upgrade(node)
