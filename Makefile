@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
 	@echo "make test       what CI runs: check, roles, jobs, and the short tests of baremetal"
-	@echo "make check      lint, types, layers, unit tests (one to two minutes)"
+	@echo "make check      lint, types, layers, unit tests (about a minute)"
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"

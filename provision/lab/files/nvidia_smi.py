@@ -19,10 +19,12 @@ import os
 import re
 import sys
 import time
-import uuid
-from pathlib import Path
-from typing import Any
-from xml.sax.saxutils import escape
+from html import escape
+
+# Half of each call on an emulated node would be imports of what is barely used: pathlib, typing, uuid, xml.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FAULTS = "faults.json"
 """Lies beside the machine's file."""
@@ -91,7 +93,7 @@ def say(text: str) -> None:
 def load_machine() -> dict[str, Any]:
     """Read the description and number the GPUs that are visible here: all on a node, some in a container."""
     try:
-        machine: dict[str, Any] = json.loads(Path(MACHINE).read_text())
+        machine: dict[str, Any] = json.loads(read(MACHINE))
     except OSError as error:
         text = f"NVIDIA-SMI has failed: SIMULATED driver without a machine ({MACHINE}: {error.strerror})"
         raise Refused(text, NO_DRIVER) from None
@@ -99,7 +101,7 @@ def load_machine() -> dict[str, Any]:
     seed = machine.get("seed") or node_seed()
     for index, gpu in enumerate(machine["gpus"]):
         digest = hashlib.sha256(f"{seed} {machine['name']} {index}".encode()).hexdigest()
-        gpu["uuid"], gpu["serial"] = f"GPU-{uuid.UUID(digest[:32])}", str(int(digest[32:44], 16))[:13].zfill(13)
+        gpu["uuid"], gpu["serial"] = uuid_of(digest), str(int(digest[32:44], 16))[:13].zfill(13)
         gpu["minor"] = index
     faults = load_faults()
     for index, gpu in enumerate(machine["gpus"]):
@@ -118,10 +120,21 @@ def load_machine() -> dict[str, Any]:
     return machine
 
 
+def uuid_of(digest: str) -> str:
+    """Return a GPU's UUID, made of the first 32 digits of `digest`."""
+    return "GPU-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+
+
+def read(path: str) -> str:
+    """Return a file's text."""
+    with open(path, encoding="utf-8") as stream:
+        return stream.read()
+
+
 def load_faults() -> dict[str, Any]:
     """Read the faults beside the machine's file; most nodes have none."""
     try:
-        faults: dict[str, Any] = json.loads(Path(MACHINE).with_name(FAULTS).read_text())
+        faults: dict[str, Any] = json.loads(read(os.path.join(os.path.dirname(MACHINE), FAULTS)))
     except OSError:
         return {}
     except ValueError as error:
@@ -134,7 +147,7 @@ def load_faults() -> dict[str, Any]:
 def node_seed() -> str:
     """What makes this node's UUIDs its own: the same at every call, other ones on the next node."""
     try:
-        return Path("/etc/machine-id").read_text().strip() or os.uname().nodename
+        return read("/etc/machine-id").strip() or os.uname().nodename
     except OSError:
         return os.uname().nodename
 
@@ -415,14 +428,15 @@ def log(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
 def xml(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     """Answer ``-q -x`` with the fields that are known here."""
     keys = {"Driver Version": "driver_version", "CUDA Version": "cuda_version", "Attached GPUs": "attached_gpus"}
-    lines = ['<?xml version="1.0" ?>', "<nvidia_smi_log>", f"\t<!-- SIMULATED: {escape(machine['simulated'])} -->"]
+    origin = escape(machine["simulated"], quote=False)
+    lines = ['<?xml version="1.0" ?>', "<nvidia_smi_log>", f"\t<!-- SIMULATED: {origin} -->"]
     lines += [f"\t<{keys[key]}>{value}</{keys[key]}>" for key, value in summary(machine) if key in keys]
     for gpu in gpus:
         lines.append(f'\t<gpu id="{gpu["bus_id"]}">')
         for _, path, text in details(gpu):
             tags = path.split("/")
             opening, closing = "".join(f"<{tag}>" for tag in tags), "".join(f"</{tag}>" for tag in reversed(tags))
-            lines.append(f"\t\t{opening}{escape(text)}{closing}")
+            lines.append(f"\t\t{opening}{escape(text, quote=False)}{closing}")
         lines.append("\t</gpu>")
     return "\n".join([*lines, "</nvidia_smi_log>", ""])
 

@@ -48,7 +48,7 @@ class ActionModule(NormalAction):
         built, path = super()._configure_module(module_name, module_args, task_vars)
         encoder = get_module_encoder(built.serialization_profile, Direction.CONTROLLER_TO_MODULE)
         program = light_program(path, json.dumps(module_args, cls=encoder))
-        return dataclasses.replace(built, b_module_data=program.encode()), path
+        return dataclasses.replace(built, b_module_data=f"{built.shebang}\n{program}".encode()), path
 
 
 def light_program(path, arguments):
