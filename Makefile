@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs docs clean
+.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -58,7 +58,7 @@ $(VENV)/.done: pyproject.toml constraints.txt
 
 check: setup
 	@# The long ones first; more places than cores, because unit tests wait for a fifth of their time.
-	$(MAKE) -j4 --output-sync=target ansible-lint unit unit-second-half types yaml lint layers
+	$(MAKE) -j4 --output-sync=target ansible-lint unit-first-half unit-second-half types yaml lint layers
 
 lint:
 	$(BIN)/ruff check .
@@ -72,7 +72,9 @@ layers:
 
 # In two halves of about the same length, for `make check` to run side by side.
 SECOND_HALF := tests/roles tests/unit/inventory tests/unit/test_bandwidth.py
-unit:
+unit: unit-first-half unit-second-half
+
+unit-first-half:
 	$(BIN)/pytest -q -p no:cacheprovider tests/unit $(addprefix --ignore=,$(SECOND_HALF))
 
 unit-second-half:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,8 +14,8 @@ import pytest
 from ansible.errors import AnsibleError
 from ansible.plugins.loader import module_utils_loader
 
-ROLES = Path(__file__).resolve().parents[2] / "roles"
-PLUGIN = ROLES / "platform/action_plugins/platform_light.py"
+from tests.support.modules import ROLES, load
+
 ON_THE_CONTROLLER = {"peer_memory_source"}
 MODULES = sorted(path for path in ROLES.glob("*/library/*.py") if path.stem not in ON_THE_CONTROLLER)
 
@@ -62,12 +61,7 @@ def light() -> ModuleType:
     """The action plugin, as Python."""
     for folder in ROLES.glob("*/module_utils"):
         module_utils_loader.add_directory(str(folder))
-    spec = importlib.util.spec_from_file_location("platform_light", PLUGIN)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("platform", "platform_light", part="action_plugins")
 
 
 def answers(light: ModuleType, folder: Path, arguments: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
