@@ -17,6 +17,17 @@ from provision.workflow import local_inventory
 from provision.workflow.bundle import known_secrets
 from tests.support.command import Provision
 
+TEMPLATES = """\
+all:
+  hosts:
+    a: {ansible_host: 10.0.0.1}
+    b: {ansible_host: 10.0.0.2}
+  vars:
+    data_net: 10.1.0.0/24
+    team: red
+    cluster_data_networks: ["{{ data_net }}"]
+    cluster_head: "{{ groups['all'] | last }}"
+"""
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
 
 
@@ -196,3 +207,21 @@ def test_bootstrap_names_the_line_of_a_wrong_variable(tmp_path):
 
     assert done.code == 2
     assert "error: site.yml:2: docker_engine_data_roots: no role knows this variable" in done.err
+
+
+def test_what_we_read_ourselves_is_rendered(write):
+    """A job gets the network and not its name in braces: the simple ones are filled in here, the rest by Ansible."""
+    cluster = load(write(hosts_yml=TEMPLATES))
+
+    assert [node.variables["cluster_data_networks"] for node in cluster.nodes] == [["10.1.0.0/24"]] * 2
+    assert [node.variables["cluster_head"] for node in cluster.nodes] == ["b"] * 2
+
+
+def test_what_needs_a_nodes_facts_stays_as_it_is_written(write):
+    """The roles can make it, and nothing else is lost by it."""
+    address = "{{ ansible_facts.eth9.ipv4.address }}"
+    text = TEMPLATES.replace("\"{{ groups['all'] | last }}\"", f'a\n    cluster_data_address: "{address}"')
+    node = load(write(hosts_yml=text)).nodes[0]
+
+    assert node.variables["cluster_data_address"] == address
+    assert node.variables["cluster_data_networks"] == ["10.1.0.0/24"]

@@ -2,7 +2,7 @@
 
 The action plugin ``platform_light`` sends it in place of Ansible's own: reading that one in takes most of the time
 of a module that finds nothing to do (2.3 of 2.8 seconds on an emulated node). What a module says and gets is the
-same with either (tests/roles/test_light_modules.py runs both); what is not here is refused, never ignored.
+same with either (tests/integration/test_light_modules.py runs both); what is not here is refused, never ignored.
 """
 
 from __future__ import annotations

@@ -58,34 +58,3 @@ def test_the_only_inventory_is_the_default(tmp_path, monkeypatch):
     (tmp_path / "inventories" / "second").mkdir()
     with pytest.raises(UsageError, match="prod, second"):
         resolve(None, None)
-
-
-TEMPLATES = """\
-all:
-  hosts:
-    a: {ansible_host: 10.0.0.1}
-    b: {ansible_host: 10.0.0.2}
-  vars:
-    data_net: 10.1.0.0/24
-    team: red
-    cluster_data_networks: ["{{ data_net }}"]
-    cluster_head: "{{ groups['all'] | last }}"
-"""
-
-
-def test_what_we_read_ourselves_is_rendered(roles, write):
-    """A job gets the network and not its name in braces: the simple ones are filled in here, the rest by Ansible."""
-    cluster = load(write(hosts_yml=TEMPLATES), roles=roles)
-
-    assert [node.variables["cluster_data_networks"] for node in cluster.nodes] == [["10.1.0.0/24"]] * 2
-    assert [node.variables["cluster_head"] for node in cluster.nodes] == ["b"] * 2
-
-
-def test_what_needs_a_nodes_facts_stays_as_it_is_written(roles, write):
-    """The roles can make it, and nothing else is lost by it."""
-    address = "{{ ansible_facts.eth9.ipv4.address }}"
-    text = TEMPLATES.replace("\"{{ groups['all'] | last }}\"", f'a\n    cluster_data_address: "{address}"')
-    node = load(write(hosts_yml=text), roles=roles).nodes[0]
-
-    assert node.variables["cluster_data_address"] == address
-    assert node.variables["cluster_data_networks"] == ["10.1.0.0/24"]
