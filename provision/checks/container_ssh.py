@@ -75,15 +75,15 @@ def _trusted_nodes(scene: Scene) -> Verdict:
     ssh = _ssh(scene)
     if ssh is None:
         return skip("there are no SSH files")
-    names = [node.name for node in scene.cluster.nodes]
+    names, known_nodes = [node.name for node in scene.cluster.nodes], frozenset(ssh.known_nodes)
     problems = {
         "authorized_keys still admits": sorted(set(ssh.authorized_nodes) - set(names)),
-        "known_hosts still knows": sorted(set(ssh.known_nodes) - set(names)),
+        "known_hosts still knows": sorted(known_nodes - set(names)),
         "authorized_keys admits another key than the one in use of": [
             name for name in names if not _only(ssh.authorized_nodes.get(name, ()), _client_key(scene, name))
         ],
         "authorized_keys lacks": [name for name in names if name not in ssh.authorized_nodes],
-        "known_hosts lacks": [name for name in names if name not in ssh.known_nodes],
+        "known_hosts lacks": [name for name in names if name not in known_nodes],
     }
     said = [f"{what} {_list(found)}" for what, found in problems.items() if found]
     if said:

@@ -34,3 +34,24 @@ def _kind(scene: Scene) -> Verdict:
     if kind.kind is NodeKind.VM:
         return passed(f"a virtual machine ({kind.detail})")
     return passed(f"a physical machine ({kind.detail})")
+
+
+_FULL_MIB = 50
+_FEW_INODES = 100
+
+
+@check("node.disks")
+def _disks(scene: Scene) -> Verdict:
+    disks = known(scene.facts.disks)
+    locked = [disk.path for disk in disks if not disk.writable]
+    if locked:
+        return fail(
+            f"mounted read-only: {', '.join(locked)}",
+            "See why in `dmesg` (a file system error, most likely); then mount -o remount,rw PATH, or reboot.",
+        )
+    full = [f"{disk.path} has {disk.free_mib} MiB free" for disk in disks if disk.free_mib < _FULL_MIB]
+    full += [f"{d.path} has {d.inodes_free} inodes free" for d in disks if (d.inodes_free or _FEW_INODES) < _FEW_INODES]
+    full += [f"{disk.path} has no inode free" for disk in disks if disk.inodes_free == 0]
+    if full:
+        return fail("; ".join(full), "Make room there: du -xs PATH/*, du -xs --inodes PATH/*.")
+    return passed(f"{len(disks)} file systems can be written and have room")

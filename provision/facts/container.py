@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.docker import as_object
@@ -174,25 +175,37 @@ exit 0
     def parse(self, raw: RawOutput) -> ContainerSsh | None:
         """None means that nothing was ever made on this node."""
         files: dict[str, str] = {}
-        parts: dict[str, str] = {}
-        for line in raw.lines():
-            words = line.split(None, 2)
+        parts: dict[str, list[str]] = {}
+        for line in raw.stdout.splitlines():
             title, mark, text = line.partition(":")
-            if words[0] == "mode" and len(words) == 3:  # noqa: PLR2004 - word, mode, name
+            if line.startswith("mode ") and len(words := line.split(None, 2)) == 3:  # noqa: PLR2004 - word, mode, name
                 files[words[2]] = words[1]
             elif mark:
-                parts[title] = parts.get(title, "") + text + "\n"
+                parts.setdefault(title, []).append(text)
         if not files:
             return None
+
+        def text_of(name: str) -> str:
+            return "\n".join(parts.get(name, ()))
+
+        trust = _trust(text_of("known_hosts"), text_of("authorized_keys"))
         return ContainerSsh(
             files=files,
-            host_key=next(iter(_keys(parts.get("ssh_host_ed25519_key.pub", ""))), ""),
-            client_key=next(iter(_keys(parts.get("id_ed25519.pub", ""))), ""),
-            known_hosts=_known_hosts(parts.get("known_hosts", "")),
-            authorized=tuple(_keys(parts.get("authorized_keys", ""))),
-            authorized_nodes=_owners(parts.get("authorized_keys", "")),
-            known_nodes=tuple(_owners(parts.get("known_hosts", ""), named=True)),
+            host_key=next(iter(_keys(text_of("ssh_host_ed25519_key.pub"))), ""),
+            client_key=next(iter(_keys(text_of("id_ed25519.pub"))), ""),
+            **trust,
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _trust(known_hosts: str, authorized_keys: str) -> dict[str, Any]:
+    """Read the two files that are the same on all nodes of a cluster, a line for each: a thousand nodes share them."""
+    return {
+        "known_hosts": _known_hosts(known_hosts),
+        "authorized": tuple(_keys(authorized_keys)),
+        "authorized_nodes": _owners(authorized_keys),
+        "known_nodes": tuple(_owners(known_hosts, named=True)),
+    }
 
 
 def fingerprint(key: str) -> str:

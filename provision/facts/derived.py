@@ -52,7 +52,7 @@ def parameters(variables: Mapping[str, Any], names: Sequence[str]) -> Parameters
         repository = repository.rpartition(":")[0]
     pinned = f"{repository}@{digest}" if reference and digest else ""
     sysctls = variables.get("base_system_sysctls")
-    paths = ["/", "/tmp", _text(variables, "docker_engine_data_root") or "/var/lib/docker"]  # noqa: S108 - looked at
+    paths = ["/", "/etc", "/run", "/var/lib", "/tmp", _text(variables, "docker_engine_data_root") or "/var/lib/docker"]  # noqa: S108 - only looked at
     return Parameters(
         names=tuple(names),
         container=_text(variables, "training_container_name") or "provision-training",

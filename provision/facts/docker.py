@@ -26,6 +26,7 @@ class DockerService:
     """The engine's systemd unit."""
 
     loaded: bool
+    """It is installed; it may be masked."""
     active: str
     """``active``, ``inactive``, ``failed``, ..."""
     enabled: str
@@ -50,7 +51,7 @@ systemctl show docker.service -p LoadState -p ActiveState -p UnitFileState
         if "LoadState" not in pairs:
             return Unknown(f"systemctl show docker failed: {raw.said()}")
         return DockerService(
-            loaded=pairs["LoadState"] == "loaded",
+            loaded=pairs["LoadState"] in {"loaded", "masked"},
             active=pairs.get("ActiveState", ""),
             enabled=pairs.get("UnitFileState", ""),
             client=pairs.get("client") == "yes",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provision.facts.base import Fact, Unknown
+from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.container import Container, ContainerFact, ContainerSsh, ContainerSshFact
 from provision.facts.distance import GpuNicsFact
 from provision.facts.docker import (
@@ -32,6 +33,7 @@ from provision.facts.gpudirect import (
     SigningFact,
 )
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
+from provision.facts.managed import Managed, ManagedFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
 from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
 from provision.facts.nvlink import FabricManager, FabricManagerFact, Links, NvLinksFact
@@ -107,6 +109,7 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     ContainerFact(),
     ContainerSshFact(),
     ReceiptsFact(),
+    ManagedFact(),
     SimulatedFact(),
 )
 """Every fact; the attribute of NodeFacts has the fact's name."""
@@ -157,24 +160,32 @@ class NodeFacts:
     container: Container | Unknown | None = _NOT_ASKED
     container_ssh: ContainerSsh | Unknown | None = _NOT_ASKED
     receipts: Mapping[str, Receipt] | Unknown = _NOT_ASKED
+    managed: Managed | Unknown = _NOT_ASKED
     simulated: Mapping[str, str] | Unknown = _NOT_ASKED
     raw: str = dataclasses.field(default="", repr=False, compare=False)
-    """The probe's output as it came, for a support bundle."""
+    """The probe's output as it came, for a support bundle; empty where it was not kept."""
 
 
-def parse(text: str, facts: Sequence[Fact[Any]] = ALL_FACTS) -> NodeFacts:
-    """Read the output of ``script(facts)``; never raises, whatever a node printed."""
+def parse(text: str, facts: Sequence[Fact[Any]] = ALL_FACTS, *, keep: bool = True) -> NodeFacts:
+    """Read the output of ``script(facts)``; never raises, whatever a node printed. With `keep` the text is kept too.
+
+    Nodes of one kind print much that is the same, letter by letter: it is read once, and they share its value.
+    """
     raws = split(text, facts)
-    return NodeFacts(raw=text, **{fact.name: _value(fact, raws[fact.name]) for fact in facts})
+    values = {fact.name: _remembered(fact, raws[fact.name]) for fact in facts}
+    return NodeFacts(raw=text if keep else "", **values)
 
 
-def _value(fact: Fact[Any], raw: Any) -> Any:
+def _value(fact: Fact[Any], raw: RawOutput | Unknown) -> Any:
     if isinstance(raw, Unknown):
         return raw
     try:
         return fact.parse(raw)
     except Exception as problem:  # noqa: BLE001 - one odd output must not hide the other facts
         return Unknown(f"the output of {fact.label} cannot be read: {type(problem).__name__}: {problem}")
+
+
+_remembered: Callable[..., Any] = functools.lru_cache(maxsize=512)(_value)
 
 
 def as_data(facts: NodeFacts) -> dict[str, Any]:

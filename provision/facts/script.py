@@ -22,6 +22,9 @@ __all__ = ["MOST_SLACK_SECONDS", "Parameters", "script", "split"]
 MOST_SLACK_SECONDS = 120
 """The most that a slow node gets on top of every limit."""
 
+STUCK = "/run/provision-probe.stuck"
+"""Names on a node the processes of earlier looks that no signal could end; only root can write there."""
+
 _FIRST_LINE = re.compile(r"^provision-probe 1 ([0-9a-f]{32})\s*$", re.MULTILINE)
 
 
@@ -37,7 +40,7 @@ class Parameters:
     """References under which the wanted image may be found: PROBE_IMAGES."""
     sysctls: tuple[str, ...] = ()
     """PROBE_SYSCTLS."""
-    paths: tuple[str, ...] = ("/", "/var/lib/docker", "/tmp")  # noqa: S108 - only looked at
+    paths: tuple[str, ...] = ("/", "/etc", "/run", "/var/lib", "/var/lib/docker", "/tmp")  # noqa: S108 - only looked at
     """Where free space counts: PROBE_PATHS."""
 
     def assignments(self) -> str:
@@ -53,9 +56,23 @@ class Parameters:
         return "\n".join([*lines, "export " + " ".join(values)])
 
 
-def script(facts: Sequence[Fact[Any]], parameters: Parameters | None = None, *, token: str | None = None) -> str:
-    """Return the POSIX sh script that runs the commands of all `facts` and prints their outputs apart."""
+def script(
+    facts: Sequence[Fact[Any]],
+    parameters: Parameters | None = None,
+    *,
+    token: str | None = None,
+    read_only: bool = False,
+) -> str:
+    """Return the POSIX sh script that runs the commands of all `facts` and prints their outputs apart.
+
+    With `read_only` it writes nothing at all on the node, not even a temporary file: one command after the other.
+    """
     token = token or secrets.token_hex(16)
+    if read_only:
+        runs = (f"run {fact.name} {fact.limit_seconds} {shlex.quote(fact.command.strip())}" for fact in facts)
+        return _READ_ONLY.format(
+            parameters=(parameters or Parameters()).assignments(), runs="\n".join(runs), token=token
+        )
     return _TEMPLATE.format(
         parameters=(parameters or Parameters()).assignments(),
         watch=_watch(facts),
@@ -63,6 +80,7 @@ def script(facts: Sequence[Fact[Any]], parameters: Parameters | None = None, *, 
         names=" ".join(fact.name for fact in facts),
         token=token,
         most=MOST_SLACK_SECONDS,
+        stuck=STUCK,
     )
 
 
@@ -86,15 +104,28 @@ def split(text: str, facts: Sequence[Fact[Any]]) -> dict[str, RawOutput | Unknow
     first = _FIRST_LINE.search(text)
     if first is None:
         return {fact.name: Unknown("the probe printed nothing readable") for fact in facts}
-    return {fact.name: _section(text, first[1], fact) for fact in facts}
+    sections = _sections(text, first[1])
+    return {fact.name: _section(sections.get(fact.name), fact) for fact in facts}
 
 
-def _section(text: str, token: str, fact: Fact[Any]) -> RawOutput | Unknown:
-    pattern = rf"^{token} out {fact.name}\n(.*?)\n{token} err {fact.name}\n(.*?)\n{token} end {fact.name} (\S+)$"
-    found = re.search(pattern, text, re.MULTILINE | re.DOTALL)
+def _sections(text: str, token: str) -> dict[str, tuple[str, str, str]]:
+    """Return what stands between the marks: fact -> stdout, stderr and how it ended. A long text is read once."""
+    parts = [part.partition("\n") for part in text.split(f"\n{token} ")]
+    found: dict[str, tuple[str, str, str]] = {}
+    for (out, _, stdout), (err, _, stderr), (end, _, _) in zip(parts, parts[1:], parts[2:], strict=False):
+        word, _, name = out.partition(" ")
+        ended = end.split(" ")
+        if word == "out" and err == f"err {name}" and ended[:2] == ["end", name] and len(ended) == 3:  # noqa: PLR2004
+            found.setdefault(name, (stdout, stderr, ended[2]))
+    return found
+
+
+def _section(found: tuple[str, str, str] | None, fact: Fact[Any]) -> RawOutput | Unknown:
     if found is None:
         return Unknown(f"the probe ended before {fact.label} did")
-    out, err, code = found[1], found[2], found[3]
+    out, err, code = found
+    if code == "hung:again":
+        return Unknown(f"hung: {fact.label} (since an earlier look; it was not started again)")
     if not code.isdecimal():
         return Unknown(f"hung: {fact.label} (no end within {code.partition(':')[2] or fact.limit_seconds} s)")
     return RawOutput(out, int(code), err)
@@ -116,12 +147,35 @@ done
 now() {{ read -r up _ </proc/uptime; echo "${{up%.*}}${{up#*.}}"; }}
 slack=$(now); for i in 1 2 3 4; do setsid sh -c :; done; slack=$((($(now) - slack) / 3))
 [ "$slack" -lt {most} ] || slack={most}
-watch=
+watch= ended= stuck=
+# State, process group and start of a process; nothing where it is gone.
+process() {{
+  {{ read -r line </proc/$1/stat; }} 2>/dev/null || return 0
+  set -- ${{line##*) }}; echo "$1 $3 ${{20}}"
+}}
+# What no signal could end is not started again while it lives.
+while read -r name pid since; do
+  case $(process "$pid") in Z*) ;; *" $since") stuck="$stuck $name";; esac
+done 2>/dev/null <"{stuck}"
+note_stuck() {{
+  sleep 0.2
+  for stat in /proc/[0-9]*/stat; do
+    pid=${{stat#/proc/}}; pid=${{pid%/stat}}
+    seen=$(process "$pid"); set -- $seen
+    for name in $ended; do
+      eval "group=\$pid_$name"
+      [ "${{1:-Z}}" = Z ] || [ "${{2:-}}" != "$group" ] || echo "$name $pid $3"
+    done
+  done >"$work/stuck"
+  [ ! -s "$work/stuck" ] || cat "$work/stuck" >>"{stuck}"
+}}
 leave() {{
   for name in {names}; do
     [ -s "$work/$name.code" ] || eval "[ -z \"\$pid_$name\" ] || kill -s KILL -- -\$pid_$name" 2>/dev/null
   done
+  [ -z "$ended" ] || note_stuck
   rm -rf "$work"; [ -z "$watch" ] || kill "$watch" 2>/dev/null
+  [ -n "$stuck$ended" ] || rm -f "{stuck}"
 }}
 trap leave EXIT
 trap 'exit 1' HUP INT TERM PIPE
@@ -129,6 +183,9 @@ mkfifo "$work/done" || exit 1
 exec 3<>"$work/done"
 end='echo "$?" >"$0.code"; echo "end ${{0##*/}}" >&3'
 run() {{
+  case " $stuck " in *" $1 "*)
+    : >"$work/$1.out"; : >"$work/$1.err"; echo hung:again >"$work/$1.limit"; echo "end $1" >&3; return;;
+  esac
   setsid sh -c "trap '$end' EXIT
 $2" "$work/$1" >"$work/$1.out" 2>"$work/$1.err" </dev/null &
   eval "pid_$1=$!"
@@ -137,7 +194,7 @@ give_up() {{
   seconds=$1; shift
   for name; do
     [ -s "$work/$name.code" ] || echo "hung:$seconds" >"$work/$name.limit"
-    [ -s "$work/$name.code" ] || eval "kill -s KILL -- -\$pid_$name" 2>/dev/null
+    [ -s "$work/$name.code" ] || {{ ended="$ended $name"; eval "kill -s KILL -- -\$pid_$name" 2>/dev/null; }}
     echo "end $name" >&3
   done
 }}
@@ -167,4 +224,24 @@ for name in {names}; do
 done
 echo "provision-probe 1 {token}"
 cat "$@"
+"""
+
+_READ_ONLY = r"""LC_ALL=C
+PATH=${{PATH:-/usr/bin:/bin}}:/usr/local/sbin:/usr/sbin:/sbin
+export LC_ALL PATH
+{parameters}
+command -v timeout >/dev/null || {{ echo "the program timeout is missing" >&2; exit 1; }}
+# What goes to stderr comes first, then a line with the exit code, then what went to stdout.
+run() {{
+  said=$({{ text=$(timeout -s KILL "$2" sh -c "$3" </dev/null); echo "{token} $?"; printf '%s.' "$text"; }} 2>&1)
+  rest=${{said#*{token} }}; code=${{rest%%
+*}}
+  [ "$code" != 137 ] || code="hung:$2"
+  rest=${{rest#*
+}}
+  printf '%s\n' "{token} out $1" "${{rest%.}}" "{token} err $1" "${{said%%{token} *}}" "{token} end $1 $code"
+}}
+echo "provision-probe 1 {token}"
+{runs}
+exit 0
 """

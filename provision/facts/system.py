@@ -35,6 +35,8 @@ class System:
     title: str
     kernel: str
     architecture: str
+    python3: str = ""
+    """Where the node's python3 is, which Ansible needs; empty where there is none."""
 
 
 class SystemFact:
@@ -48,6 +50,7 @@ for file in /usr/lib/os-release /etc/os-release; do
   [ ! -r $file ] || while IFS= read -r line; do echo "$line"; done <$file
 done
 echo "probe_uname=$(uname -rm)"
+echo "probe_python3=$(command -v python3)"
 """
 
     def parse(self, raw: RawOutput) -> System | Unknown:
@@ -62,6 +65,7 @@ echo "probe_uname=$(uname -rm)"
             title=pairs.get("PRETTY_NAME", pairs["ID"]),
             kernel=kernel,
             architecture=architecture,
+            python3=pairs.get("probe_python3", ""),
         )
 
 
@@ -219,6 +223,10 @@ class Disk:
     path: str
     free_mib: int
     total_mib: int
+    inodes_free: int | None = None
+    """None where the file system does not count them."""
+    writable: bool = True
+    """False where it is mounted read-only."""
 
 
 class DisksFact:
@@ -230,18 +238,37 @@ class DisksFact:
     command: ClassVar[str] = """
 set --
 for path in $PROBE_PATHS; do
-  [ ! -e "$path" ] || { echo "path=$path"; set -- "$@" "$path"; }
+  [ ! -e "$path" ] || { echo "path=$path"; set -- "$@" "$path"; [ -w "$path" ] || echo "readonly=$path"; }
 done
-[ $# -eq 0 ] || df -Pk "$@"
+[ $# -gt 0 ] || exit 0
+df -Pk "$@" || exit
+echo '== inodes'; df -Pi "$@"
+exit 0
 """
 
     def parse(self, raw: RawOutput) -> tuple[Disk, ...] | Unknown:
         """The program counts in KiB and prints a line for each path, in their order."""
-        paths = [line.removeprefix("path=") for line in raw.lines() if line.startswith("path=")]
-        rows = [line.split() for line in raw.lines() if not line.startswith("path=")]
-        rows = [row for row in rows if len(row) >= 6 and row[1].isdecimal() and row[3].isdecimal()]  # noqa: PLR2004
+        sizes, _, inodes = raw.stdout.partition("== inodes")
+        told = sizes.splitlines()
+        paths = [line.removeprefix("path=") for line in told if line.startswith("path=")]
+        locked = {line.removeprefix("readonly=") for line in told if line.startswith("readonly=")}
+        rows = _rows(told)
         if len(rows) != len(paths):
             return Unknown(f"df failed: {raw.said()}")
+        counts = [_inodes(row) for row in _rows(inodes.splitlines())]
+        counts = counts if len(counts) == len(paths) else [None] * len(paths)
         return tuple(
-            Disk(path, int(row[3]) // 1024, int(row[1]) // 1024) for path, row in zip(paths, rows, strict=True)
+            Disk(path, int(row[3]) // 1024, int(row[1]) // 1024, count, path not in locked)
+            for path, row, count in zip(paths, rows, counts, strict=True)
         )
+
+
+def _rows(lines: list[str]) -> list[list[str]]:
+    """Return the rows of a table of df's."""
+    rows = [line.split() for line in lines]
+    return [row for row in rows if len(row) >= 6 and row[1].isdecimal() and row[3].isdecimal()]  # noqa: PLR2004
+
+
+def _inodes(row: list[str]) -> int | None:
+    """Return how many are free; a file system that makes them as it needs them counts none in all."""
+    return int(row[3]) if int(row[1]) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from provision.facts import NodeFacts, Unknown
@@ -63,12 +64,17 @@ def situation(facts: NodeFacts) -> Situation:
 
 def architecture(gpu: Gpu) -> str:
     """Return the name of a GPU's architecture, empty when neither capability nor product name tells it."""
-    words = re.split(r"[ -]", gpu.name)
+    return _architecture(gpu.name, gpu.compute_capability)
+
+
+@functools.cache
+def _architecture(product: str, capability: str) -> str:
+    words = re.split(r"[ -]", product)
     by_name = next(
         (
             name
             for name, known in versions.ARCHITECTURES.items()
-            if any(part in words or (" " in part and part in gpu.name) for part in known.products)
+            if any(part in words or (" " in part and part in product) for part in known.products)
         ),
         "",
     )
@@ -77,7 +83,7 @@ def architecture(gpu: Gpu) -> str:
     by_capability = (
         name
         for name, known in versions.ARCHITECTURES.items()
-        if gpu.compute_capability.startswith(known.capabilities) and known.capabilities and gpu.compute_capability
+        if capability.startswith(known.capabilities) and known.capabilities and capability
     )
     return next(by_capability, by_name)
 

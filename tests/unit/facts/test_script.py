@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -218,3 +220,50 @@ def test_credentials_in_daemon_json_stay_on_the_node(tmp_path, proxy, shown):
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
 
     assert json.loads(done.stdout.partition("\n")[2]) == {"proxies": {"http-proxy": shown}, "mail": "a@b"}
+
+
+@pytest.fixture
+def stuck(tmp_path, monkeypatch):
+    """The list of processes that no signal could end, in a place of its own."""
+    monkeypatch.setattr(sys.modules["provision.facts.script"], "STUCK", str(tmp_path / "stuck"))
+    return tmp_path / "stuck"
+
+
+def test_a_command_that_hangs_since_an_earlier_look_is_not_started_again(stuck):
+    """A node with a dead mount would collect one more such process with every look; the other facts are had."""
+    with subprocess.Popen(["sleep", "1000"]) as old:
+        try:
+            began = Path(f"/proc/{old.pid}/stat").read_text().rpartition(")")[2].split()[19]
+            stuck.write_text(f"forger {old.pid} {began}\n")
+            first = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
+            stuck.write_text(f"forger {old.pid} 1\n")
+            reused = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
+        finally:
+            old.kill()
+    stuck.write_text(f"forger {old.pid} {began}\n")
+    ended = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
+
+    assert first["forger"] == Unknown("hung: echo (since an earlier look; it was not started again)")
+    assert isinstance(first["quick"], RawOutput)
+    assert isinstance(reused["forger"], RawOutput)
+    assert isinstance(ended["forger"], RawOutput)
+    assert not stuck.exists()
+
+
+def test_a_look_can_write_nothing_at_all(stuck):
+    """Outputs, words on stderr, exit codes and a hung command are told as ever; no file is made."""
+    facts = [Quick(), Forger(), Hanging()]
+    before = {
+        folder: {path.name for path in Path(folder).iterdir()} for folder in ("/run", "/tmp", "/var/tmp", "/dev/shm")
+    }
+    found = split(run(script(facts, read_only=True)), facts)
+
+    assert found["quick"] == RawOutput("it's here", 3, "trouble\n")
+    assert found["forger"].stdout.endswith("no newline")
+    assert found["hanging"].reason.startswith("hung: sleep forever (no end within ")
+    after = {folder: {path.name for path in Path(folder).iterdir()} for folder in before}
+    assert not [
+        name for folder, names in after.items() for name in names if "provision" in name and name not in before[folder]
+    ]
+    assert not stuck.exists()
+    assert wait_until(lambda: napping() == "")

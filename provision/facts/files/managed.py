@@ -1,0 +1,336 @@
+"""What is there now of what the roles' receipts name: files, packages, units, kernel modules, images, containers.
+
+The module that writes receipts imports it (as platform_managed), and the probe sends its text: so both see the same.
+Python 3.6 or newer, and nothing else. It writes nothing, and of what is in a file it tells hashes only. A program that
+does not answer in time is killed and not waited for; what it was asked for is then left out, and so is what only the
+engine knows while it does not run.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+
+LIMIT_SECONDS = 10
+MOST_BYTES = 2**24
+SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
+ENGINE = "docker.service"
+DOCKER_SOCKET = "/run/docker.sock"
+SYS_MODULES = "/sys/module"
+UNIT_FOLDERS = (("/etc/systemd/system", "enabled"), ("/run/systemd/system", "enabled-runtime"))
+ACCOUNT_FILES = ("/etc/passwd", "/etc/group")
+PLAIN = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/:@._-"
+KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+ASK_UNITS = "--property=LoadState,ActiveState,UnitFileState,Type,RemainAfterExit"
+ASK_PACKAGES = (
+    ("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${Version}\\n", "--"),
+    ("rpm", "-q", "--qf", "%{NAME} installed %{VERSION}-%{RELEASE}\\n", "--"),
+)
+
+
+def survey(folder):
+    """Return for all receipts in `folder`: does the seal fit, what is there now, and which programs did not answer."""
+    key = content_of(os.path.join(folder, "key")) or b""
+    sealed, receipts = {}, {}
+    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
+        role, ending = os.path.splitext(name)
+        content = content_of(os.path.join(folder, name)) if ending == ".json" else None
+        if content is None:
+            continue
+        sealed[role] = (content_of(os.path.join(folder, role + ".seal")) or b"").strip() == seal(key, content).encode()
+        try:
+            receipt = json.loads(content.decode())
+        except ValueError:
+            continue
+        if isinstance(receipt, dict):
+            receipts[role] = receipt
+    found, hung = observe_all(receipts, key)
+    return {"sealed": sealed, "observed": found, "hung": hung}
+
+
+def seal(key, content):
+    """Return what is kept beside a receipt of this content, so that a change by other hands is seen."""
+    return hashlib.sha256(key + content).hexdigest()
+
+
+def observe(receipt, key):
+    """Return what is there of what one receipt names, in its own form; `hung` where a program did not answer."""
+    found, hung = observe_all({"": receipt}, key)
+    return dict(found[""], hung=hung) if hung else found[""]
+
+
+def observe_all(receipts, key):
+    """Return role -> what is there, and the programs that did not answer. Each is started once for all roles."""
+    wanted = {name: {item for receipt in receipts.values() for item in names(receipt, name)} for name in SECTIONS}
+    units = Units(wanted["units"] | ({ENGINE} if wanted["images"] or wanted["containers"] else set()))
+    packages = Packages(wanted["packages"])
+    files = {role: files_of(receipt, key) for role, receipt in receipts.items()}
+    seen = {
+        "packages": packages.answer(),
+        "units": units.answer(),
+        "modules": {name: os.path.isdir(SYS_MODULES + "/" + name.replace("-", "_")) for name in wanted["modules"]},
+    }
+    engine = Engine(running=units.found.get(ENGINE, {}).get("active") == "active")
+    seen["images"] = engine.answer(engine.image, wanted["images"])
+    seen["containers"] = engine.answer(engine.container, wanted["containers"])
+    found = {}
+    for role, receipt in receipts.items():
+        known = {section: value for section, value in seen.items() if value is not None}
+        found[role] = {section: {name: known[section][name] for name in names(receipt, section)} for section in known}
+        found[role]["files"] = files[role]
+    return found, [program.title for program in (packages, units, engine) if program.hung]
+
+
+def names(receipt, section):
+    """Return the names that a receipt lists in a section, whatever has become of the receipt."""
+    listed = receipt.get(section)
+    return [name for name in listed if isinstance(name, str)] if isinstance(listed, (dict, list)) else []
+
+
+# Files
+
+
+def files_of(receipt, key):
+    """Return what is at each path of the receipt."""
+    listed = receipt["files"] if isinstance(receipt.get("files"), dict) else {}
+    recorded = {path: listed.get(path) for path in names(receipt, "files")}
+    return {path: look_at(path, item if isinstance(item, dict) else {}, key) for path, item in recorded.items()}
+
+
+def look_at(path, recorded, key):
+    """Return type, mode, owner and hash of a file, or of what in it is ours: a marked block, or keys of a JSON object.
+
+    Only a block is looked for behind a link, because only a block is written there; its file's mode is not ours.
+    """
+    marker = recorded.get("block")
+    found = {"block": marker} if marker else {}
+    try:
+        status = os.stat(path) if marker else os.lstat(path)
+    except (OSError, ValueError):
+        return dict(found, type="missing")
+    found["type"] = KINDS.get(stat.S_IFMT(status.st_mode), "other")
+    if not marker:
+        found["mode"] = f"{stat.S_IMODE(status.st_mode):04o}"
+        found["owner"] = ":".join(map(account, ACCOUNT_FILES, (status.st_uid, status.st_gid)))
+    if found["type"] != "file":
+        return found
+    content, public = content_of(path, follow=bool(marker)), bool(status.st_mode & stat.S_IROTH)
+    if recorded.get("keys"):
+        before = recorded["keys"] if isinstance(recorded["keys"], dict) else dict.fromkeys(recorded["keys"])
+        present = parts_of(content)
+        found["keys"] = {name: hash_of(present.get(name), key, before[name], public=public) for name in before}
+    else:
+        ours = block_of(content, marker) if marker else content
+        found["sum"] = hash_of(ours, key, recorded.get("sum"), public=public)
+    return found
+
+
+def hash_of(content, key, recorded, *, public):
+    """Return the hash of a file's content: with the node's key where not everybody may read the file.
+
+    Without the key, guesses of what is in a private file could be tested. A recorded hash that fits is told as it is,
+    whichever of the two it is: a change of the mode alone is no change of the content.
+    """
+    if content is None or not (key or public):
+        return None
+    plain, keyed = hashlib.sha256(content).hexdigest(), hashlib.sha256(key + content).hexdigest()
+    return recorded if recorded in (plain, keyed) else plain if public else keyed
+
+
+def content_of(path, *, follow=False):
+    """Return a regular file's bytes, None when there is none or it is larger than any of ours. Never waits."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    except (OSError, ValueError):
+        return None
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(handle)
+        return stream.read(MOST_BYTES) if stat.S_ISREG(status.st_mode) and status.st_size < MOST_BYTES else None
+
+
+def block_of(content, marker):
+    """Return the lines between a block's markers and the markers themselves, None when there is no such block."""
+    begin, end = f"# BEGIN {marker}".encode(), f"# END {marker}".encode()
+    lines, inside = [], False
+    for line in (content or b"").splitlines():
+        inside = inside or line == begin
+        if inside:
+            lines.append(line + b"\n")
+        inside = inside and line != end
+    return b"".join(lines) or None
+
+
+def parts_of(content):
+    """Return each top-level value of a JSON object as bytes; nothing of what is no JSON object."""
+    try:
+        value = json.loads((content or b"").decode())
+    except ValueError:
+        return {}
+    return {key: json.dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else {}
+
+
+ACCOUNTS = {}
+
+
+def account(path, number):
+    """Return an account's or a group's name by the node's own file: a directory service may hang."""
+    if path not in ACCOUNTS:
+        lines = [line.split(b":") for line in (content_of(path, follow=True) or b"").splitlines()]
+        ACCOUNTS[path] = {words[2]: words[0].decode(errors="replace") for words in reversed(lines) if len(words) > 2}
+    return ACCOUNTS[path].get(str(number).encode(), str(number))
+
+
+# Programs
+
+
+class Program:
+    """A program that was started and is asked for its answer later; in a process group of its own, with a limit."""
+
+    title, process, hung = "", None, False
+
+    def start(self, command):
+        """Start it; return whether there is such a program."""
+        self.deadline = time.monotonic() + LIMIT_SECONDS
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        try:
+            self.process = subprocess.Popen(
+                command, start_new_session=True, env=dict(os.environ, LC_ALL="C"), **streams
+            )
+        except OSError:
+            return False
+        return True
+
+    def said(self):
+        """Return what it printed; empty when it did not end in time, or was never started."""
+        if self.process is None:
+            return ""
+        try:
+            return self.process.communicate(timeout=left(self.deadline))[0].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            self.hung = True
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        return ""
+
+
+def left(deadline):
+    """Return the seconds until then, a little where there are none."""
+    return max(deadline - time.monotonic(), 0.1)
+
+
+class Packages(Program):
+    """The versions of packages, by dpkg or rpm."""
+
+    def __init__(self, wanted):
+        self.wanted = sorted(wanted)
+        for command in ASK_PACKAGES if wanted else ():
+            self.title = command[0]
+            if self.start([*command, *self.wanted]):
+                break
+
+    def answer(self):
+        """Return the installed version of each package, None for one that is not installed."""
+        lines = [line.split() for line in self.said().splitlines()]
+        there = {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
+        return None if self.hung else {name: there.get(name) for name in self.wanted}
+
+
+class Units(Program):
+    """The states of systemd units."""
+
+    title = "systemctl show"
+
+    def __init__(self, wanted):
+        self.wanted, self.found = sorted(wanted), {}
+        if wanted:
+            self.start(["systemctl", "show", ASK_UNITS, "--", *self.wanted])
+
+    def answer(self):
+        """Return the state of each unit, None when systemd does not tell."""
+        blocks = [block.splitlines() for block in self.said().split("\n\n") if block.strip()]
+        if len(blocks) != len(self.wanted):
+            return None
+        for name, block in zip(self.wanted, blocks):
+            self.found[name] = self._state(name, dict(line.split("=", 1) for line in block if "=" in line))
+        return self.found
+
+    @staticmethod
+    def _state(name, said):
+        active = said.get("ActiveState", "")
+        # Of a unit that just does something and ends, whether it is at it right now is no state.
+        if said.get("Type") == "oneshot" and said.get("RemainAfterExit") == "no" and active != "failed":
+            active = "inactive"
+        return {"load": said.get("LoadState", ""), "active": active, "enabled": enabled(name, said)}
+
+
+def enabled(name, said):
+    """Return whether a unit starts at boot, by the links that are there: systemd tells what it last read of them."""
+    for folder, word in UNIT_FOLDERS:
+        if os.path.realpath(os.path.join(folder, name)) == os.devnull:
+            return "masked"
+        below = os.listdir(folder) if os.path.isdir(folder) else ()
+        wanted_by = [item for item in below if item.endswith((".wants", ".requires"))]
+        if any(os.path.lexists(os.path.join(folder, item, name)) for item in wanted_by):
+            return word
+    last = said.get("UnitFileState", "")
+    return "disabled" if last.startswith(("enabled", "masked")) else last
+
+
+class Engine:
+    """The docker engine, asked by its socket: starting its client would take longer than all else."""
+
+    title, hung = "docker", False
+
+    def __init__(self, *, running):
+        self.running = running  # to touch the socket of an engine that is stopped would start it
+        self.deadline = time.monotonic() + LIMIT_SECONDS
+
+    def answer(self, look, wanted):
+        """Return what `look` finds of each name, None when the engine does not tell."""
+        if not wanted or not self.running or self.hung:
+            return None if wanted else {}
+        try:
+            return {name: look(name) for name in sorted(wanted)}
+        except socket.timeout:
+            self.hung = True
+        except (OSError, ValueError, LookupError, TypeError):
+            pass
+        return None
+
+    def image(self, name):
+        """Return an image's ID, None when there is none of that name."""
+        return (self._get(f"/images/{quoted(name)}/json") or {}).get("Id")
+
+    def container(self, name):
+        """Return what tells a container from another of its name, None when there is none."""
+        found = self._get(f"/containers/{quoted(name)}/json")
+        return found and {"id": found["Id"], "image": found["Image"], "status": found["State"]["Status"]}
+
+    def _get(self, path):
+        """Return an object of the engine, None where it has none."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(left(self.deadline))
+            connection.connect(DOCKER_SOCKET)
+            connection.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+            answer = part = connection.recv(65536)
+            while part:
+                connection.settimeout(left(self.deadline))
+                part = connection.recv(65536)
+                answer += part
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if head.split()[1] == b"404":
+            return None
+        if head.split()[1] != b"200":
+            raise ValueError(head[:80])
+        return json.loads(body.decode())
+
+
+def quoted(name):
+    """Return a name as a part of an address."""
+    return "".join(chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in name.encode())
