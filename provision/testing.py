@@ -35,6 +35,10 @@ class FakeProcess:
             if text:
                 yield name, text.encode()
 
+    def ended(self) -> bool:
+        """It has, before it was asked."""
+        return True
+
     def wait(self) -> int:
         """Return the exit status."""
         return self.result.exit_code

@@ -4,18 +4,59 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-__all__ = ["outcomes"]
+__all__ = ["Pace", "outcomes"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-def outcomes(function: Callable[[In], Out], items: Sequence[In], *, limit: int) -> list[Out | Exception]:
+_NAP_SECONDS = 0.002
+_LATE_SECONDS = 0.004
+_BUSY = 0.5
+"""The part of a processor in use from which on more at once would only be in each other's way: Python has one."""
+_LONGEST_SECONDS = 0.05
+"""The longest that anything waits for its beginning."""
+
+
+class Pace:
+    """Lets work begin as fast as this machine keeps up with what has begun already.
+
+    Threads that compute at the same time cost twice what they cost one after the other. So the next one begins when
+    this process does little but wait, for slow nodes or silent ones, and a thread that sleeps is woken in time.
+    """
+
+    def __init__(
+        self,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._sleep, self._now, self._used = sleep, now, used
+
+    def wait(self) -> None:
+        """Return when one more may begin."""
+        end = self._now() + _LONGEST_SECONDS
+        while True:
+            before, used = self._now(), self._used()
+            self._sleep(_NAP_SECONDS)
+            seconds, used = self._now() - before, self._used() - used
+            if seconds < _NAP_SECONDS + _LATE_SECONDS and used < _BUSY * seconds:
+                return
+            if self._now() >= end:
+                return
+
+
+def outcomes(
+    function: Callable[[In], Out], items: Sequence[In], *, limit: int, pace: Pace | None = None
+) -> list[Out | Exception]:
     """Call `function` for all items, at most `limit` at once; an item's exception is its outcome.
+
+    With `pace` they begin no faster than it lets them. Where no more threads can be had, those that there are do it.
 
     The threads are daemons: a Ctrl-C leaves at once, where an executor's threads are waited for even at the end of
     the interpreter, and a node that hangs would hold everything up.
@@ -37,10 +78,9 @@ def outcomes(function: Callable[[In], Out], items: Sequence[In], *, limit: int) 
             except Exception as error:  # noqa: BLE001 - whoever asked judges it
                 done.put((number, error))
 
-    for _ in range(min(limit, len(items))):
-        threading.Thread(target=work, daemon=True).start()
     found: dict[int, Out | Exception] = {}
     try:
+        _start(work, min(limit, len(items)), pace)
         while len(found) < len(items):
             # With a limit: a Ctrl-C that comes just before a wait begins would not end one without.
             with suppress(queue.Empty):
@@ -49,3 +89,16 @@ def outcomes(function: Callable[[In], Out], items: Sequence[In], *, limit: int) 
     finally:
         over.set()
     return [found[number] for number in range(len(items))]
+
+
+def _start(work: Callable[[], None], count: int, pace: Pace | None) -> None:
+    """Start `count` threads, or as many as the system gives."""
+    for number in range(count):
+        if pace is not None:
+            pace.wait()
+        try:
+            threading.Thread(target=work, daemon=True).start()
+        except RuntimeError:
+            if number:
+                return
+            raise

@@ -23,6 +23,9 @@ class RemoteProcess(Protocol):
     def output(self) -> Iterator[tuple[str, bytes]]:
         """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends."""
 
+    def ended(self) -> bool:
+        """Return at once whether the command has ended or the node is gone; what it said last can still be read."""
+
     def wait(self) -> int:
         """Return the exit status; ConnectionFailed when the connection broke before there was one."""
 

@@ -85,8 +85,19 @@ def unknown_key(node: str, name: str, files: Sequence[str], *, key_type: str = "
     )
 
 
-def changed_key(node: str, name: str, *, shown: str, known: Sequence[KnownKey]) -> HostNotTrusted:
-    """The host shows another key than the one on record: another machine, a new installation, or an attack."""
+def changed_key(
+    node: str, name: str, *, shown: str, known: Sequence[KnownKey], others: Sequence[str] = ()
+) -> HostNotTrusted:
+    """The host shows another key than the one on record: another machine, a new installation, or an attack.
+
+    `others` are the hosts that the key is known to be of.
+    """
+    if others:
+        return HostNotTrusted(
+            f"{name} shows the host key of {', '.join(others)} ({shown}): the machine there answers in its place",
+            node=node,
+            remedy="Were the addresses of two nodes swapped? Correct them in the inventory or on the machines.",
+        )
     recorded = ", ".join(f"{key.type} {fingerprint(key.blob)} ({key.where})" for key in known)
     return HostNotTrusted(
         f"the host key of {name} has CHANGED: it shows {shown}, but known is {recorded}",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import fnmatch
+import functools
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["KnownKey", "fingerprint", "host_names", "keys_for", "read"]
+from provision.connectors.file_cache import remembered
+
+__all__ = ["KnownKey", "fingerprint", "host_names", "hosts_with", "trusted"]
 
 
 @dataclass(frozen=True)
@@ -42,25 +45,65 @@ def _fits(name: str, pattern: str) -> bool:
 
 def _hash_matches(hashed: str, name: str) -> bool:
     try:
-        _, _, salt, digest = hashed.split("|")
-        wanted = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
-        return hmac.compare_digest(wanted, base64.b64decode(digest))
+        salt, digest = _salt_and_digest(hashed)
     except ValueError:
         return False
+    return hmac.compare_digest(hmac.digest(salt, name.encode(), "sha1"), digest)
 
 
-def read(files: Iterable[str | Path]) -> list[KnownKey]:
-    """All entries of the files that exist; lines that are no entries are passed over, as OpenSSH does."""
-    return [key for name in files for key in _read_one(Path(name).expanduser())]
+@functools.lru_cache(maxsize=65536)
+def _salt_and_digest(hashed: str) -> tuple[bytes, bytes]:
+    _, _, salt, digest = hashed.split("|")
+    return base64.b64decode(salt), base64.b64decode(digest)
 
 
-def _read_one(path: Path) -> list[KnownKey]:
+def trusted(files: Iterable[str | Path], names: Sequence[str]) -> list[KnownKey]:
+    """The entries of the files for a host: those of the first of its names that has any.
+
+    Files that do not exist hold none; lines that are no entries are passed over, as OpenSSH does.
+    """
+    books = [_book(Path(file).expanduser()) for file in files]
+    for name in names:
+        found = [entry for book in books for entry in book.entries_for(name)]
+        if found:
+            return found
+    return []
+
+
+def hosts_with(files: Iterable[str | Path], blob: bytes) -> list[str]:
+    """The hosts that the files know this key of, where the names are not hashed."""
+    entries = (entry for file in files for entry in _book(Path(file).expanduser()).entries)
+    return sorted({e.patterns for e in entries if e.blob == blob and not e.marker and not e.patterns.startswith("|")})
+
+
+class _Book:
+    """The entries of one file, in its order; those whose names are plain are found without looking at all."""
+
+    def __init__(self, entries: Sequence[KnownKey]) -> None:
+        self.entries = entries
+        self._plain: dict[str, list[tuple[int, KnownKey]]] = {}
+        self._others: list[tuple[int, KnownKey]] = []
+        for numbered in enumerate(entries):
+            patterns = numbered[1].patterns
+            if patterns.startswith("|1|") or set(patterns) & set("*?!"):
+                self._others.append(numbered)
+            else:
+                for word in set(patterns.lower().split(",")):
+                    self._plain.setdefault(word, []).append(numbered)
+
+    def entries_for(self, name: str) -> list[KnownKey]:
+        found = [*self._plain.get(name.lower(), ()), *(item for item in self._others if item[1].matches(name))]
+        return [entry for _, entry in sorted(found, key=lambda item: item[0])]
+
+
+@remembered
+def _book(path: Path) -> _Book:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return []
+        return _Book(())
     entries = (_parse(line, f"{path}:{number}") for number, line in enumerate(lines, start=1))
-    return [entry for entry in entries if entry is not None]
+    return _Book([entry for entry in entries if entry is not None])
 
 
 def _parse(line: str, where: str) -> KnownKey | None:
@@ -81,15 +124,6 @@ def host_names(host: str, port: int, alias: str | None = None) -> tuple[str, ...
     if alias:
         return (alias,)
     return (host,) if port == 22 else (f"[{host}]:{port}", host)  # noqa: PLR2004 - SSH's port
-
-
-def keys_for(entries: Sequence[KnownKey], names: Sequence[str]) -> list[KnownKey]:
-    """The entries for a host: those of the first of its names that has any."""
-    for name in names:
-        found = [entry for entry in entries if entry.matches(name)]
-        if found:
-            return found
-    return []
 
 
 def fingerprint(blob: bytes) -> str:

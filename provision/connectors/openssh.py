@@ -97,7 +97,7 @@ class OpenSshConnector:
             return None
         settings = self._settings
         names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
-        known = known_hosts.keys_for(known_hosts.read(settings.known_hosts), names)
+        known = known_hosts.trusted(settings.known_hosts, names)
         return failures.from_openssh(
             self.name,
             settings.host,

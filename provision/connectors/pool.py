@@ -3,62 +3,71 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from provision.commands.ssh import SshSettings, openssh_reason, parse_settings, settings_argv
+from provision.commands.ssh import SshSettings, openssh_reason
 from provision.connectors import known_hosts
 from provision.connectors.base import Connector
 from provision.connectors.local import LocalConnector
 from provision.connectors.openssh import OpenSshConnector
-from provision.errors import ConnectionFailed, NodeError, ProvisionError
+from provision.connectors.room import room_for
+from provision.connectors.ssh_config import SshConfig
+from provision.errors import NodeError, ProvisionError
 from provision.model import Connection, Node
-from provision.threads import outcomes
+from provision.threads import Pace, outcomes
 
 __all__ = ["connect", "each"]
 
 T = TypeVar("T")
 
+_PROGRAMS = 64
+"""Nodes at once that the ssh program reaches: two of its processes each, and a folder."""
+_FILES_OF_A_NODE = 4
+"""Open at once for a node: its socket, the pipe that tells of output, the agent."""
+
 
 def connect(node: Node) -> Connector:
     """Connect to `node`; the result's ``reason`` says why this transport and no other."""
-    if node.connection.local:
-        return LocalConnector(node)
-    from provision.connectors.ssh import SshConnector
-    from provision.connectors.ssh_auth import check_key_file, hardware_key
-
-    check_key_file(node.name, node.connection.key_file)
-    settings = _settings(node.name, node.connection)
-    jumps = tuple(_jump_settings(node, jump) for jump in settings.jumps)
-    reason = next(filter(None, (_openssh_reason(node.connection, hop) for hop in (settings, *jumps))), None)
-    reason = reason or hardware_key(settings)
-    return OpenSshConnector(node, settings, reason) if reason else SshConnector(node, settings, jumps)
+    way, _ = _way(node, SshConfig())
+    return way()
 
 
 def each(
-    nodes: Sequence[Node], function: Callable[[Connector], T], *, limit: int = 64
+    nodes: Sequence[Node], function: Callable[[Connector], T], *, limit: int = 1024
 ) -> dict[str, T | ProvisionError]:
     """Run `function` on all nodes in parallel; the results are in the order of `nodes`.
 
-    What goes wrong on one node is that node's value, and stops no other.
+    What goes wrong on one node is that node's value, and stops no other. All nodes are worked on at once, as far as
+    this machine lets us: `limit`, its limit of open files, and no faster than it keeps up, so that no node is called
+    silent because we were late. Nodes that the ssh program reaches are fewer at once, as each costs a process.
     """
+    config, programs = SshConfig(), threading.BoundedSemaphore(_PROGRAMS)
     results: dict[str, T | ProvisionError] = {}
-    for node, outcome in zip(nodes, outcomes(lambda node: _one(node, function), nodes, limit=limit), strict=True):
+    with room_for(min(limit, len(nodes)), _FILES_OF_A_NODE) as at_once:
+        found = outcomes(lambda node: _one(node, function, config, programs), nodes, limit=at_once, pace=Pace())
+    for node, outcome in zip(nodes, found, strict=True):
         if isinstance(outcome, Exception) and not isinstance(outcome, ProvisionError):
             raise outcome
         results[node.name] = outcome
     return results
 
 
-def _one(node: Node, function: Callable[[Connector], T]) -> T | ProvisionError:
+def _one(
+    node: Node, function: Callable[[Connector], T], config: SshConfig, programs: threading.BoundedSemaphore
+) -> T | ProvisionError:
     try:
-        connector = connect(node)
-        try:
-            return function(connector)
-        finally:
-            connector.close()
+        way, program = _way(node, config)
+        with programs if program else nullcontext():
+            connector = way()
+            try:
+                return function(connector)
+            finally:
+                connector.close()
     except ProvisionError as error:
         error.node = error.node or node.name
         return error
@@ -67,26 +76,24 @@ def _one(node: Node, function: Callable[[Connector], T]) -> T | ProvisionError:
         return NodeError(f"this machine could not do its part: {what}", node=node.name)
 
 
-def _settings(node: str, connection: Connection) -> SshSettings:
-    """Ask ``ssh -G``: it alone reads ssh_config with all of Include, Match and tokens."""
-    try:
-        done = subprocess.run(
-            settings_argv(connection), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-        )
-    except OSError as error:
-        raise ConnectionFailed(
-            f"the ssh program cannot be run here: {error.strerror}", node=node, remedy="install openssh-client"
-        ) from error
-    if done.returncode != 0:
-        raise ConnectionFailed(
-            f"ssh does not accept its configuration for {connection.host}: {done.stderr.strip()}",
-            node=node,
-            remedy="correct ssh_config, or ansible_ssh_common_args in the inventory",
-        )
-    return parse_settings(done.stdout)
+def _way(node: Node, config: SshConfig) -> tuple[Callable[[], Connector], bool]:
+    """Return what makes the connection to `node`, the transport that can; and whether that is the ssh program."""
+    if node.connection.local:
+        return partial(LocalConnector, node), False
+    from provision.connectors.ssh import SshConnector
+    from provision.connectors.ssh_auth import check_key_file, hardware_key
+
+    check_key_file(node.name, node.connection.key_file)
+    settings = config.settings(node.name, node.connection)
+    jumps = tuple(_jump_settings(node, jump, config) for jump in settings.jumps)
+    reason = next(filter(None, (_openssh_reason(node.connection, hop) for hop in (settings, *jumps))), None)
+    reason = reason or hardware_key(settings)
+    if reason:
+        return partial(OpenSshConnector, node, settings, reason), True
+    return partial(SshConnector, node, settings, jumps), False
 
 
-def _jump_settings(node: Node, jump: str) -> SshSettings:
+def _jump_settings(node: Node, jump: str, config: SshConfig) -> SshSettings:
     user, _, place = jump.rpartition("@")
     host, port = _host_and_port(place)
     files = [
@@ -94,7 +101,7 @@ def _jump_settings(node: Node, jump: str) -> SshSettings:
     ]
     common = ("-F", files[0]) if files else ()
     # As with OpenSSH's own ProxyJump, what is said of the node (its known_hosts, its key) is not said of the jump host.
-    return _settings(node.name, Connection(host, port=port, user=user or None, ssh_args=common))
+    return config.settings(node.name, Connection(host, port=port, user=user or None, ssh_args=common))
 
 
 def _host_and_port(place: str) -> tuple[str, int | None]:
@@ -110,7 +117,7 @@ def _openssh_reason(connection: Connection, settings: SshSettings) -> str | None
     if reason:
         return reason
     names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
-    for key in known_hosts.keys_for(known_hosts.read(settings.known_hosts), names):
+    for key in known_hosts.trusted(settings.known_hosts, names):
         if key.marker == "@cert-authority":
             return f"the host is known by a certificate authority ({key.where})"
     return None

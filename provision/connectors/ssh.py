@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from provision.commands.ssh import SshSettings, script_command, script_stdin, sudo_check
 from provision.connectors import failures
 from provision.connectors.files import get_through, put_through
-from provision.connectors.ssh_transport import open_transport
+from provision.connectors.ssh_transport import close_transport, open_transport
 from provision.errors import ConnectionFailed
 from provision.model import CommandResult, Node, Secret
 
@@ -88,7 +88,7 @@ class SshConnector:
     def close(self) -> None:
         """End the connection; a connector can be closed twice."""
         while self._transports:
-            self._transports.pop().close()
+            close_transport(self._transports.pop())
 
     def _session(self, command: str) -> SshProcess:
         import paramiko
@@ -170,6 +170,10 @@ class SshProcess:
             yield "stdout", self._channel.recv(_CHUNK)
         if self._channel.recv_stderr_ready():
             yield "stderr", self._channel.recv_stderr(_CHUNK)
+
+    def ended(self) -> bool:
+        """Return at once whether the command has ended or the node is gone; what it said last can still be read."""
+        return self._channel.exit_status_ready() or self._channel.closed or not self._alive()
 
     def wait(self) -> int:
         """Return the exit status; ConnectionFailed when the connection broke before there was one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from provision.commands.ssh import SshSettings
 from provision.connectors import failures
+from provision.connectors.file_cache import remembered
 from provision.connectors.known_hosts import fingerprint
 from provision.errors import ConnectionFailed
 from provision.model import Secret
@@ -51,8 +53,14 @@ def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings
 def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bool:
     import paramiko
 
+    # paramiko's own waiting looks up ten times a second, which a thousand logins at a time do not bear.
+    answered = threading.Event()
+    transport.auth_publickey(user, key, answered)
+    handler = transport.auth_handler
+    if handler is None or not answered.wait(transport.auth_timeout):
+        return False
     try:
-        return not transport.auth_publickey(user, key)
+        return not handler.wait_for_response(answered)
     except paramiko.BadAuthenticationType:
         raise
     except paramiko.AuthenticationException:
@@ -80,7 +88,7 @@ def _load(path: Path, attempts: _Attempts) -> paramiko.PKey | None:
     import paramiko
 
     try:
-        return paramiko.PKey.from_path(path)
+        return _private_key(path)
     except (paramiko.PasswordRequiredException, TypeError):
         attempts.notes.append(f"; {path} needs a passphrase: load it with ssh-add")
     except OSError as error:
@@ -88,6 +96,13 @@ def _load(path: Path, attempts: _Attempts) -> paramiko.PKey | None:
     except (paramiko.SSHException, ValueError):
         attempts.notes.append(f"; {path} is no private key that can be used")
     return None
+
+
+@remembered
+def _private_key(path: Path) -> paramiko.PKey:
+    import paramiko
+
+    return paramiko.PKey.from_path(path)
 
 
 def _agent_keys() -> list[paramiko.AgentKey]:
@@ -110,9 +125,14 @@ def hardware_key(settings: SshSettings) -> str | None:
     return None
 
 
+@remembered
+def _words(public: Path) -> list[str]:
+    return public.read_text(encoding="utf-8", errors="replace").split()
+
+
 def _first_word(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").split(maxsplit=1)[0]
+        return _words(path)[0]
     except (OSError, IndexError):
         return ""
 
@@ -121,8 +141,7 @@ def _public_blob(path: Path) -> bytes | None:
     import base64
 
     try:
-        words = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace").split()
-        return base64.b64decode(words[1])
+        return base64.b64decode(_words(path.with_name(path.name + ".pub"))[1])
     except (OSError, IndexError, ValueError):
         return None
 

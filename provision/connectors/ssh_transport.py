@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
 import socket
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from provision.commands.ssh import SshSettings
@@ -16,14 +20,28 @@ from provision.model import Secret
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["CONNECT_SECONDS", "open_transport"]
+__all__ = ["CONNECT_SECONDS", "close_transport", "open_transport"]
 
 CONNECT_SECONDS = 10.0
+_KNOCK_SECONDS = 20.0
+"""How long a node is tried again that drops us before it says a word: its sshd has too many logins (MaxStartups)."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 4.0
+_IDLE_SECONDS = 2.0
+"""How often paramiko looks up from waiting; its own tenth of a second costs a core where a thousand nodes wait."""
 _KEEPALIVE_SECONDS = 15
 _UNANSWERED_MILLISECONDS = 30_000
+_WAKE_SECONDS = 1.0
 _QUIET = logging.NullHandler()
 
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+
+
+class _DroppedError(Exception):
+    """The node took the connection and dropped it before it said who it is."""
+
+    def __init__(self, failure: ConnectionFailed) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
 
 
 def open_transport(
@@ -32,18 +50,33 @@ def open_transport(
     """Connect, check the host key, log in; ConnectionFailed with the reason when any of it fails.
 
     paramiko's SSHClient is not used, because it knows no wildcards in known_hosts, and prefers only the
-    first key type on record.
+    first key type on record. A node that drops us at once is tried again, with growing pauses.
     """
+    end, pause = time.monotonic() + _KNOCK_SECONDS, _FIRST_PAUSE
+    while True:
+        try:
+            return _open(node, settings, password, through)
+        except _DroppedError as dropped:
+            rest = pause * random.uniform(0.5, 1.5)  # noqa: S311 - so that many do not come back at once
+            if time.monotonic() + rest > end:
+                raise dropped.failure from dropped.failure.__cause__
+            time.sleep(rest)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _open(
+    node: str, settings: SshSettings, password: Secret | None, through: paramiko.Transport | None
+) -> paramiko.Transport:
     import paramiko
 
     # paramiko logs tracebacks of connections that break; what broke is in our own error. Whoever logs gets them still.
     logging.getLogger("paramiko").addHandler(_QUIET)
-    known = known_hosts.read(settings.known_hosts)
     names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
-    trusted = known_hosts.keys_for(known, names)
+    trusted = known_hosts.trusted(settings.known_hosts, names)
     link = _link(node, settings, through)
     transport = paramiko.Transport(link)
     try:
+        link.settimeout(_IDLE_SECONDS)
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = CONNECT_SECONDS
         _prefer(transport, trusted)
         _start(node, transport, settings)
@@ -51,9 +84,16 @@ def open_transport(
         authenticate(node, transport, settings, password)
         transport.set_keepalive(_KEEPALIVE_SECONDS)
     except BaseException:
-        transport.close()
+        close_transport(transport)
         raise
     return transport
+
+
+def close_transport(transport: paramiko.Transport) -> None:
+    """End a connection; its thread, which waits for the node, learns of it at once."""
+    with suppress(OSError, EOFError):
+        transport.sock.shutdown(socket.SHUT_RDWR)
+    transport.close()
 
 
 def _link(node: str, settings: SshSettings, through: paramiko.Transport | None) -> socket.socket | paramiko.Channel:
@@ -93,16 +133,26 @@ def _prefer(transport: paramiko.Transport, trusted: Sequence[known_hosts.KnownKe
 def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> None:
     import paramiko
 
+    done = threading.Event()
     try:
-        transport.start_client(timeout=CONNECT_SECONDS)
+        transport.start_client(event=done)
+        in_time = done.wait(CONNECT_SECONDS)
+        if not transport.is_active():
+            raise transport.get_exception() or paramiko.SSHException("it closed the connection")
     except (paramiko.SSHException, EOFError, OSError) as error:
         if "imeout" in str(error) or isinstance(error, TimeoutError):
             raise failures.no_answer(node, settings.host, settings.port) from error
-        raise ConnectionFailed(
+        failure = ConnectionFailed(
             f"{settings.host} port {settings.port} does not speak SSH with us: {error or 'it closed the connection'}",
             node=node,
             remedy="is it an SSH server, and not overloaded (MaxStartups)? Try `ssh -v` by hand",
-        ) from error
+        )
+        failure.__cause__ = error
+        if not transport.remote_version:
+            raise _DroppedError(failure) from error
+        raise failure from error
+    if not in_time:
+        raise failures.no_answer(node, settings.host, settings.port)
 
 
 def _check_key(
@@ -120,5 +170,6 @@ def _check_key(
     if any(key.blob == blob for key in plain):
         return
     if plain:
-        raise failures.changed_key(node, name, shown=label, known=plain)
+        others = known_hosts.hosts_with(files, blob)
+        raise failures.changed_key(node, name, shown=label, known=plain, others=others)
     raise failures.unknown_key(node, name, files, key_type=shown.get_name(), shown=known_hosts.fingerprint(blob))

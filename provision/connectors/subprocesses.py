@@ -87,6 +87,10 @@ class LocalProcess:
             else:
                 yield name, chunk
 
+    def ended(self) -> bool:
+        """Return at once whether the command has ended; what it said last can still be read."""
+        return self._child.poll() is not None
+
     def wait(self) -> int:
         """Return the exit status, 128+n for a signal; ConnectionFailed when the transport itself failed."""
         code = self._child.wait()

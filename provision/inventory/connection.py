@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -114,7 +115,7 @@ def _trust_problems(name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
         if not isinstance(values.get(key, ""), str):
             continue
         try:
-            options = _SshOptions.read(shlex.split(values.get(key, "")))
+            options = _SshOptions.read(_split(values.get(key, "")))
         except ValueError as error:
             yield Problem(name, key, f"cannot be split into words: {error}")
             continue
@@ -177,7 +178,7 @@ class _SshOptions:
 def _unquoted(value: str) -> str | None:
     """The first word of a value, without the quotes that ssh itself takes off."""
     try:
-        return next(iter(shlex.split(value)), None)
+        return next(iter(_split(value)), None)
     except ValueError:  # an open quote: ssh refuses it in its own words
         return value.strip("\"'")
 
@@ -186,10 +187,16 @@ def _words(values: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for key in _ARGUMENTS:
         try:
-            words.extend(shlex.split(str(values.get(key) or "")))
+            words.extend(_split(str(values.get(key) or "")))
         except ValueError:  # reported by connection_problems
             continue
     return words
+
+
+@functools.lru_cache(maxsize=1024)
+def _split(text: str) -> tuple[str, ...]:
+    """Split as the shell would; the nodes of a cluster mostly have the same arguments."""
+    return tuple(shlex.split(text))
 
 
 def _first(values: Mapping[str, Any], keys: Sequence[str]) -> Any:

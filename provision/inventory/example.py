@@ -89,7 +89,7 @@ def _comment(text: str, indent: str = "") -> list[str]:
 
 def _kind(option: Option) -> str:
     kind = f"list of {option.elements}" if option.type == "list" and option.elements else option.type
-    return f"{kind}: {' | '.join(map(str, option.choices))}" if option.choices else kind
+    return f"{kind}: {' | '.join(str(choice) or 'empty' for choice in option.choices)}" if option.choices else kind
 
 
 if __name__ == "__main__":

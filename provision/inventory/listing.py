@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.errors import InventoryError, ProvisionError
+from provision.inventory import cache
 from provision.inventory.sources import shown, syntax_problems
 
 __all__ = ["NODE_GROUP", "VAULT_REMEDY", "Listing", "ansible_environment", "ansible_program", "list_inventory"]
@@ -68,11 +69,26 @@ def ansible_environment() -> dict[str, str]:
 
 
 def list_inventory(path: Path) -> Listing:
-    """Run ``ansible-inventory --list`` on `path`; InventoryError names file and line where they are known."""
+    """Return what ``ansible-inventory --list`` says of `path`, kept from before where nothing has changed since.
+
+    Raises:
+        InventoryError: with file and line where they are known.
+    """
     if not path.exists():
         raise InventoryError(
             f"there is no inventory {shown(path)}", remedy="Write one with: provision init 'gpu[1-8]' --user USER"
         )
+    key = cache.key_of(path)
+    kept = cache.read(key) if key else None
+    if kept is not None:
+        return _listing(*kept)
+    document, stderr = _ask(path)
+    if key and key == cache.key_of(path):  # nobody wrote to the files meanwhile
+        cache.write(key, document, stderr)
+    return _listing(document, stderr)
+
+
+def _ask(path: Path) -> tuple[dict[str, Any], str]:
     argv = [ansible_program("ansible-inventory"), "-i", str(path), "--list"]
     try:
         done = subprocess.run(
@@ -92,7 +108,8 @@ def list_inventory(path: Path) -> Listing:
         ) from error
     if done.returncode != 0:
         raise _parse_error(path, done.stderr)
-    return _listing(json.loads(done.stdout), done.stderr)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document, done.stderr
 
 
 def _listing(document: Mapping[str, Any], stderr: str) -> Listing:

@@ -14,10 +14,27 @@ from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environme
 
 __all__ = ["READ_KEYS", "has_template", "is_vault", "rendered", "rendered_where_possible"]
 
+_ROLES = (
+    "base_system",
+    "container_ssh",
+    "docker_engine",
+    "nvidia_container",
+    "peer_memory",
+    "platform",
+    "rdma_stack",
+    "training_container",
+    "training_image",
+)
 READ_KEYS = (
+    *(f"{role}_enabled" for role in _ROLES),
     "cluster_data_address",
     "cluster_data_networks",
+    "cluster_drain",
+    "cluster_drain_command",
+    "cluster_drain_name",
+    "cluster_drain_seconds",
     "cluster_head",
+    "cluster_resume_command",
     "cluster_slots",
     "container_ssh_port",
     "docker_engine_data_root",
@@ -58,13 +75,14 @@ def rendered(
     value is made of a node's facts, that is an error; unless `all_needed`, the value then stays as it is written.
     """
     values: dict[str, dict[str, Any]] = {}
+    folder = _inventory_folder(path)
     for name in listing.nodes:
         variables = dict(listing.hosts[name])
         magic = {"inventory_hostname": name, "inventory_hostname_short": name.split(".")[0]}
-        folder = _inventory_folder(path)
         if folder is not None:
             magic["inventory_dir"] = str(folder)
-        values[name] = {key: _fill(variables[key], variables | magic) for key in keys if key in variables}
+        names = variables | magic
+        values[name] = {key: _fill(variables[key], names) for key in keys if key in variables}
     left = sorted({key for found in values.values() for key, value in found.items() if has_template(value)})
     if left:
         hosts = [name for name, found in values.items() if any(has_template(v) for v in found.values())]

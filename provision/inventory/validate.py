@@ -20,6 +20,8 @@ _TRUTH = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "y", "n
 _CLOSE = 0.85
 _ANSIBLE_CLOSE = 0.9
 _SSH_PORT = 22
+_LONGEST_NAME = 240
+"""With an ending it has to be a file's name."""
 
 
 def cluster_problems(listing: Listing, connections: Mapping[str, Connection]) -> Iterator[Problem]:
@@ -28,6 +30,7 @@ def cluster_problems(listing: Listing, connections: Mapping[str, Connection]) ->
         yield Problem(None, None, f"the group {group} has no hosts")
     if not listing.nodes and NODE_GROUP not in listing.empty_groups:
         yield Problem(None, None, "the inventory has no hosts")
+    yield from _names(listing)
     yield from _same_address(connections)
     yield from _networks(listing)
     for name in listing.nodes[:1]:
@@ -147,6 +150,13 @@ def _show(value: Any) -> str:
 
 def _meant(close: list[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def _names(listing: Listing) -> Iterator[Problem]:
+    """Names of nodes become names of files here; an inventory plugin may take them from whoever owns a machine."""
+    for name in listing.nodes:
+        if "/" in name or name.startswith(".") or not name.isprintable() or len(name) > _LONGEST_NAME:
+            yield Problem(None, None, f"{_show(name)} cannot be the name of a node: it has a slash or the like")
 
 
 def _same_address(connections: Mapping[str, Connection]) -> Iterator[Problem]:

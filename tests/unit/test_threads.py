@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,72 @@ def test_outcomes_are_in_order_and_errors_are_among_them():
     assert [found[0], *found[2:]] == [2, 3, 6]
     assert isinstance(found[1], ZeroDivisionError)
     assert threads.outcomes(str, [], limit=2) == []
+
+
+class Clock:
+    """A clock that goes on when somebody sleeps, for some longer than they wanted."""
+
+    def __init__(self, *late: float) -> None:
+        self.time, self.late, self.naps = 0.0, list(late), 0
+
+    def sleep(self, seconds: float) -> None:
+        self.naps += 1
+        self.time += seconds + (self.late.pop(0) if self.late else 0.0)
+
+    def now(self) -> float:
+        return self.time
+
+
+def test_what_begins_waits_for_a_machine_that_is_behind():
+    """Late wake-ups hold the next one back until there is one in time; without them it begins at once."""
+    idle, busy = Clock(), Clock(0.01, 0.01, 0.0)
+    threads.Pace(idle.sleep, idle.now).wait()
+    threads.Pace(busy.sleep, busy.now).wait()
+
+    assert (idle.naps, busy.naps) == (1, 3)
+
+
+def test_a_machine_that_is_always_busy_stops_nothing():
+    """Others may keep it so for ever: each begins after a twentieth of a second at the latest."""
+    clock = Clock(*[0.02] * 100)
+    threads.Pace(clock.sleep, clock.now).wait()
+
+    assert clock.time < 0.1
+
+
+def test_items_that_hang_hold_up_no_other():
+    """As many as may run at once begin, whatever the first ones do."""
+    over, begun = threading.Event(), threading.Barrier(41)
+
+    def work(number: int) -> int:
+        begun.wait(20)
+        over.wait(20)
+        return number
+
+    main = threading.Thread(
+        target=lambda: found.extend(threads.outcomes(work, range(40), limit=64, pace=threads.Pace()))
+    )
+    found: list[object] = []
+    main.start()
+    begun.wait(20)
+    over.set()
+    main.join(20)
+
+    assert found == list(range(40))
+
+
+def test_fewer_threads_than_wanted_do_the_work(monkeypatch):
+    """Where the system gives no more threads, those that there are take the rest."""
+    start, count = threading.Thread.start, iter(range(10))
+
+    def few(thread: threading.Thread) -> None:
+        if next(count) >= 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+
+    assert threads.outcomes(str, [1, 2, 3, 4], limit=4) == ["1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("code", [HANGING + EACH, HANGING + LAB])

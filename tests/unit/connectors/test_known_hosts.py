@@ -4,14 +4,15 @@ import hmac
 
 import pytest
 
-from provision.connectors.known_hosts import fingerprint, host_names, keys_for, read
+from provision.connectors.known_hosts import fingerprint, host_names, hosts_with, trusted
 
 KEY = base64.b64encode(b"\0\0\0\x0bssh-ed25519key").decode()
 
 
 def entries(tmp_path, text):
+    """Write known_hosts; the answer looks names up in it."""
     (tmp_path / "known_hosts").write_text(text)
-    return read([tmp_path / "known_hosts", tmp_path / "missing"])
+    return lambda names: trusted([tmp_path / "known_hosts", tmp_path / "missing"], names)
 
 
 def hashed(name):
@@ -39,15 +40,15 @@ def hashed(name):
 )
 def test_names_match_as_openssh_matches_them(tmp_path, pattern, name, found):
     """Plain, listed, wildcard, negated, hashed and [host]:port entries mean what they mean to ssh."""
-    assert bool(keys_for(entries(tmp_path, f"{pattern} ssh-ed25519 {KEY}\n"), [name])) is found
+    assert bool(entries(tmp_path, f"{pattern} ssh-ed25519 {KEY}\n")([name])) is found
 
 
 def test_a_port_of_its_own_is_looked_up_first_and_the_bare_name_after(tmp_path):
     """A host on another port is trusted by its own entry, else by the entry of the bare name."""
     known = entries(tmp_path, f"gpu1 ssh-rsa {KEY}\n[gpu1]:2222 ssh-ed25519 {KEY}\n")
 
-    assert [key.type for key in keys_for(known, host_names("gpu1", 2222))] == ["ssh-ed25519"]
-    assert [key.type for key in keys_for(known, host_names("gpu1", 2223))] == ["ssh-rsa"]
+    assert [key.type for key in known(host_names("gpu1", 2222))] == ["ssh-ed25519"]
+    assert [key.type for key in known(host_names("gpu1", 2223))] == ["ssh-rsa"]
     assert host_names("gpu1", 2222, "alias") == ("alias",)
 
 
@@ -55,9 +56,40 @@ def test_lines_that_are_no_entries_are_passed_over(tmp_path):
     """Comments, empty and broken lines trust nobody and break nothing."""
     known = entries(tmp_path, f"# c\n\ngpu1 ssh-ed25519\ngpu1 ssh-ed25519 ***\n@revoked gpu1 ssh-ed25519 {KEY} c\n")
 
-    assert [(key.marker, key.where.rpartition(":")[2]) for key in known] == [("@revoked", "5")]
+    assert [(key.marker, key.where.rpartition(":")[2]) for key in known(["gpu1"])] == [("@revoked", "5")]
+    assert known(["#"]) == []
+
+
+def test_a_file_that_changes_is_read_anew(tmp_path):
+    """A key that was added, or withdrawn, counts from then on, though the file was read before."""
+    book = tmp_path / "known_hosts"
+    book.write_text(f"gpu1 ssh-rsa {KEY}\n")
+    before = trusted([book], ["gpu1"])
+    book.write_text(f"gpu2 ssh-rsa {KEY}\n")
+
+    assert len(before) == 1
+    assert trusted([book], ["gpu1"]) == []
+    assert len(trusted([book], ["gpu2"])) == 1
+
+
+def test_entries_keep_the_order_of_the_file(tmp_path):
+    """Plain, hashed and wildcard lines of one host come as they stand: messages name the first."""
+    known = entries(
+        tmp_path, "".join(f"{name} ssh-ed25519 {KEY}\n" for name in ("gpu*", "gpu1", hashed("gpu1"), "GPU1"))
+    )
+
+    assert [key.where.rpartition(":")[2] for key in known(["gpu1"])] == ["1", "2", "3", "4"]
 
 
 def test_fingerprints_are_those_of_ssh_keygen():
     """A fingerprint can be compared with what ssh-keygen -l prints."""
     assert fingerprint(b"abc") == "SHA256:ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0"
+
+
+def test_a_key_is_told_to_be_that_of_another_host(tmp_path):
+    """Two nodes whose addresses were swapped show each other's keys."""
+    file, other = tmp_path / "known_hosts", base64.b64encode(b"another key").decode()
+    file.write_text(f"gpu1 ssh-ed25519 {KEY}\n[gpu2]:2222 ssh-ed25519 {other}\n@revoked gpu3 ssh-ed25519 {other}\n")
+
+    assert hosts_with([file], b"another key") == ["[gpu2]:2222"]
+    assert hosts_with([file], b"other") == []

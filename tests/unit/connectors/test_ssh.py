@@ -3,6 +3,7 @@
 # ruff: noqa: ARG002 - paramiko calls the server's methods with names
 
 import configparser
+import shutil
 import socket
 import subprocess
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from provision.connectors import connect
+from provision.connectors import connect, ssh_transport
 from provision.errors import ConnectionFailed
 from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
@@ -62,7 +63,13 @@ def keys(tmp_path_factory):
 
 
 @pytest.fixture
-def port(keys):
+def to_drop():
+    """One entry for each connection that the server drops before it says a word."""
+    return []
+
+
+@pytest.fixture
+def port(keys, to_drop):
     """A server with an ed25519 and an ecdsa host key."""
     listener = socket.create_server(("127.0.0.1", 0))
     transports = []
@@ -73,6 +80,10 @@ def port(keys):
                 peer, _ = listener.accept()
             except OSError:
                 return
+            if to_drop:
+                to_drop.pop()
+                peer.close()
+                continue
             transport = paramiko.Transport(peer)
             for name in ("host", "host2"):
                 transport.add_server_key(paramiko.PKey.from_path(keys / name))
@@ -118,6 +129,19 @@ def test_a_known_host_runs_a_script_with_input(node):
     connector.close()
 
     assert (result.stdout, result.stderr, result.exit_code) == ("data", "bad\n", 4)
+
+
+def test_a_command_says_at_once_whether_it_has_ended(node):
+    """Nobody has to wait for it in a thread of its own."""
+    connector = connect(node())
+    process = connector.start("read line; exit 4")
+    before = process.ended()
+    process.close_stdin()
+    code = process.wait()
+    after = process.ended()
+    connector.close()
+
+    assert (before, code, after) == (False, 4, True)
 
 
 def test_the_host_is_asked_for_the_key_type_on_record(node):
@@ -192,6 +216,49 @@ def test_a_closed_port_is_a_refused_connection(node):
         free = unused.getsockname()[1]
     with pytest.raises(ConnectionFailed, match=f"refuses connections on port {free}"):
         connect(node(port=free))
+
+
+def test_a_node_that_drops_us_at_once_is_tried_again(node, to_drop):
+    """An sshd with too many logins (MaxStartups) drops connections; it is not given up for that."""
+    to_drop.extend([1, 1, 1])
+    connector = connect(node())
+    connector.close()
+
+    assert to_drop == []
+
+
+def test_a_node_that_never_lets_us_in_is_given_up(node, to_drop, monkeypatch):
+    """After its time the reason is told, with MaxStartups as what to look at."""
+    monkeypatch.setattr(ssh_transport, "_KNOCK_SECONDS", 0.5)
+    to_drop.extend([1] * 100)
+    with pytest.raises(ConnectionFailed, match="does not speak SSH") as caught:
+        connect(node())
+
+    assert "MaxStartups" in str(caught.value.remedy)
+    assert len(to_drop) < 99
+
+
+def test_nothing_of_a_connection_is_left_when_it_is_closed(node):
+    """Its thread ends at once, and does not wait for the next time that it would look up."""
+    before = set(threading.enumerate())
+    connector = connect(node())
+    mine = [thread for thread in threading.enumerate() if thread not in before and not thread.server_mode]
+    connector.close()
+    mine[0].join(ssh_transport._IDLE_SECONDS / 2)
+
+    assert len(mine) == 1
+    assert not mine[0].is_alive()
+
+
+def test_a_key_file_that_is_exchanged_counts_at_once(node, keys, tmp_path):
+    """What was read of a key is kept only as long as the file is the same."""
+    key = tmp_path / "key"
+    shutil.copyfile(keys / "user", key)
+    key.chmod(0o600)
+    connect(node(key_file=key)).close()
+    shutil.copyfile(keys / "stranger", key)
+    with pytest.raises(ConnectionFailed, match="was refused"):
+        connect(node(key_file=key))
 
 
 def test_a_certificate_authority_in_known_hosts_chooses_openssh(node, keys, port):

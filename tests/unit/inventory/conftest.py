@@ -27,6 +27,12 @@ argument_specs:
 """
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds what another one, or the person at this machine, left behind."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own-cache"))
+
+
 @pytest.fixture
 def roles(tmp_path: Path) -> Path:
     """A roles folder with two small argument_specs."""

@@ -118,3 +118,13 @@ def test_one_address_with_two_ports_or_behind_two_jump_hosts_is_two_nodes():
     connections = {name: connection_of(name, variables) for name, variables in hosts.items()}
 
     assert list(cluster_problems(listing(hosts), connections)) == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/cron.d/x", "a/b", ".hidden", "gpu\n1", "gpu\x1b[2J", "g" * 300])
+def test_a_name_that_would_leave_its_folder_is_refused(name):
+    """What nodes tell is kept in files of their names; a cloud's owners of machines may choose them."""
+    problems = list(cluster_problems(listing({name: {}, "gpu-1.example.org": {}}), {}))
+
+    assert len(problems) == 1
+    assert "cannot be the name of a node" in problems[0].text
+    assert problems[0].text.isprintable()

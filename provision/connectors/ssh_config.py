@@ -1,0 +1,136 @@
+"""What OpenSSH makes of ssh_config for a node: ``ssh -G`` is asked, as rarely as its answers can differ."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from provision.commands.ssh import SshSettings, parse_settings, settings_argv
+from provision.errors import ConnectionFailed
+from provision.model import Connection
+
+__all__ = ["SshConfig"]
+
+_ANY_HOST = "provision-any-host"
+_AT_ONCE = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
+_READING = re.compile(r"^debug1: Reading configuration data (.+?)\r?$", re.MULTILINE)
+_PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
+
+
+class SshConfig:
+    """The settings of many nodes, from one look at all of them: no question is asked twice.
+
+    It alone reads ssh_config with all of Include, Match and tokens. A thousand nodes of one cluster mostly have the
+    same connection but for the host; one answer is good for all of them where nothing in ssh_config can tell hosts
+    apart. Where anything might, each is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[str, ...], Future[Any]] = {}
+
+    def settings(self, node: str, connection: Connection) -> SshSettings:
+        """Return how OpenSSH would reach the connection's host; ConnectionFailed when ssh refuses its configuration."""
+        if _is_plain(connection.host):
+            anyone = replace(connection, host=_ANY_HOST)
+            shared: SshSettings | None = self._once(("any", *settings_argv(anyone)), lambda: _of_any_host(anyone))
+            if shared is not None and connection.host not in _names_in(shared.jumps):
+                named = {key: connection.host for key in ("host", "hostname") if key in shared.other}
+                return replace(shared, host=connection.host, other={**shared.other, **named})
+        argv = settings_argv(connection)
+        done: subprocess.CompletedProcess[str] | OSError = self._once(tuple(argv), lambda: _asked(argv))
+        if isinstance(done, OSError):
+            raise ConnectionFailed(
+                f"the ssh program cannot be run here: {done.strerror}", node=node, remedy="install openssh-client"
+            ) from done
+        if done.returncode != 0:
+            raise ConnectionFailed(
+                f"ssh does not accept its configuration for {connection.host}: {done.stderr.strip()}",
+                node=node,
+                remedy="correct ssh_config, or ansible_ssh_common_args in the inventory",
+            )
+        return parse_settings(done.stdout)
+
+    def _once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
+        with self._lock:
+            answer = self._answers.get(key)
+            first = answer is None
+            if answer is None:
+                answer = self._answers[key] = Future()
+        if first:
+            try:
+                answer.set_result(make())
+            except BaseException as error:
+                answer.set_exception(error)
+                raise
+        return answer.result()
+
+
+def _asked(argv: Sequence[str]) -> subprocess.CompletedProcess[str] | OSError:
+    try:
+        with _AT_ONCE:
+            return subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL
+            )
+    except OSError as error:
+        return error
+
+
+def _of_any_host(connection: Connection) -> SshSettings | None:
+    """Return the answer that is the same for every plain host name; None where it may differ.
+
+    ssh itself tells which files it read (``-v``), those that are included too. In them no line may choose hosts, ask a
+    name service about them, or hold a token such as ``%h``.
+    """
+    program, *rest = settings_argv(connection)
+    done = _asked([program, "-v", *rest])
+    if isinstance(done, OSError) or done.returncode != 0 or "OpenSSH_" not in done.stderr:
+        return None
+    if any("%" in word for word in rest) or any(_tells_apart(Path(file)) for file in _READING.findall(done.stderr)):
+        return None
+    plain = _asked([program, *rest])  # being told so much is a setting too
+    if isinstance(plain, OSError) or plain.returncode != 0:
+        return None
+    settings = parse_settings(plain.stdout)
+    return settings if settings.host == connection.host else None
+
+
+def _tells_apart(file: Path) -> bool:
+    """Return whether an ssh_config file might mean something else for another host; what cannot be read might."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return True
+    for line in map(str.strip, lines):
+        if not line or line.startswith("#"):
+            continue
+        keyword, *values = re.split(r"\s*=\s*|\s+", line.replace('"', "").strip())
+        word = keyword.lower()
+        if "%" in line or word == "match" or word.startswith("canonical") or (word == "host" and values != ["*"]):
+            return True
+    return False
+
+
+def _is_plain(host: str) -> bool:
+    """Return whether ssh takes the host as it is: no user or port in it, nothing that it would spell otherwise."""
+    if not _PLAIN_NAME.fullmatch(host):
+        return False
+    if not host.rpartition(".")[2][0].isdigit():
+        return True
+    try:
+        return str(ipaddress.IPv4Address(host)) == host
+    except ValueError:
+        return False
+
+
+def _names_in(jumps: Sequence[str]) -> set[str]:
+    """Hosts of ``user@host:port``: ssh refuses a way to a host by way of itself."""
+    return {word for jump in jumps for word in re.split(r"[@:/\[\]]", jump)}
