@@ -4,7 +4,10 @@ from provision.model.apply import ApplyReport, Failure, NodeReport, NodeStatus, 
 from provision.model.bandwidth import Bandwidth, PairBandwidth, Port
 from provision.model.check import CheckResult, CheckStatus, NodeChecks, Verification
 from provision.model.cluster import Cluster, Connection, Node
+from provision.model.difference import Difference, FileDiff, RoleDiff
+from provision.model.plan import NodePlan, Plan, Step, StepClass
 from provision.model.reload import NodeReload, ReloadResult
+from provision.model.reset import NodeReset, ResetResult
 from provision.model.result import CommandResult
 from provision.model.secret import Secret
 
@@ -16,17 +19,26 @@ __all__ = [
     "Cluster",
     "CommandResult",
     "Connection",
+    "Difference",
     "Failure",
+    "FileDiff",
     "Node",
     "NodeChecks",
+    "NodePlan",
     "NodeReload",
     "NodeReport",
+    "NodeReset",
     "NodeStatus",
     "PairBandwidth",
+    "Plan",
     "Port",
     "ReloadResult",
+    "ResetResult",
+    "RoleDiff",
     "RoleReport",
     "RoleStatus",
     "Secret",
+    "Step",
+    "StepClass",
     "Verification",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from provision.model.difference import Difference
 
 __all__ = ["ApplyReport", "Failure", "NodeReport", "NodeStatus", "RoleReport", "RoleStatus"]
 
@@ -34,6 +36,9 @@ class RoleReport:
     role: str
     status: RoleStatus
     reasons: tuple[str, ...] = ()
+    """Why it was, or is to be, run."""
+    changes: tuple[str, ...] = ()
+    """The tasks that changed something."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,16 @@ class NodeReport:
     roles: tuple[RoleReport, ...]
     error: Failure | None = None
 
+    @property
+    def as_wanted(self) -> bool:
+        """True when it ended unchanged or changed, and no role waits for a job to end."""
+        waiting = any(role.status is RoleStatus.WAITING for role in self.roles)
+        return self.status in (NodeStatus.UNCHANGED, NodeStatus.CHANGED) and not waiting
+
 
 @dataclass(frozen=True)
 class ApplyReport:
-    """The whole outcome; ``ok`` means that no node failed or was unreachable."""
+    """The whole outcome; ``ok`` means that every node is as wanted."""
 
     nodes: tuple[NodeReport, ...]
     seconds: float
@@ -67,8 +78,10 @@ class ApplyReport:
     """Remote tasks per node that ran, the largest over all nodes."""
     warnings: tuple[str, ...] = ()
     """What went wrong beside the nodes, and does not make them less as wanted."""
+    differences: tuple[Difference, ...] = field(default=(), repr=False)
+    """Of a run that only compared: what would change, secrets included."""
 
     @property
     def ok(self) -> bool:
-        """True when every node ended unchanged or changed."""
-        return all(node.status in (NodeStatus.UNCHANGED, NodeStatus.CHANGED) for node in self.nodes)
+        """True when no node failed or was unreachable, and no role waits for a job to end."""
+        return all(node.as_wanted for node in self.nodes)

@@ -1,0 +1,60 @@
+"""What an apply would do, node by node, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["NodePlan", "Plan", "Step", "StepClass"]
+
+
+class StepClass(StrEnum):
+    """What a step can do to a job that runs on the node."""
+
+    SAFE = "safe"
+    """It disturbs no job."""
+    NEEDS_IDLE = "needs-idle"
+    """It can hurt a running job, and so waits until the node is idle or the operator says that it may."""
+    NEEDS_REBOOT = "needs-reboot"
+    """It comes into effect with a reboot only."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One role to run on one node."""
+
+    role: str
+    step_class: StepClass
+    reasons: tuple[str, ...]
+    """Why, one sentence each without a full stop; never empty."""
+    waits_for: tuple[str, ...] = ()
+    """The jobs that it waits for; while there are any, an apply leaves the step out."""
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """All steps of one node, in the order in which they run."""
+
+    name: str
+    steps: tuple[Step, ...] = ()
+    error: str | None = None
+    """Why nothing can be planned for the node: no login, an unsupported system, no Python."""
+    remedy: str | None = None
+    reachable: bool = True
+    """Whether the node was logged in to; it may be so and still have an error."""
+    seconds: float | None = None
+    """After how many seconds the node had answered; None where it did not."""
+    findings: tuple[str, ...] = ()
+    """What is wrong and no apply mends, or could not be seen: ``nvidia-smi did not answer within 20 seconds``."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of all nodes that were asked for."""
+
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def converged(self) -> bool:
+        """True when there is nothing to do and every node could be seen."""
+        return not any(node.steps or node.error or not node.reachable for node in self.nodes)

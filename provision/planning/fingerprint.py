@@ -1,0 +1,155 @@
+"""Whether a role, or an inventory variable that it sees, has changed since the role last ended well.
+
+A role sees an inventory variable that its text names, and what the value of such a variable names in Jinja, and so on.
+Values are taken as the inventory has them, with Jinja in it, and kept as salted hashes: what a receipt says of them
+tells nobody what they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from provision.model import Cluster, Node, Secret
+from provision.planning.causes import Cause, CauseKind
+
+__all__ = ["NODES", "RoleSource", "changed", "fingerprint", "salt_of"]
+
+NODES = "(nodes of the cluster)"
+"""Stands among the variables of roles that read other nodes: the nodes' names and data addresses."""
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OTHER_NODES = frozenset({"hostvars", "groups", "ansible_play_hosts", "ansible_play_hosts_all", "ansible_play_batch"})
+_ADDRESS = ("cluster_data_address", "cluster_data_networks")
+_BY_WAY_OF_PLATFORM = {"data_address": _ADDRESS, "data_interface": _ADDRESS, "platform_data_addresses": _ADDRESS}
+"""What the role platform finds out for others, by the variables that say what it finds."""
+_FOR_EVERY_ROLE = frozenset({"platform_package_sets"})
+"""The packages that platform installs for each role."""
+_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class RoleSource:
+    """What is read once of a role's folder."""
+
+    code: str
+    """The hash of all its files."""
+    words: frozenset[str]
+    """Every word (``[A-Za-z_][A-Za-z0-9_]*``) in its text files."""
+
+
+class _Same:
+    """A key by which an object is equal to itself alone: nodes and clusters cannot be hashed."""
+
+    def __init__(self, it: Any) -> None:
+        self.it = it
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.it is other.it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+
+def fingerprint(
+    role: str, node: Node, cluster: Cluster, sources: Mapping[str, RoleSource], salt: str
+) -> dict[str, Any]:
+    """Return what a receipt keeps of the role's code and of the variables that it sees on the node."""
+    values = _values(_Same(node))
+    names, others = _seen(sources[role].words, values)
+    variables = {name: _hash(salt, name, values[name][0]) for name in sorted(names)}
+    if others:
+        variables[NODES] = _hash(salt, NODES, _nodes(_Same(cluster)))
+    code = f"{sources[role].code} {sources['platform'].code}"
+    return {"salt": salt, "code": hashlib.sha256(code.encode()).hexdigest(), "variables": variables}
+
+
+def salt_of(recorded: Any) -> str | None:
+    """Return the salt of a recorded fingerprint; None when it is none to compare with, whatever it may be."""
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("variables"), dict):
+        return None
+    salt, code = recorded.get("salt"), recorded.get("code")
+    return salt if isinstance(salt, str) and salt.isascii() and isinstance(code, str) else None
+
+
+def changed(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Cause, ...]:
+    """Return how `now` differs from what was recorded with the same salt.
+
+    Where the role's own text is another, it may name other variables without anything having changed in the inventory.
+    """
+    before, after = recorded["variables"], now["variables"]
+    same_code = recorded["code"] == now["code"]
+    causes = [] if same_code else [Cause(CauseKind.CODE, "", "the role itself has changed since it was last applied")]
+    for name in sorted({*before, *after}):
+        reason = _told(name, before, after, same_code=same_code)
+        if reason:
+            causes.append(Cause(CauseKind.VARIABLE, name, reason))
+    return tuple(causes)
+
+
+def _told(name: str, before: Mapping[str, Any], after: Mapping[str, Any], *, same_code: bool) -> str:
+    if name in before and name in after:
+        if before[name] == after[name]:
+            return ""
+        if name == NODES:
+            return "nodes of the cluster, or their data addresses, changed in the inventory"
+        return f"{name} changed in the inventory"
+    if not same_code or name == NODES:
+        return ""
+    return f"{name} is new in the inventory" if name in after else f"{_name(name)} is no longer set in the inventory"
+
+
+def _name(name: str) -> str:
+    return name if _WORD.fullmatch(name) else "a variable"
+
+
+def _seen(words: frozenset[str], values: Mapping[str, tuple[str, frozenset[str]]]) -> tuple[set[str], bool]:
+    """Return the variables that a text of these words sees, and whether it reads other nodes."""
+    direct = {name for word, names in _BY_WAY_OF_PLATFORM.items() if word in words for name in names}
+    left = [name for name in values if name in words or name in direct or name in _FOR_EVERY_ROLE]
+    seen, others = set(left), not words.isdisjoint(_OTHER_NODES)
+    while left:
+        named = values[left.pop()][1]
+        others = others or not named.isdisjoint(_OTHER_NODES)
+        more = {name for name in named if name in values and name not in seen}
+        seen |= more
+        left.extend(more)
+    return seen, others
+
+
+@lru_cache(maxsize=2)
+def _values(node: _Same) -> dict[str, tuple[str, frozenset[str]]]:
+    """Return for each variable its value as text, and the words of it when it holds Jinja."""
+    found = {}
+    for name, value in node.it.variables.items():
+        text = _text(value)
+        words = frozenset(_WORD.findall(text)) if "{{" in text or "{%" in text else frozenset[str]()
+        found[name] = (text, words)
+    return found
+
+
+@lru_cache(maxsize=2)
+def _nodes(cluster: _Same) -> str:
+    found = {node.name: [node.variables.get(name) for name in _ADDRESS] for node in cluster.it.nodes}
+    return hashlib.sha256(_text(found).encode()).hexdigest()
+
+
+def _text(value: Any) -> str:
+    """Return a value as the same text whenever it is the same; keys of several types cannot be sorted."""
+    try:
+        return json.dumps(value, sort_keys=True, default=_plain)
+    except TypeError:
+        return json.dumps(value, default=_plain, skipkeys=True)
+
+
+def _plain(value: Any) -> str:
+    return value.reveal() if isinstance(value, Secret) else str(value)
+
+
+def _hash(salt: str, name: str, text: str) -> str:
+    return hashlib.sha256(f"{salt}{name}{text}".encode()).hexdigest()[:_DIGITS]

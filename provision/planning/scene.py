@@ -1,0 +1,66 @@
+"""A node as planning sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from provision.checks import judge
+from provision.facts import NodeFacts
+from provision.model import CheckResult, CheckStatus, Cluster, Node
+from provision.planning.fingerprint import RoleSource
+
+__all__ = ["ROLES", "PlanScene"]
+
+ROLES = (
+    "platform",
+    "base_system",
+    "rdma_stack",
+    "peer_memory",
+    "nvidia_container",
+    "docker_engine",
+    "training_image",
+    "training_container",
+    "container_ssh",
+)
+"""In the order of ``site.yml``; a test holds the two together."""
+
+_NO = frozenset({"false", "no", "off", "0", "n", "f"})
+
+
+@dataclass(frozen=True)
+class PlanScene:
+    """One node, what is known of it, and what is around it."""
+
+    node: Node
+    facts: NodeFacts
+    cluster: Cluster
+    all_facts: Mapping[str, NodeFacts] = field(default_factory=dict)
+    """The facts of every node that was reached."""
+    supported: Sequence[str] = ()
+    """Supported systems as ``debian 12``; empty: unknown."""
+    sources: Mapping[str, RoleSource] = field(default_factory=dict)
+    """Of every role."""
+    disruptive: AbstractSet[str] = frozenset()
+    """Names of nodes where jobs may be disrupted."""
+    only: AbstractSet[str] = frozenset()
+    """The roles that were asked for; the others count as switched off, and ask nothing of these. Empty: all."""
+    now: datetime | None = None
+    """When the facts were read, in the time zone in which times are told; None: times are not told."""
+
+    def enabled(self, role: str) -> bool:
+        """Return whether the role is switched on; one that only Ansible could tell (Jinja) counts as on."""
+        if self.only and role not in self.only:
+            return False
+        value: Any = self.node.variables.get(f"{role}_enabled")
+        return value is None or str(value).strip().lower() not in _NO
+
+    @cached_property
+    def failing(self) -> tuple[CheckResult, ...]:
+        """The checks that do not pass, warnings among them."""
+        results = judge(self.node, self.facts, self.cluster, all_facts=self.all_facts, supported=self.supported)
+        return tuple(result for result in results if result.status in {CheckStatus.FAIL, CheckStatus.WARN})

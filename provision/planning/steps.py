@@ -1,0 +1,140 @@
+"""Which roles have to run on a node, in which order, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from provision.facts import Unknown, running_container
+from provision.facts.managed import Managed
+from provision.facts.system import Boot
+from provision.model import CheckStatus, Step, StepClass
+from provision.planning.causes import Cause, CauseKind, shown
+from provision.planning.classes import step_class
+from provision.planning.differences import differences
+from provision.planning.fingerprint import changed, fingerprint, salt_of
+from provision.planning.mending import mended
+from provision.planning.needs import WAITS_WITH, with_needs
+from provision.planning.scene import ROLES, PlanScene
+
+__all__ = ["blind", "causes_of", "findings", "plan_node", "waiting"]
+
+_DAY = timedelta(days=1)
+
+
+def plan_node(scene: PlanScene) -> tuple[Step, ...]:
+    """Return the roles that have to run on the node, in the order of ``site.yml``, each with its reasons."""
+    causes = causes_of(scene)
+    classes = {role: step_class(role, found, scene) for role, found in causes.items()}
+    waits = waiting(scene, classes, causes)
+    return tuple(
+        Step(role, classes[role], tuple(dict.fromkeys(cause.reason for cause in found)), waits.get(role, ()))
+        for role, found in causes.items()
+    )
+
+
+def findings(scene: PlanScene) -> tuple[str, ...]:
+    """Return what is wrong on the node and no apply mends, and what could not be seen."""
+    found = [
+        f"{check.id}: {check.reason}"
+        for check in scene.failing
+        if check.status is CheckStatus.FAIL and not mended(scene, check)
+    ]
+    return (*found, *_unseen(scene))
+
+
+def blind(scene: PlanScene) -> str | None:
+    """Return why nobody can tell what has to be done on the node; None where enough was seen.
+
+    A plan without steps means nothing then.
+    """
+    if isinstance(scene.facts.receipts, Unknown):
+        return f"the roles' receipts cannot be read: {scene.facts.receipts.reason}"
+    if isinstance(scene.facts.managed, Unknown):
+        return f"what the roles manage cannot be looked at: {scene.facts.managed.reason}"
+    return None
+
+
+def _unseen(scene: PlanScene) -> list[str]:
+    reason = blind(scene)
+    managed = scene.facts.managed
+    hung = [] if isinstance(managed, Unknown) else [f"{shown(name)} did not answer in time" for name in managed.hung]
+    return [reason] if reason else hung
+
+
+def causes_of(scene: PlanScene) -> dict[str, tuple[Cause, ...]]:
+    """Return why each role has to run on the node, in the order of ``site.yml``; roles that need not are not there."""
+    return with_needs(_causes(scene), scene)
+
+
+def _causes(scene: PlanScene) -> dict[str, tuple[Cause, ...]]:
+    found = {role: _by_receipt(scene, role) for role in ROLES if scene.enabled(role)}
+    for check in scene.failing:
+        role = check.id.partition(".")[0]
+        if role in found and mended(scene, check):
+            found[role] = (*found[role], Cause(CauseKind.CHECK, check.id, check.reason))
+    return {role: causes for role, causes in found.items() if causes}
+
+
+def _by_receipt(scene: PlanScene, role: str) -> tuple[Cause, ...]:
+    """Return what the role's receipt says against what is there and what is wanted now."""
+    receipts, managed = scene.facts.receipts, scene.facts.managed
+    if isinstance(receipts, Unknown):
+        return ()
+    receipt = receipts.get(role)
+    if receipt is None:
+        return _whole("it was never applied here, or its receipt is gone")
+    if receipt.error:
+        return _whole(f"its receipt cannot be read: {shown(receipt.error)}")
+    seen = managed if isinstance(managed, Managed) else Managed({role: True})
+    if not seen.sealed.get(role):
+        return _whole("its receipt was edited by other hands")
+    return (*_by_fingerprint(scene, role, receipt.content), *differences(
+        receipt.content, seen.observed.get(role, {}), _booted(scene)
+    ))  # fmt: skip
+
+
+def _by_fingerprint(scene: PlanScene, role: str, content: Mapping[str, object]) -> tuple[Cause, ...]:
+    recorded = content.get("fingerprint")
+    salt = salt_of(recorded)
+    if salt is None or not isinstance(recorded, dict):
+        return _whole("its receipt does not say with which variables it was applied: by ansible-playbook, most likely")
+    return changed(recorded, fingerprint(role, scene.node, scene.cluster, scene.sources, salt))
+
+
+def _whole(reason: str) -> tuple[Cause, ...]:
+    return (Cause(CauseKind.RECEIPT, "", reason),)
+
+
+def _booted(scene: PlanScene) -> str:
+    """Return when the node booted, by the clock of whoever reads the plan; empty where nobody can tell."""
+    boot = scene.facts.boot
+    if not isinstance(boot, Boot) or scene.now is None:
+        return ""
+    at = scene.now - timedelta(seconds=boot.uptime_seconds)
+    return at.strftime("%H:%M" if scene.now - at < _DAY else "%Y-%m-%d %H:%M")
+
+
+def waiting(
+    scene: PlanScene, classes: Mapping[str, StepClass], causes: Mapping[str, Sequence[Cause]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the roles whose steps wait, with the jobs that they wait for."""
+    jobs = () if scene.node.name in scene.disruptive else _jobs(scene)
+    if not jobs:
+        return {}
+    late = {role for role, what in classes.items() if what is not StepClass.SAFE}
+    for _ in classes:  # as far as one waits with another that waits with a third
+        late |= {role for role in classes if late.intersection(WAITS_WITH.get(role, ()))}
+    if "training_container" in late and "container_ssh" in classes:
+        own = any(cause.kind is not CauseKind.NEED for cause in causes.get("container_ssh", ()))
+        if not (own and running_container(scene.facts)):
+            late.add("container_ssh")
+    return dict.fromkeys(late, jobs)
+
+
+def _jobs(scene: PlanScene) -> tuple[str, ...]:
+    """Return what speaks against an idle node; not to know is to be busy."""
+    managed = scene.facts.managed
+    if isinstance(managed, Unknown):
+        return (f"it cannot be told whether a job runs: {managed.reason}",)
+    return managed.jobs

@@ -1,0 +1,85 @@
+"""In which order nodes are changed, and how many at once: a canary first, never more of a rack than may be missing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from provision.errors import UsageError
+from provision.model import Node
+
+__all__ = ["DEFAULT_WAVES", "too_many_failures", "wave_sizes", "waves"]
+
+DEFAULT_WAVES = "1,10%,100%"
+_GROUPS = (("cluster_rack", "cluster_rack_at_once"), ("cluster_leaf", "cluster_leaf_at_once"))
+"""What nodes share, and how many of those that share it may be changed at once; 0 is no limit."""
+
+
+def wave_sizes(text: str, total: int) -> tuple[int, ...]:
+    """Return the sizes of the waves that ``--waves`` asks for; the last one is repeated for whatever is left.
+
+    Args:
+        text: numbers of nodes and percentages of all of them, such as ``1,10%,100%``; a wave is never empty.
+        total: how many nodes there are to change.
+
+    Raises:
+        UsageError: a word is neither.
+    """
+    sizes: list[int] = []
+    for word in text.split(","):
+        number = word.strip().removesuffix("%")
+        if not number.isdecimal() or int(number) == 0:
+            raise UsageError(
+                f"--waves {text}: “{word.strip()}” is neither a number of nodes nor a percentage",
+                remedy="Examples: --waves 1,10%,100%   --waves 4   --waves 100% (all at once)",
+            )
+        share = math.ceil(total * int(number) / 100) if word.strip().endswith("%") else int(number)
+        sizes.append(max(1, min(share, total)))
+    return tuple(sizes)
+
+
+def waves(nodes: Sequence[Node], sizes: Sequence[int]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the nodes, wave by wave and in the order of `nodes`.
+
+    No wave has more nodes of one rack or leaf than their ``cluster_rack_at_once`` or ``cluster_leaf_at_once`` says; so
+    there can be more waves than `sizes`.
+    """
+    left = list(nodes)
+    made: list[tuple[str, ...]] = []
+    while left:
+        size = sizes[min(len(made), len(sizes) - 1)]
+        taken: list[Node] = []
+        used: Counter[tuple[str, str]] = Counter()
+        for node in left:
+            if len(taken) < size and all(used[group] < most for group, most in _limits(node)):
+                taken.append(node)
+                used.update(group for group, _ in _limits(node))
+        made.append(tuple(node.name for node in taken))
+        names = set(made[-1])
+        left = [node for node in left if node.name not in names]
+    return tuple(made)
+
+
+def _limits(node: Node) -> list[tuple[tuple[str, str], int]]:
+    """Return what the node shares with others, and how many of those may be changed at once."""
+    found = []
+    for kind, limit in _GROUPS:
+        name, most = node.variables.get(kind), node.variables.get(limit)
+        if isinstance(name, str) and name and isinstance(most, int) and most > 0:
+            found.append(((kind, name), most))
+    return found
+
+
+def too_many_failures(failed: int, wave: int, total: int, most: int | None) -> bool:
+    """Return whether no further wave may begin.
+
+    Args:
+        failed: how many nodes failed so far.
+        wave: how many waves have ended.
+        total: how many nodes there are to change.
+        most: ``--max-failures``: how many stop the apply. None: one in the first wave, a tenth of all nodes after it.
+    """
+    if most is None:
+        most = 1 if wave == 1 else max(2, math.ceil(total / 10))
+    return failed >= most

@@ -1,0 +1,125 @@
+"""A role runs again when what it sees of the inventory changed, and not for anything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from provision.model import Secret
+from provision.planning.fingerprint import NODES, RoleSource, changed, fingerprint, salt_of
+from provision.testing import make_cluster
+
+SOURCES = {
+    "platform": RoleSource("p", frozenset()),
+    "alone": RoleSource("a", frozenset({"seen", "top", "data_interface"})),
+    "social": RoleSource("s", frozenset({"seen", "hostvars"})),
+}
+
+
+def of(role="alone", sources=None, salt="salt", names=("a", "b"), **variables):
+    cluster = make_cluster(*names, **variables)
+    return fingerprint(role, cluster.nodes[0], cluster, sources or SOURCES, salt)
+
+
+def reasons(before, after):
+    return [cause.reason for cause in changed(before, after)]
+
+
+def test_nothing_changed_nothing_said():
+    assert changed(of(seen={"b": 1, "a": [2]}), of(seen={"a": [2], "b": 1})) == ()
+
+
+def test_a_changed_a_new_and_a_lost_variable_are_named():
+    assert reasons(of(seen=1), of(seen=2)) == ["seen changed in the inventory"]
+    assert reasons(of(), of(seen=2)) == ["seen is new in the inventory"]
+    assert reasons(of(seen=1), of()) == ["seen is no longer set in the inventory"]
+
+
+def test_a_number_is_not_the_same_as_its_text():
+    assert reasons(of(seen=1), of(seen="1")) == ["seen changed in the inventory"]
+
+
+def test_a_variable_that_the_role_does_not_see_does_not_count():
+    assert changed(of(seen=1, motd="hello"), of(seen=1, motd="bye", ansible_port=23)) == ()
+
+
+def test_what_a_seen_value_names_in_jinja_is_seen_too_and_so_on():
+    chain = {"seen": "{{ middle }}/x", "middle": ["{% if last %}y{% endif %}"], "last": 1, "beside": 1}
+
+    assert reasons(of(**chain), of(**{**chain, "last": 2})) == ["last changed in the inventory"]
+    assert reasons(of(**chain), of(**{**chain, "beside": 2})) == []
+
+
+def test_jinja_that_goes_in_a_circle_ends():
+    assert set(of(seen="{{ top }}", top="{{ seen }}")["variables"]) == {"seen", "top"}
+
+
+def test_words_of_a_plain_value_are_no_references():
+    assert "last" not in of(seen="the last word", last=1)["variables"]
+
+
+def test_addresses_count_for_roles_that_go_by_what_platform_found():
+    assert reasons(of(cluster_data_networks=["10.0.0.0/8"]), of(cluster_data_networks=["10.1.0.0/16"])) == [
+        "cluster_data_networks changed in the inventory"
+    ]
+
+
+def test_packages_chosen_in_the_inventory_count_for_every_role():
+    assert "platform_package_sets" in of(platform_package_sets={"alone": ["x"]})["variables"]
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("a",), ("a", "other")])
+def test_another_set_of_nodes_counts_for_roles_that_read_other_nodes(names):
+    said = ["nodes of the cluster, or their data addresses, changed in the inventory"]
+
+    assert reasons(of("social"), of("social", names=names)) == said
+    assert reasons(of("alone"), of("alone", names=names)) == []
+
+
+def test_a_value_that_reads_other_nodes_makes_its_role_read_them():
+    assert NODES in of(seen="{{ groups['all'] | length }}")["variables"]
+
+
+def test_a_change_of_the_role_or_of_platform_is_a_change_of_the_role():
+    for role in ("alone", "platform"):
+        other = {**SOURCES, role: dataclasses.replace(SOURCES[role], code="other")}
+        assert reasons(of(), of(sources=other)) == ["the role itself has changed since it was last applied"]
+
+
+def test_a_changed_role_that_names_other_variables_blames_no_inventory():
+    other = {**SOURCES, "alone": RoleSource("other", frozenset({"top"}))}
+
+    assert reasons(of(seen=1, top=1), of(sources=other, seen=1, top=1)) == [
+        "the role itself has changed since it was last applied"
+    ]
+
+
+def test_values_and_secrets_are_not_in_it_and_the_salt_hides_equal_values():
+    first, second = of(seen=Secret("hunter2")), of(salt="other", seen=Secret("hunter2"))
+
+    assert "hunter2" not in json.dumps(first)
+    assert first["variables"]["seen"] != second["variables"]["seen"]
+    assert reasons(first, of(seen=Secret("hunter3"))) == ["seen changed in the inventory"]
+    assert changed(first, of(seen=Secret("hunter2"))) == ()
+
+
+@pytest.mark.parametrize("value", [{1: "a", "b": 2}, {None: [Secret("x")]}, {"a": {"b": Secret("x")}}, object])
+def test_any_value_has_a_fingerprint(value):
+    assert of(seen=value) == of(seen=value)
+
+
+ODD = (None, True, 7, "text", [], {}, {"salt": 1}, {"salt": "s", "code": None, "variables": {}},
+       {"salt": "\ud800", "code": "c", "variables": {}}, {"salt": "s", "code": "c", "variables": []})  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_fingerprint_has_no_salt_to_compare_with(odd):
+    assert salt_of(odd) is None
+
+
+def test_odd_variables_in_a_receipt_are_told_without_their_text():
+    odd = {"salt": "salt", "code": of()["code"], "variables": {"\x1b[2J": [], "seen": {}}}
+
+    assert reasons(odd, of(seen=1)) == ["a variable is no longer set in the inventory", "seen changed in the inventory"]

@@ -1,0 +1,184 @@
+"""What an apply cannot mend is told, and puts no role in the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.checks import CHECKS
+from provision.facts import Unknown
+from provision.facts.docker import DockerConfig, DockerService
+from provision.facts.kernel import TimeSync
+from provision.facts.peer_modules import PeerMemory
+from provision.facts.peer_status import JudgedKernel
+from provision.facts.rdma import RdmaStack
+from provision.facts.records import Receipt
+from provision.planning import ROLES, findings, plan_node
+from provision.planning.mending import NEVER, SOMETIMES
+from tests.unit.checks.conftest import kernel, peer_record, rdma_device
+from tests.unit.checks.test_peer_memory import WITH_OFED, peers
+from tests.unit.planning.conftest import cluster_of, facts_of, receipts_of, scene_of
+
+HEALTHY = facts_of(cluster_of())
+DOWN = dataclasses.replace(HEALTHY.rdma, devices=(rdma_device(state="DOWN"),))
+SOFT = dataclasses.replace(rdma_device("rxe0", driver="", state="DOWN"), netdevs=("ens4",))
+BOTH = {"nv_peer_mem": "1", "nvidia_peermem": "2"}
+DISABLED = DockerService(loaded=True, active="active", enabled="disabled", client=True)
+ALWAYS = {
+    "base_system.hosts", "base_system.limits", "base_system.sysctls",
+    "container_ssh.host_key", "container_ssh.sshd",
+    "docker_engine.daemon_json", "docker_engine.registry_ca",
+    "nvidia_container.runtime", "peer_memory.binding", "rdma_stack.packages",
+    "training_container.devices", "training_container.limits", "training_container.running",
+    "training_image.digest", "training_image.present",
+}  # fmt: skip
+
+
+def test_of_every_check_of_a_role_it_was_decided_whether_an_apply_mends_it():
+    """A new check has to be thought about: in one of the tables, or here."""
+    assert ALWAYS | NEVER | set(SOMETIMES) == {name for name in CHECKS if name.partition(".")[0] in ROLES}
+    assert not ALWAYS & NEVER
+    assert not (ALWAYS | NEVER) & set(SOMETIMES)
+
+
+def roles(scene):
+    return [step.role for step in plan_node(scene)]
+
+
+NOT_MENDED = {
+    "rdma_stack.devices": {"rdma": DOWN},
+    "docker_engine.storage": {"disks": (dataclasses.replace(HEALTHY.disks[0], free_mib=1),)},
+    "gpu.driver": {"gpus": Unknown("hung: nvidia-smi")},
+    "docker_engine.service": {"docker_info": Unknown("hung: docker info")},
+    "nvidia_container.toolkit": {"packages": {**HEALTHY.packages, "libnvidia-container1": "1.0.0-1"}},
+    "peer_memory.modules": {
+        "peer_memory": PeerMemory(BOTH, frozenset(BOTH), "", (), True, frozenset(), False),  # noqa: FBT003
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", NOT_MENDED)
+def test_what_no_apply_mends_is_told_and_is_no_step(check):
+    scene = scene_of(**NOT_MENDED[check])
+
+    assert roles(scene) == []
+    assert any(text.startswith(f"{check}: ") for text in findings(scene))
+
+
+MENDED = {
+    "docker_engine.service": {"docker_service": DISABLED},
+    "docker_engine.registry_ca": {"docker_config": DockerConfig(exists=True, sha256="x", options={}, error="")},
+    "nvidia_container.toolkit": {"packages": {"rdma-core": "44"}},
+    "base_system.sysctls": {"sysctls": {"vm.max_map_count": "1"}},
+    "training_container.running": {"container": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", MENDED)
+def test_what_an_apply_mends_is_a_step_of_its_role_and_no_finding(check):
+    scene = scene_of(**MENDED[check])
+
+    assert check.partition(".")[0] in roles(scene)
+    assert findings(scene) == ()
+
+
+@pytest.mark.parametrize("facts", [{"time_sync": TimeSync(synchronized=False, services=())}, {"sysctls": {}}])
+def test_a_warning_is_neither_step_nor_finding(facts):
+    scene = scene_of(**facts)
+
+    assert scene.failing
+
+    assert roles(scene) == []
+    assert findings(scene) == ()
+
+
+@pytest.mark.parametrize(("devices", "wanted"), [((), ["rdma_stack"]), ((SOFT,), [])])
+def test_a_missing_soft_roce_device_is_made_and_one_without_link_is_told(devices, wanted):
+    cluster = cluster_of(rdma_stack_soft_roce_enabled=True)
+    stack = RdmaStack((rdma_device(), *devices), 1, ("uverbs0", "rdma_cm"), "")
+    scene = scene_of(before=cluster, now=cluster, rdma=stack)
+
+    assert roles(scene)[:1] == wanted
+    assert ("rdma_stack.soft_roce" in " ".join(findings(scene))) is not bool(wanted)
+
+
+@pytest.mark.parametrize(("provider", "wanted"), [("auto", True), ("nvidia_peermem", True), ("none", False)])
+def test_a_better_way_for_gpu_memory_is_taken_unless_the_inventory_wants_another_one(provider, wanted):
+    cluster = cluster_of(peer_memory_provider=provider)
+    scene = scene_of(before=cluster, now=cluster, **WITH_OFED, peer_memory=peers())
+
+    assert "peer_memory.path" in {check.id for check in scene.failing}
+    assert ("peer_memory" in roles(scene)) is wanted
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        (peer_record("dma_buf", provider="dma_buf", module="", boot_id="other"), []),  # a reload does
+        (peer_record("nv_peer_mem", provider="dma_buf", module=""), ["peer_memory"]),  # an apply was not finished
+    ],
+)
+def test_what_did_not_come_up_at_boot_is_a_step_only_where_an_apply_is_the_remedy(record, wanted):
+    assert roles(scene_of(peer_status=record)) == wanted
+    assert bool(findings(scene_of(peer_status=record))) is not bool(wanted)
+
+
+WITHOUT_HEADERS = JudgedKernel(
+    "6.1.9", ok=False, cause="headers_missing", explanation="no headers of 6.1.9", remedy="Install them."
+)
+LACKING = {
+    "kernels": (kernel("6.1.0", running=True), kernel("6.1.9", nvidia="", nvidia_peermem="")),
+    "peer_memory": PeerMemory({"nvidia_peermem": "1"}, frozenset({"nvidia_peermem"}), "", (), True, frozenset(), False),  # noqa: FBT003
+    "peer_status": peer_record(
+        "nvidia_peermem", provider="nvidia_peermem", module="nvidia_peermem",
+        kernels=(JudgedKernel("6.1.0", ok=True), WITHOUT_HEADERS),
+    ),
+}  # fmt: skip
+
+
+def test_a_kernel_that_would_come_up_without_the_module_is_a_step():
+    (step,) = plan_node(scene_of(**LACKING))
+
+    assert step.role == "peer_memory"
+    assert "kernel 6.1.9 would come up without" in step.reasons[0]
+
+
+def test_a_kernel_that_the_last_apply_could_not_build_for_is_not_tried_again_and_again():
+    receipts = receipts_of(cluster_of())
+    tried = {"reductions": ["another kernel would come up without it: no headers of 6.1.9"]}
+    content = {**receipts["peer_memory"].content, **tried}
+
+    assert roles(scene_of(**LACKING, receipts={**receipts, "peer_memory": Receipt("peer_memory", content)})) == []
+
+
+def test_a_container_that_is_wanted_from_another_image_is_as_it_should_be():
+    cluster = cluster_of(training_container_image="r:5000/mine:1")
+    container = dataclasses.replace(HEALTHY.container, image_id="sha256:77")
+
+    assert roles(scene_of(before=cluster, now=cluster, container=container)) == []
+    assert roles(scene_of(container=container)) == ["training_container", "container_ssh"]
+
+
+def test_a_node_that_cannot_be_reached_keeps_nobody_in_the_plan_for_its_keys():
+    """It brings them when it takes part again; until then every apply would run on all nodes, and never help."""
+    cluster = cluster_of(3)
+    here = scene_of(before=cluster, now=cluster)
+    known = dataclasses.replace(here.facts, names={**here.facts.names, "gpu3": ("10.77.0.3",)})
+    everybody = {**here.all_facts, "gpu1": known}
+    without = {name: facts for name, facts in everybody.items() if name != "gpu3"}
+
+    lost = dataclasses.replace(here, facts=known, all_facts=without)
+    assert roles(lost) == []
+    assert findings(lost)[0] == "container_ssh.known_hosts: no host key is pinned for: gpu3"
+
+    back = dataclasses.replace(here, facts=known, all_facts=everybody)
+    assert roles(back) == ["container_ssh"]
+    assert findings(back) == ()
+
+
+def test_keys_that_were_never_withdrawn_are_withdrawn():
+    ssh = HEALTHY.container_ssh
+    more = dataclasses.replace(ssh, authorized_nodes={**ssh.authorized_nodes, "gone": ("ssh-ed25519 X",)})
+
+    assert roles(scene_of(container_ssh=more)) == ["container_ssh"]

@@ -1,0 +1,178 @@
+"""Keys and addresses go between nodes of one run only: who else has to take part, and who need not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.facts.managed import Managed
+from provision.facts.network import Address
+from provision.model import NodePlan, StepClass
+from provision.planning import plan_node, with_partners
+from tests.unit.planning.conftest import (
+    CONTAINER,
+    FILE,
+    JOB,
+    busy,
+    changed,
+    cluster_of,
+    facts_of,
+    receipts_of,
+    scene_of,
+)
+
+NODES = ("gpu1", "gpu2", "gpu3")
+KEYS = "/var/lib/provision/container_ssh"
+MAY_CHANGE = "gpu1's keys may change, and all nodes know them"
+LEARNS = "gpu1 has to learn the keys of all nodes"
+
+
+def cluster(**variables):
+    return cluster_of(3, **variables)
+
+
+def known_to_all(facts):
+    """The checks' healthy nodes are two; here each knows three."""
+    ssh = facts.container_ssh
+    known = {f"[{host}]:2222": (f"ssh-ed25519 KEY{n}",) for n in (1, 2, 3) for host in (f"gpu{n}", f"10.77.0.{n}")}
+    clients = {f"gpu{n}": (f"ssh-ed25519 CLIENT{n}",) for n in (1, 2, 3)}
+    names = {f"gpu{n}": (f"10.77.0.{n}",) for n in (1, 2, 3)}
+    ssh = dataclasses.replace(ssh, known_hosts=known, authorized_nodes=clients, known_nodes=NODES)
+    return dataclasses.replace(facts, container_ssh=ssh, names=names)
+
+
+HEALTHY = known_to_all(facts_of(cluster()))
+
+
+def joined(variables=None, of_all=None, errors=(), off=(), **facts):
+    """Plan three nodes, some facts of gpu1 replaced, and let them ask each other; name -> role -> reasons.
+
+    On nodes that are `off` the role container_ssh is switched off.
+    """
+    now = cluster(**(variables or {}))
+    switched = {name: {**now.node(name).variables, "container_ssh_enabled": False} for name in off}
+    nodes = tuple(dataclasses.replace(node, variables=switched.get(node.name, node.variables)) for node in now.nodes)
+    now = dataclasses.replace(now, nodes=nodes)
+    usual = {name: dataclasses.replace(known_to_all(facts_of(now, name)), **(of_all or {})) for name in NODES}
+    everything = {**usual, "gpu1": dataclasses.replace(usual["gpu1"], **facts)}
+    base = scene_of(now=now)
+    scenes = {
+        name: dataclasses.replace(base, node=now.node(name), facts=everything[name], all_facts=everything)
+        for name in NODES
+        if name not in errors
+    }
+    plans = [
+        NodePlan(name, error="no route", reachable=False) if name in errors else NodePlan(name, plan_node(scenes[name]))
+        for name in NODES
+    ]
+    return {plan.name: {step.role: step for step in plan.steps} for plan in with_partners(plans, scenes)}
+
+
+def reasons(steps):
+    return {role: step.reasons for role, step in steps.items()}
+
+
+def lost(role):
+    return {name: receipt for name, receipt in receipts_of(cluster()).items() if name != role}
+
+
+def test_nodes_that_are_as_wanted_ask_nobody():
+    assert joined() == {name: {} for name in NODES}
+
+
+def test_a_fresh_node_takes_all_others_along_because_all_nodes_know_its_keys():
+    found = joined(receipts={}, managed=Managed(), container_ssh=None, container=None)
+
+    assert "container_ssh" in found["gpu1"]
+    for name in ("gpu2", "gpu3"):
+        assert reasons(found[name]) == {"container_ssh": (MAY_CHANGE,)}
+        assert found[name]["container_ssh"].step_class is StepClass.SAFE
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"receipts": lost("container_ssh")}, MAY_CHANGE),
+        ({"managed": changed("container_ssh", "files", f"{KEYS}/known_hosts", {"type": "missing"})}, LEARNS),
+        ({"managed": changed("container_ssh", "files", f"{KEYS}/known_hosts", {**FILE, "sum": "x"})}, LEARNS),
+        ({"container_ssh": dataclasses.replace(HEALTHY.container_ssh, host_key="")}, MAY_CHANGE),
+        ({"container_ssh": dataclasses.replace(HEALTHY.container_ssh, known_nodes=("gpu1",))}, LEARNS),
+    ],
+)  # fmt: skip
+def test_whatever_may_change_or_lose_keys_takes_all_others_along(facts, reason):
+    found = joined(**facts)
+
+    assert reasons(found["gpu2"]) == reasons(found["gpu3"]) == {"container_ssh": (reason,)}
+
+
+@pytest.mark.parametrize(
+    "managed",
+    [
+        changed("container_ssh", "files", f"{KEYS}/ssh_config", {"type": "missing"}),
+        changed("container_ssh", "containers", "provision-training", {**CONTAINER, "status": "exited"}),
+        changed("docker_engine", "units", "docker.service", {"load": "masked"}),
+    ],
+)
+def test_what_leaves_a_nodes_keys_alone_concerns_that_node_only(managed):
+    """A thousand nodes need no run because one file of one of them was edited."""
+    found = joined(managed=managed)
+
+    assert found["gpu1"]
+    assert (found["gpu2"], found["gpu3"]) == ({}, {})
+
+
+def test_a_node_that_has_got_another_address_takes_all_others_along():
+    """They know it by the old one."""
+    moved = {"listening": (), "addresses": (Address("ens4", "10.77.0.9", 24, "global"),)}
+    found = joined({"cluster_data_address": "", "cluster_data_networks": ["10.77.0.0/24"]}, **moved)
+
+    assert found["gpu2"]["container_ssh"].reasons == (MAY_CHANGE,)
+
+
+def test_who_takes_part_anyway_is_not_asked_again_and_who_is_switched_off_or_lost_not_at_all():
+    assert joined({"container_ssh_enabled": False}, receipts={}, container_ssh=None)["gpu2"] == {}
+    assert joined(off=("gpu2",), receipts=lost("container_ssh"))["gpu2"] == {}
+    found = joined(errors=("gpu3",), receipts=lost("container_ssh"))
+    assert reasons(found["gpu2"]) == {"container_ssh": (MAY_CHANGE,)}
+    assert found["gpu3"] == {}
+
+
+def test_several_nodes_are_named_and_many_are_counted():
+    found = joined(of_all={"receipts": lost("container_ssh")})
+    assert all(MAY_CHANGE not in step.reasons for steps in found.values() for step in steps.values())
+
+    now = cluster_of(6)
+    scenes = {node.name: dataclasses.replace(scene_of(now=now), node=node) for node in now.nodes}
+    fresh = {f"gpu{n}" for n in range(1, 6)}
+    for name in fresh:
+        bare = dataclasses.replace(scenes[name].facts, container_ssh=None, receipts={})
+        scenes[name] = dataclasses.replace(scenes[name], facts=bare, all_facts={})
+    plans = [NodePlan(name, plan_node(scene) if name in fresh else ()) for name, scene in scenes.items()]
+    (last,) = [plan for plan in with_partners(plans, scenes) if plan.name == "gpu6"]
+    assert last.steps[0].reasons == (
+        "the nodes' (gpu1, gpu2, gpu3 and 2 more) keys may change, and all nodes know them",
+    )
+
+
+def test_a_step_that_waits_asks_nobody_yet():
+    managed = busy(changed("docker_engine", "packages", "docker.io", None))
+    bare = {"container": None, "image": None, "container_ssh": None}
+    found = joined(receipts=lost("container_ssh"), managed=managed, **bare)
+
+    assert found["gpu1"]["container_ssh"].waits_for == (JOB,)
+    assert found["gpu2"] == {}
+
+
+def test_a_busy_partner_takes_part_for_an_exchange_of_keys_hurts_no_job():
+    found = joined(of_all={"managed": busy()}, receipts=lost("container_ssh"))
+
+    assert found["gpu2"]["container_ssh"].waits_for == ()
+
+
+def test_who_lost_the_nodes_names_is_told_those_that_the_inventory_does_not_say():
+    networks = {"cluster_data_address": "", "cluster_data_networks": ["10.77.0.0/24"]}
+    reason = "gpu1 has to learn this node's address, which the inventory does not say"
+
+    assert reasons(joined(networks, names=dict.fromkeys(NODES, ()))["gpu2"]) == {"base_system": (reason,)}
+    assert joined(names=dict.fromkeys(NODES, ()))["gpu2"] == {}

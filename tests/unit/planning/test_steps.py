@@ -1,0 +1,241 @@
+"""Which roles run on a node, and why; a node that is as wanted has no step."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+
+import pytest
+
+from provision.facts import Unknown
+from provision.facts.docker import DockerService
+from provision.facts.managed import Managed
+from provision.facts.records import Receipt
+from provision.facts.system import Boot
+from provision.inventory.specs import roles_folder
+from provision.model import NodePlan, Plan, Secret, StepClass
+from provision.planning import ROLES, RoleSource, blind, findings, fingerprint, plan_node
+from provision.workflow.sources import role_sources
+from provision.yamltext import safe_load
+from tests.unit.planning.conftest import (
+    JOB,
+    SOURCES,
+    busy,
+    changed,
+    cluster_of,
+    receipts_of,
+    scene_of,
+)
+
+HUNG = Unknown("hung: it did not answer within 40 s")
+
+
+def reasons(scene):
+    return {step.role: step.reasons for step in plan_node(scene)}
+
+
+def without(role):
+    return {name: receipt for name, receipt in receipts_of(cluster_of()).items() if name != role}
+
+
+def with_receipt(role, content, error=""):
+    return {**receipts_of(cluster_of()), role: Receipt(role, content, error)}
+
+
+def test_a_node_that_is_as_wanted_has_nothing_to_do():
+    assert plan_node(scene_of()) == ()
+    assert findings(scene_of()) == ()
+    assert blind(scene_of()) is None
+
+
+def test_a_bare_node_gets_every_role_in_the_order_of_the_playbooks():
+    steps = plan_node(scene_of(receipts={}, managed=Managed()))
+
+    assert [step.role for step in steps] == list(ROLES)
+    assert {step.reasons[0] for step in steps} == {"it was never applied here, or its receipt is gone"}
+
+
+def test_the_order_is_that_of_the_playbooks():
+    """Roles that run in another order than they are planned in would be told wrongly."""
+    found = []
+    for name in ("nodes", "containers"):
+        (play,) = safe_load((roles_folder().parent / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
+        found += [role["role"] for role in play["roles"] if role["role"] not in found]
+
+    assert found == list(ROLES)
+
+
+def test_a_role_that_is_switched_off_is_no_step():
+    for off in (False, "no", "False", "off"):
+        cluster = cluster_of(training_image_enabled=off)
+        assert "training_image" not in reasons(scene_of(now=cluster, receipts={}, managed=Managed()))
+
+
+def test_a_role_of_which_only_ansible_knows_whether_it_is_on_counts_as_on():
+    cluster = cluster_of(base_system_enabled="{{ some_fact }}")
+
+    assert "base_system" in reasons(scene_of(now=cluster, receipts=without("base_system")))
+
+
+@pytest.mark.parametrize(
+    ("receipts", "words"),
+    [
+        (without("base_system"), "it was never applied here, or its receipt is gone"),
+        (with_receipt("base_system", {}, "not JSON: line 1"), "its receipt cannot be read: not JSON: line 1"),
+        (with_receipt("base_system", {"fingerprint": None}), "ansible-playbook"),
+        (with_receipt("base_system", {"fingerprint": {"salt": []}}), "ansible-playbook"),
+        (with_receipt("base_system", {"files": "odd", "fingerprint": 7}), "ansible-playbook"),
+    ],
+)
+def test_a_receipt_that_cannot_be_gone_by_makes_its_role_run(receipts, words):
+    found = reasons(scene_of(receipts=receipts))
+
+    assert list(found) == ["base_system"]
+    assert words in found["base_system"][0]
+
+
+def test_a_receipt_that_is_not_sealed_makes_its_role_run_and_nothing_else_that_it_says_counts():
+    managed = changed("base_system", "files", "/etc/hosts", {"type": "missing"})
+    others = {role: True for role in ROLES if role != "base_system"}
+    for sealed in (others, {**others, "base_system": False}):
+        edited = dataclasses.replace(managed, sealed=sealed)
+        assert reasons(scene_of(managed=edited)) == {"base_system": ("its receipt was edited by other hands",)}
+
+
+def test_a_changed_variable_makes_the_roles_run_that_see_it():
+    before, now = cluster_of(docker_engine_log_max_size="10m"), cluster_of(docker_engine_log_max_size="20m")
+
+    assert reasons(scene_of(before=before, now=now)) == {
+        "docker_engine": ("docker_engine_log_max_size changed in the inventory",),
+        "nvidia_container": ("docker_engine runs, and learns of the NVIDIA runtime from this role",),
+    }
+
+
+def test_a_variable_that_no_role_sees_changes_nothing():
+    before, now = cluster_of(motd="hello"), cluster_of(motd="bye", ansible_password=Secret("x"))
+
+    assert plan_node(scene_of(before=before, now=now)) == ()
+
+
+def test_a_new_node_is_made_known_to_all_others():
+    said = "nodes of the cluster, or their data addresses, changed in the inventory"
+    scene = dataclasses.replace(scene_of(before=cluster_of(2), now=cluster_of(3)), all_facts={})
+
+    assert {role for role, why in reasons(scene).items() if said in why} == {
+        "platform", "base_system", "docker_engine", "container_ssh"
+    }  # fmt: skip
+
+
+def test_the_real_roles_see_what_they_use():
+    """Were a role's text not read, a changed variable would never be applied."""
+    sources = role_sources()
+    assert set(ROLES) <= set(sources)
+    wanted = {
+        "docker_engine_log_max_size": "docker_engine", "training_image_reference": "training_container",
+        "container_ssh_port": "container_ssh", "platform_extra_repositories": "platform",
+        "base_system_sysctls": "base_system", "peer_memory_provider": "peer_memory",
+        "nvidia_container_flavor": "nvidia_container", "training_image_digest": "training_image",
+        "cluster_data_networks": "rdma_stack",
+    }  # fmt: skip
+    cluster = cluster_of(**dict.fromkeys(wanted, "x"), nobody_sees_this="x")
+    for name, role in wanted.items():
+        seen = fingerprint(role, cluster.nodes[0], cluster, sources, "salt")["variables"]
+        assert name in seen
+        assert "nobody_sees_this" not in seen
+
+
+def test_a_changed_role_runs():
+    sources = {**SOURCES, "base_system": RoleSource("other", SOURCES["base_system"].words)}
+
+    assert reasons(dataclasses.replace(scene_of(), sources=sources)) == {
+        "base_system": ("the role itself has changed since it was last applied",)
+    }
+
+
+def test_what_other_hands_changed_is_told():
+    managed = changed(
+        "docker_engine", "units", "docker.service", {"load": "masked", "active": "active", "enabled": "x"}
+    )
+
+    assert reasons(scene_of(managed=managed))["docker_engine"] == ("docker.service is masked",)
+
+
+def test_a_module_that_is_not_loaded_is_told_with_the_hour_of_the_boot():
+    now = datetime(2026, 11, 21, 12, 12, tzinfo=UTC)
+    managed = changed("rdma_stack", "modules", "ib_uverbs", value=False)
+    for seconds, words in ((7200, "since the boot of 10:12"), (7200 + 86400, "since the boot of 2026-11-20 10:12")):
+        scene = dataclasses.replace(scene_of(managed=managed, boot=Boot(seconds, "b")), now=now)
+        assert reasons(scene)["rdma_stack"] == (f"module ib_uverbs is not loaded {words}",)
+
+
+def test_a_failing_check_that_an_apply_mends_makes_its_role_run():
+    stopped = DockerService(loaded=True, active="inactive", enabled="enabled", client=True)
+
+    assert reasons(scene_of(docker_service=stopped))["docker_engine"] == ("docker.service is inactive",)
+
+
+@pytest.mark.parametrize("fact", ["receipts", "managed"])
+def test_a_node_whose_receipts_or_their_subjects_cannot_be_seen_is_no_converged_node(fact):
+    """Silence would look like a node without anything to do."""
+    scene = scene_of(**{fact: HUNG})
+
+    assert plan_node(scene) == ()
+    assert HUNG.reason in (blind(scene) or "")
+    assert findings(scene) == (blind(scene),)
+
+
+def test_what_hangs_is_told_and_is_no_reason_to_run_a_role():
+    scene = scene_of(managed=dataclasses.replace(scene_of().facts.managed, hung=("systemctl show",)), limits=HUNG)
+
+    assert plan_node(scene) == ()
+    assert findings(scene) == (f"base_system.limits: {HUNG.reason}", "systemctl show did not answer in time")
+
+
+def test_on_a_busy_node_what_can_hurt_a_job_waits_and_says_for_which():
+    managed = busy(changed("rdma_stack", "modules", "ib_uverbs", value=False))
+    managed.observed["base_system"]["files"]["/etc/hosts"] = {"type": "missing"}
+    steps = {step.role: step for step in plan_node(scene_of(managed=managed))}
+
+    assert steps["rdma_stack"].step_class is StepClass.NEEDS_IDLE
+    assert steps["rdma_stack"].waits_for == (JOB,)
+    assert steps["base_system"].waits_for == ()
+
+
+def test_where_nobody_can_tell_whether_a_job_runs_the_node_counts_as_busy():
+    (step, *_) = plan_node(scene_of(managed=HUNG, receipts=without("rdma_stack")))
+
+    assert step.role == "rdma_stack"
+    assert step.waits_for == (f"it cannot be told whether a job runs: {HUNG.reason}",)
+
+
+def test_nothing_waits_where_the_operator_says_that_jobs_may_be_disrupted():
+    managed = busy(changed("rdma_stack", "modules", "ib_uverbs", value=False))
+
+    assert not any(step.waits_for for step in plan_node(scene_of(managed=managed, disruptive=("gpu1",))))
+    assert any(step.waits_for for step in plan_node(scene_of(managed=managed, disruptive=("gpu2",))))
+
+
+def test_a_plan_is_converged_only_without_steps_and_errors():
+    (step, *_) = plan_node(scene_of(receipts={}))
+
+    assert Plan((NodePlan("a", findings=("rdma_stack.devices: no link",)), NodePlan("b"))).converged
+    assert not Plan((NodePlan("a", (step,)),)).converged
+    assert not Plan((NodePlan("a", error="no route"),)).converged
+    assert not Plan((NodePlan("a", reachable=False),)).converged
+
+
+ODD = (None, True, 7, "text", [], [1, {}], {"x": None}, {"x": []}, {"x": {"type": []}}, {"salt": "s", "code": "c"})
+
+
+@pytest.mark.parametrize("key", ["fingerprint", "files", "packages", "units", "images", "reductions", "inputs", "role"])
+@pytest.mark.parametrize("odd", ODD)
+def test_whatever_a_receipt_holds_a_plan_is_made(key, odd):
+    """Receipts are hints: an odd one can cause more work, and never an error."""
+    receipts = {
+        role: Receipt(role, {**receipt.content, key: odd}) for role, receipt in receipts_of(cluster_of()).items()
+    }
+    seen = Managed(dict.fromkeys(ROLES, True), {role: {key: odd} for role in ROLES})
+
+    for step in plan_node(scene_of(receipts=receipts, managed=seen)):
+        assert step.reasons
+        assert all(reason.isprintable() for reason in step.reasons)

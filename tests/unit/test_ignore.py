@@ -1,0 +1,43 @@
+"""Local differences that the inventory says to keep stay, and are told."""
+
+from __future__ import annotations
+
+from provision.model import NodePlan, Step, StepClass
+from provision.planning.ignore import with_ignored
+from provision.testing import make_node
+
+DAEMON = "/etc/docker/daemon.json was edited by other hands: log-opts differs"
+STOPPED = "docker.service is stopped"
+KEEP = {"what": "daemon.json*log-opts", "owner": "alice", "reason": "the log collector needs it"}
+
+
+def plan(*reasons):
+    return NodePlan("a", (Step("docker_engine", StepClass.NEEDS_IDLE, reasons),))
+
+
+def node(*entries):
+    return make_node("a", cluster_ignore=list(entries))
+
+
+def test_a_kept_difference_is_no_step_and_is_told_with_owner_and_reason():
+    found = with_ignored(plan(DAEMON), node(KEEP))
+
+    assert found.steps == ()
+    assert found.findings == (f"{DAEMON}; kept for alice: the log collector needs it",)
+
+
+def test_a_role_with_a_kept_difference_waits_whatever_else_there_is():
+    """It runs whole and would undo the difference."""
+    (step,) = with_ignored(plan(DAEMON, STOPPED), node(KEEP)).steps
+
+    assert step.reasons == (STOPPED,)
+    assert step.waits_for == ("alice, who keeps a difference (--force docker_engine undoes it)",)
+
+
+def test_force_undoes_it():
+    assert with_ignored(plan(DAEMON), node(KEEP), {"docker_engine"}) == plan(DAEMON)
+
+
+def test_other_differences_and_odd_entries_change_nothing():
+    for entries in ((), ({**KEEP, "what": "/etc/hosts"},), ({"owner": "bob"},), ("text",), ({**KEEP, "what": ""},)):
+        assert with_ignored(plan(DAEMON), node(*entries)) == plan(DAEMON)
