@@ -58,7 +58,7 @@ def _type(option: dict[str, Any]) -> str:
 def _meaning(option: dict[str, Any]) -> str:
     description = option.get("description", "")
     text = " ".join(description) if isinstance(description, list) else str(description)
-    choices = f" One of: {', '.join(map(str, option['choices']))}." if "choices" in option else ""
+    choices = f" One of: {', '.join(str(c) or 'empty' for c in option['choices'])}." if "choices" in option else ""
     return (" ".join(text.split()) + choices).replace("|", "\\|")
 
 

@@ -73,6 +73,19 @@ def test_the_first_process_of_a_container_made_by_hand_is_a_job() -> None:
     assert found == [{"pid": 7, "command": "python3"}]
 
 
+def test_a_container_made_by_hand_that_only_idles_has_no_job() -> None:
+    """What keeps it up is nobody's work; whatever else runs in it is."""
+    up = {
+        7: (1, "docker-init", "S", "docker-init -- sh -c 'sleep infinity'"),
+        8: (7, "sh", "S", "sh -c sleep infinity; true"),
+        9: (8, "sleep", "S", "sleep infinity"),
+    }
+    execs = {20: (1, "bash", "S", "bash"), 21: (20, "sleep", "S", "sleep 60")}
+
+    assert node.jobs(up, 7, ours=False) == []
+    assert [job["pid"] for job in node.jobs(up | execs, 7, ours=False)] == [20, 21]
+
+
 def rdma(folder: Path, cards: dict[str, bytes], *, devices: list[str]) -> tuple[str, str]:
     """Lay out a /sys and a /dev with these cards and device files."""
     sys, dev = folder / "sys", folder / "dev"
@@ -319,7 +332,7 @@ def test_the_default_profile_takes_away_what_it_need_not_have() -> None:
 
 
 def test_a_receipt_tells_nothing_of_values() -> None:
-    """The receipt is readable by all: names of the environment, neither values nor their hash."""
+    """It has names of the environment, neither values nor their hash."""
     tasks = yaml.safe_load((ROLES / "training_container" / "tasks" / "main.yml").read_text())
     inputs = tasks[-1]["vars"]["platform_receipt_inputs"]
 

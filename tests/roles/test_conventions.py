@@ -204,7 +204,7 @@ def test_site_only_imports_the_stages() -> None:
 
 
 def test_every_role_is_in_one_stage_with_its_tag_and_switch() -> None:
-    """Each role runs in one stage, under its own tag, and only when it is enabled; platform in each stage, once."""
+    """Each role runs in one stage, under its own tag, when it is enabled and not left out; platform in each, once."""
     stages = [play for name in ("nodes", "containers") for play in load(ROOT / "playbooks" / f"{name}.yml")]
     entries = [entry for play in stages for entry in play["roles"]]
     others = [entry for entry in entries if entry["role"] != "platform"]
@@ -212,7 +212,11 @@ def test_every_role_is_in_one_stage_with_its_tag_and_switch() -> None:
     assert sorted(entry["role"] for entry in others) == sorted(role.name for role in ROLES if role.name != "platform")
     assert all(entry["tags"] == [entry["role"]] for entry in others)
     assert [play["roles"][0] for play in stages] == [{"role": "platform"}] * len(stages)
-    assert all(entry["when"] == f"{entry['role']}_enabled | bool" for entry in others)
+    conditions = {
+        entry["role"]: f"{entry['role']}_enabled | bool and '{entry['role']}' not in __platform_left_out"
+        for entry in others
+    }
+    assert {entry["role"]: entry["when"] for entry in others} == conditions
 
 
 CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")

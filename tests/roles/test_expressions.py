@@ -136,14 +136,20 @@ def test_a_repository_without_password_leaves_no_login() -> None:
 
 
 def test_pools_are_checked_for_every_node() -> None:
-    """Docker's address pools are compared once, and each node says for itself that they do not fit."""
-    role = Role("docker_engine")
+    """Docker's address pools are compared once, on a node that takes part, and each node says that they do not fit."""
+    role = Role(
+        "docker_engine",
+        platform_taking_part={"docker_engine": ["gpu2", "gpu3"]},
+        ansible_play_hosts=["gpu1", "gpu3"],
+        hostvars={"gpu3": {"__docker_engine_overlaps": ["10.77.0.0/16 overlaps all"]}},
+        inventory_hostname="gpu4",
+    )
     compared = role.task("preflight", "Compare docker's address pools with the networks of all nodes")
-    checked = role.task("preflight", "Check that docker's address pools are free")
 
-    assert compared["run_once"] is True
-    assert "ansible.builtin.set_fact" in compared
-    assert "run_once" not in checked
+    assert role.value("__docker_engine_first") == "gpu3"
+    assert compared["when"] == "inventory_hostname == __docker_engine_first"
+    assert role.holds("preflight", "Check that docker's address pools are free") is False
+    assert "10.77.0.0/16 overlaps all" in role.says("preflight", "Check that docker's address pools are free")
 
 
 def test_no_password_is_part_of_a_command_line() -> None:

@@ -436,16 +436,16 @@ def test_no_container_loses_its_gpus_to_the_unit(file: str, name: str) -> None:
     assert all("--no-reload" in part for part in script.split(";") if "able" in part)
 
 
-@pytest.mark.parametrize("fine", [True, False])
-def test_a_driver_that_changed_under_dma_buf_is_checked_again(fine: bool) -> None:  # noqa: FBT001
-    """The status of this boot says ready; what is judged now counts more."""
+@pytest.mark.parametrize(("fine", "active"), [(True, True), (False, True), (True, False)])
+def test_a_driver_that_changed_under_dma_buf_is_checked_again(fine: bool, active: bool) -> None:  # noqa: FBT001
+    """The status of this boot says ready; what is judged now counts more, and so does that the unit was stopped."""
     status = {"ok": True, "boot_id": "b", "provider": "dma_buf"}
     kernels = [{"kernel": "k", "ok": fine, "running": True}, {"kernel": "l", "ok": False, "running": False}]
-    found = look(enabled=True, status=status)
+    found = look(enabled=True, active=active, status=status)
     found["judged"]["dma_buf"] = kernels
     ready = role("dma_buf", found).task("service", "Make it ready now and at every boot")["vars"]["__peer_memory_ready"]
 
-    assert role("dma_buf", found, ready=ready).value("ready") is fine
+    assert role("dma_buf", found, ready=ready).value("ready") is (fine and active)
 
 
 def test_only_what_is_built_here_has_a_hook_for_new_kernels() -> None:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 import stat
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[2] / "roles/platform/library/platform_files.py"
+from tests.support.modules import load
 
-
-def load() -> ModuleType:
-    """Load the module as Python."""
-    spec = importlib.util.spec_from_file_location("platform_files", SOURCE)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-files = load()
+files = load("platform", "platform_files")
 
 
 class FakeModule:
@@ -108,11 +95,13 @@ def test_a_block_follows_a_link(tmp_path: Path) -> None:
 
 def test_a_mount_point_is_rewritten_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a file cannot be replaced, as /etc/hosts in a container node, the same file gets the shorter text."""
+    path, rename = tmp_path / "hosts", os.rename
 
-    def busy(_from: str, _to: str) -> None:
-        raise OSError(errno.EBUSY, "busy")
+    def busy(source: str, target: str) -> None:
+        if target == str(path):
+            raise OSError(errno.EBUSY, "busy")
+        rename(source, target)
 
-    path = tmp_path / "hosts"
     path.write_text("a long line that goes\n")
     before = path.stat().st_ino
     monkeypatch.setattr(files.os, "rename", busy)

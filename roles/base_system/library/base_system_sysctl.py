@@ -9,6 +9,7 @@ short_description: Keep sysctls, on disk and live
 description:
   - Writes one file for sysctl.d and brings the running kernel to the same values.
   - A key that this kernel does not have is left out of both and returned.
+  - The file and the values that were there before the first change are noted, for a reset.
 options:
   path: {description: File in sysctl.d., type: path, required: true}
   values: {description: Values by key., type: dict, required: true}
@@ -31,8 +32,10 @@ missing:
 """
 
 import os
+import stat
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.platform_origin import keep_file, mark, note
 
 HEADER = "# Managed by provision (role base_system).\n"
 
@@ -51,6 +54,15 @@ def read(path):
         return ""
 
 
+def is_ours(path):
+    """Return whether a file is a file, root's, and of the mode that we give it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return (status.st_mode, status.st_uid, status.st_gid) == (stat.S_IFREG | 0o644, os.geteuid(), os.getegid())
+
+
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -61,10 +73,12 @@ def main():
     wanted = {key: " ".join(str(value).split()) for key, value in sorted(module.params["values"].items())}
     present = {key: value for key, value in wanted.items() if os.path.exists(live_path(key))}
     text, before = HEADER + "".join(f"{key} = {value}\n" for key, value in present.items()), read(path)
+    differs = before != text or not is_ours(path)
     live = {key: " ".join(read(live_path(key)).split()) for key in present}
     different = {key: value for key, value in present.items() if live[key] != value}
     try:
-        if before != text and not module.check_mode:
+        if differs and not module.check_mode:
+            keep_file(path, text)
             with open(path + ".provision-new", "w", encoding="utf-8") as stream:
                 stream.write(text)
             os.chmod(path + ".provision-new", 0o644)
@@ -74,6 +88,8 @@ def main():
     for key, value in different.items():
         try:
             if not module.check_mode:
+                note("sysctls", key, {"key": key, "path": live_path(key), "before": live[key]})
+                mark("sysctls", key, "values", value)
                 with open(live_path(key), "w", encoding="utf-8") as stream:
                     stream.write(value)
         except OSError as error:
@@ -89,7 +105,7 @@ def main():
             "after": "".join(f"{key} = {value}\n" for key, value in different.items()),
         },
     ]
-    changed = before != text or bool(different)
+    changed = differs or bool(different)
     module.exit_json(changed=changed, missing=sorted(set(wanted) - set(present)), diff=diff if changed else [])
 
 

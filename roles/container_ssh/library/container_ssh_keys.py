@@ -101,7 +101,7 @@ done </etc/passwd
 for program in sshd ssh ssh-keygen; do echo "$program=$(command -v $program)"; done
 [ -n "$uid" ] && [ "$1" = make ] || exit 0
 for path in "$folder" "$folder/ssh_host_ed25519_key" "$folder/id_ed25519"; do
-    [ ! -e "$path" ] || [ "$(stat -c %u:%g "$path")" = "$uid:$gid" ] || chown -h "$uid:$gid" "$path"
+    [ ! -e "$path" ] || [ "$(stat -c %u:%g "$path")" = "$uid:$gid" ] || { chown -h "$uid:$gid" "$path"; echo changed=owner; }
 done
 """
 # As the account: makes the keys, says their public halves, and which settings its sshd has read (the name of the file
@@ -120,7 +120,7 @@ make_key() {
     mv "$folder/new-$1.pub" "$folder/$1.pub" && mv "$folder/new-$1" "$folder/$1"
 }
 private() {
-    [ "$3" != make ] || [ "$(stat -c %a "$1")" = "$2" ] || chmod "$2" "$1"
+    [ "$(stat -c %a "$1")" = "$2" ] || { echo changed=mode; [ "$3" != make ] || chmod "$2" "$1"; }
 }
 umask 077
 private "$folder" 700 "$1"
@@ -263,11 +263,12 @@ def main():
     if reason:
         module.exit_json(changed=False, ready=False, reason=reason)
     moved = keep_older(module, folder)
+    owned = "changed" in found
     if moved:
         inside(module, name, "0", ROOT_SCRIPT, user)
     account = inside(module, name, f"{found['uid']}:{found['gid']}", ACCOUNT_SCRIPT)
     module.exit_json(
-        changed=moved or "changed" in account,
+        changed=moved or owned or "changed" in account,
         ready=True,
         user=found["user"],
         host_key=public(account.get("ssh_host_ed25519_key", "")),

@@ -10,7 +10,8 @@ description:
   - Keys that others wrote stay. Keys that this role wrote in its last run and that are no longer wanted go.
   - A file that is no JSON is kept as it is, copied beside, and reported with line and column.
   - The new file is checked by C(dockerd --validate) where dockerd knows that option, else as far as all versions agree.
-  - An existing file keeps its mode. Copies are readable by root alone.
+  - The file that stood there before the first change is noted, for a reset.
+  - An existing file keeps its mode, but that root alone may write it. Copies are readable by root alone.
 options:
   path: {description: The file., type: path, default: /etc/docker/daemon.json}
   settings: {description: What is wanted., type: dict, required: true}
@@ -38,6 +39,7 @@ import stat
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.docker_engine_json import BrokenFileError, merge, parse, problems, without
+from ansible.module_utils.platform_origin import keep_data, keep_file
 
 WRITTEN = "/var/lib/provision/docker_engine.json"
 
@@ -68,6 +70,12 @@ def mode_of(path):
         return None
 
 
+def is_roots(path):
+    """Return whether a file belongs to root."""
+    status = os.stat(path)
+    return (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
+
+
 def write(path, text, mode):
     """Replace a file in one step; at no moment can anybody read it whom `mode` does not allow."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
@@ -87,6 +95,7 @@ def refuse_broken(module, path, text, reason):
     """Keep a broken file, copy it beside, and say what to do."""
     backup = "{}.broken-{}".format(path, hashlib.sha256(text.encode()).hexdigest()[:8])
     if not module.check_mode and not os.path.exists(backup):
+        keep_file(backup, text)
         write(backup, text, 0o600)
     module.fail_json(
         msg=f"{reason}. The file is not valid JSON, so docker cannot start with it. It was left as it was"
@@ -129,7 +138,7 @@ def main():
     )
     path, wanted, private = module.params["path"], module.params["settings"], module.params["private"]
     before, mode = read(path), mode_of(path)
-    mode_wanted = 0o600 if private else 0o644 if mode is None else mode
+    mode_wanted = 0o600 if private else 0o644 if mode is None else mode & ~0o022
     private = private or (mode is not None and not mode & stat.S_IROTH)
     try:
         present = parse(before or "", path)
@@ -137,12 +146,14 @@ def main():
         refuse_broken(module, path, before, str(error))
     settings = merge(without(present, written_before(), wanted), wanted)
     differs = settings != present or before is None
-    changed = differs or mode != mode_wanted
+    changed = differs or mode != mode_wanted or not is_roots(path)
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n" if differs else before
     if differs:
         validate(module, settings, text)
     if changed and not module.check_mode:
         try:
+            keep_file(path, kind="json", settings=wanted)
+            keep_data_root(wanted)
             keep_and_write(path, before, text, mode_wanted)
         except OSError as error:
             module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
@@ -151,13 +162,21 @@ def main():
     module.exit_json(changed=changed, settings=settings, diff=diff if changed else {})
 
 
+def keep_data_root(settings):
+    """Note whether docker's data folder is there before docker fills it."""
+    if isinstance(settings.get("data-root"), str):
+        keep_data(settings["data-root"])
+
+
 def keep_and_write(path, before, text, mode):
     """Replace the file; the one that docker last took stays beside it until docker has taken the new one."""
     previous = path + ".provision-previous"
     if before == text:
+        os.chown(path, os.geteuid(), os.getegid())
         os.chmod(path, mode)
         return
     if before is not None and not os.path.exists(previous):
+        keep_file(previous, before)
         write(previous, before, mode)
     write(path, text, mode)
 

@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: docker_engine_login
 short_description: Log in to registries
 description:
-  - A registry whose stored login is the wanted one is not asked again.
+  - A registry whose stored login is the wanted one is not asked again. The file with the logins is root's alone.
+  - The file that stood there before the first login is noted, for a reset.
 options:
   logins: {description: 'Logins: registry, username, password_secret.', type: list, elements: dict, required: true}
   folder: {description: Folder of docker's client configuration., type: path, default: /root/.docker}
@@ -32,8 +33,10 @@ registries:
 import base64
 import json
 import os
+import stat
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.platform_origin import keep_file, keep_folder
 
 OPTIONS = {
     "registry": {"type": "str", "required": True},
@@ -51,6 +54,17 @@ def stored(folder):
         return {}
 
 
+def loose(folder):
+    """Return folder and file that are not root's alone, with the mode that they should have."""
+    found = {}
+    for path, mode in ((folder, 0o700), (os.path.join(folder, "config.json"), 0o600)):
+        if os.path.exists(path):
+            status = os.stat(path)
+            if (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) != (mode, os.geteuid(), os.getegid()):
+                found[path] = mode
+    return found
+
+
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -61,6 +75,7 @@ def main():
         supports_check_mode=True,
     )
     folder, done = module.params["folder"], []
+    config = os.path.join(folder, "config.json")
     os.umask(0o077)
     for login in module.params["logins"]:
         pair = "{}:{}".format(login["username"], login["password_secret"])
@@ -69,6 +84,8 @@ def main():
         done.append(login["registry"])
         if module.check_mode:
             continue
+        keep_folder(folder)
+        keep_file(config, kind="json", settings={"auths": {login["registry"]: None}})
         command = [
             "docker",
             "--config",
@@ -87,10 +104,15 @@ def main():
                     login["registry"], login["username"], reason[-400:]
                 )
             )
-    if done and not module.check_mode:
-        os.chmod(folder, 0o700)
-        os.chmod(os.path.join(folder, "config.json"), 0o600)
-    module.exit_json(changed=bool(done), registries=done)
+    opened = loose(folder)
+    for path, mode in opened.items() if not module.check_mode else ():
+        if path == config:
+            keep_file(config, kind="json", settings={})
+        else:
+            keep_folder(folder)
+        os.chown(path, os.geteuid(), os.getegid())
+        os.chmod(path, mode)
+    module.exit_json(changed=bool(done or opened), registries=done)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.docker_engine_json import action_for
 from ansible.module_utils.platform_busy import running_jobs
+from ansible.module_utils.platform_origin import keep_file, keep_unit
 
 PREVIOUS = ".provision-previous"
 MARK = "/run/provision/docker_engine.json"
@@ -103,9 +104,13 @@ class Docker:
         names = ["LoadState", "ActiveState", "UnitFileState", "MainPID", "NeedDaemonReload"]
         out = module.run_command(["systemctl", "show", "docker.service", "--property=" + ",".join(names)])[1]
         state = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
-        self.installed = state.get("LoadState") == "loaded"
+        self.masked = state.get("LoadState") == "masked"
+        self.installed = self.masked or state.get("LoadState") == "loaded"
         self.active = state.get("ActiveState") == "active"
-        self.enabled = state.get("UnitFileState") == "enabled"
+        # systemd tells what it last read; the links may say more since.
+        self.enabled = state.get("UnitFileState") == "enabled" or (
+            module.run_command(["systemctl", "is-enabled", "--quiet", "docker.service"])[0] == 0
+        )
         self.pid = state.get("MainPID", "0")
         self.reread = state.get("NeedDaemonReload") == "yes"
         self.ticks = self._start_ticks()
@@ -165,12 +170,18 @@ class Docker:
             return ("none", "") if self.enabled else ("enable", "docker does not start at boot")
         return action, f"{self.config} has changed"
 
+    def unmask(self):
+        """Let systemd start docker again; it rereads all its units for that."""
+        self._systemctl("unmask", "docker.service", "docker.socket")
+        self._systemctl("--runtime", "unmask", "docker.service", "docker.socket")
+
     def perform(self, action):
         """Do it; put the previous settings back when dockerd does not start with the new ones."""
         if action in ("start", "restart") and self.reread:
             self._systemctl("daemon-reload")
         if not self.enabled:
-            self._systemctl("enable", "docker.service")
+            # A daemon-reload would take the GPUs away from containers that got them by the legacy hook.
+            self._systemctl("--no-reload", "enable", "docker.service")
         if action == "enable":
             return
         if action == "reload":
@@ -242,6 +253,7 @@ class Docker:
         # Not the lines that repeat all settings: they can hold a password.
         lines = [line for line in self._journal("--lines=15").splitlines() if "Reloaded configuration" not in line]
         if os.path.exists(previous):
+            keep_file(self.config + ".provision-refused")
             os.rename(self.config, self.config + ".provision-refused")
             os.rename(previous, self.config)
             outcome = (
@@ -265,6 +277,16 @@ class Docker:
         return self._systemctl("start", "docker.service")[0] == 0
 
 
+def refuse_under_jobs(module, what, reason):
+    """Fail when a job runs that would be hurt, unless that is allowed."""
+    jobs = [] if module.params["restart_allowed"] else running_jobs()
+    if jobs:
+        module.fail_json(
+            msg="docker must be {} ({}), and a job runs on this node: {}. Apply again when it has ended, or set "
+            "docker_engine_restart_allowed to true.".format(what, reason, "; ".join(jobs))
+        )
+
+
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -283,19 +305,22 @@ def main():
         module.fail_json(
             msg="docker.service is not installed on this node; run the whole play, or with the tag of this role"
         )
+    masked = docker.masked
+    if masked:
+        refuse_under_jobs(module, "unmasked", "docker.service is masked")
+        if not module.check_mode:
+            keep_unit(module, "docker.service")
+            docker.unmask()
+            docker = Docker(module)
     action, reason = docker.needed()
-    if action == "restart" and not module.params["restart_allowed"]:
-        jobs = running_jobs()
-        if jobs:
-            module.fail_json(
-                msg="docker must be restarted ({}), and a job runs on this node: {}. Apply again when it has ended, or set "
-                "docker_engine_restart_allowed to true.".format(reason, "; ".join(jobs))
-            )
+    if action == "restart":
+        refuse_under_jobs(module, "restarted", reason)
     if not module.check_mode:
         if action != "none":
+            keep_unit(module, "docker.service")
             docker.perform(action)
         docker.settle()
-    module.exit_json(changed=action != "none", action=action, reason=reason)
+    module.exit_json(changed=masked or action != "none", action=action, reason=reason)
 
 
 if __name__ == "__main__":

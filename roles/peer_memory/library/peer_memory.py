@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: peer_memory
 short_description: Look at, or bring a node's kernels to, what GPUDirect RDMA needs
 description:
-  - action=look reads files only, and runs the controller's probe when one is given; it changes nothing.
+  - action=look reads files, asks systemd for the unit, and runs the controller's probe when one is given; it changes nothing.
   - action=build puts the sources in place and builds for each kernel, or installs prebuilt modules.
   - A kernel that cannot be served is told with cause and remedy; only the running one makes the task fail.
 options:
@@ -68,9 +68,11 @@ from ansible.module_utils.peer_memory_node import (
     Problem,
     Runner,
 )
+from ansible.module_utils.platform_origin import keep_file, note
 
-UNIT = "/etc/systemd/system/provision-peer-memory.service"
-WANTED_BY = "/etc/systemd/system/multi-user.target.wants/provision-peer-memory.service"
+UNIT_NAME = "provision-peer-memory.service"
+UNIT = f"/etc/systemd/system/{UNIT_NAME}"
+WANTED_BY = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
 SYMVERS = "create_nv.symvers.sh"
 SYMVERS_SCRIPT = """\
 #!/bin/sh
@@ -139,11 +141,19 @@ def put_source(source, root="/"):
             write(f"{made}/{SYMVERS}", SYMVERS_SCRIPT, 0o755)
         write(f"{made}/{SOURCE_MARK}", json.dumps(source["mark"], indent=1, sort_keys=True) + "\n", 0o644)
         os.chmod(made, 0o755)
+        keep_source(target, source["version"])
         shutil.rmtree(target, ignore_errors=True)
         os.rename(made, target)
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return [name for name in os.listdir(folder) if name.startswith(DKMS_NAME + "-") and f"{folder}/{name}" != target]
+
+
+def keep_source(target, version):
+    """Note a source tree, and that DKMS will know of it, before it is replaced."""
+    known = os.path.isdir(f"/var/lib/dkms/{DKMS_NAME}/{version}")
+    note("dkms", version, {"name": DKMS_NAME, "version": version, "existed": known})
+    keep_file(target)
 
 
 def unpack(data, folder):
@@ -201,6 +211,7 @@ def put_prebuilt(node, kernel, built):
             )
         node.fits(kernel, f"{kernel}/{built['name']} of peer_memory_prebuilt", found)
         take_away(node, kernel)
+        keep_file(node.look.path(f"{folder}/{built['name']}"), base64.b64decode(built["content"]))
         os.rename(node.look.path(new), node.look.path(f"{folder}/{built['name']}"))
     finally:
         if os.path.exists(node.look.path(new)):
@@ -220,6 +231,7 @@ def take_away(node, kernel):
         for name, version, _ in node.look.dkms_trees(DKMS_NAME):
             node.runner.run(["dkms", "uninstall", "-m", name, "-v", version, "-k", kernel], 300)
     for path in node.look.files_of(kernel, DKMS_NAME):
+        keep_file(node.look.path(path), "")
         os.unlink(node.look.path(path))
 
 
@@ -241,6 +253,7 @@ def build(module):
     node = Node(config=module.params["config"], runner=Runner())
     if module.params["source"].get("archive"):
         for name in put_source(module.params["source"]):
+            keep_source("/usr/src/" + name, name[len(DKMS_NAME) + 1 :])
             node.runner.run(["dkms", "remove", "-m", DKMS_NAME, "-v", name[len(DKMS_NAME) + 1 :], "--all"], 300)
             shutil.rmtree("/usr/src/" + name, ignore_errors=True)
     results = [serve(module, node, kernel) for kernel in module.params["kernels"]]
@@ -266,7 +279,9 @@ def main():
         printed = (
             module.run_command(["/bin/sh", "-s"], data=module.params["probe"])[1] if module.params["probe"] else ""
         )
-        module.exit_json(changed=False, look={**look(certificate=module.params["certificate"]), "probe": printed})
+        active = os.path.exists(UNIT) and module.run_command(["systemctl", "is-active", "--quiet", UNIT_NAME])[0] == 0
+        found = {**look(certificate=module.params["certificate"]), "probe": printed, "active": active}
+        module.exit_json(changed=False, look=found)
     if module.check_mode:
         able = [kernel for kernel in module.params["kernels"] if Look().has_headers(kernel)]
         changed = bool(module.params["source"] or module.params["prebuilt"] or able)

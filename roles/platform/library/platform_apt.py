@@ -17,9 +17,15 @@ options:
     type: list
     elements: str
     default: []
+  outdated: {description: 'Those of packages that are installed in too old a version, and are brought to the newest.', type: list, elements: str, default: []}
   lock_timeout: {description: Seconds to wait for another package program., type: int, default: 600}
   cache_valid_time: {description: Package lists younger than this many seconds are good enough., type: int, default: 3600}
   held_services: {description: Services that the packages must not start., type: list, elements: str, default: []}
+  data_folders:
+    description: Folders that programs of the packages fill. Whether they were there before is noted, for a reset.
+    type: list
+    elements: path
+    default: []
   http_proxy: {description: 'Proxy for http://; with a password it must not get onto a command line.', type: str, default: ""}
   https_proxy: {description: 'Proxy for https://.', type: str, default: ""}
   no_proxy: {description: Hosts reached without proxy., type: str, default: ""}
@@ -49,6 +55,7 @@ from urllib.parse import unquote
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import who
+from ansible.module_utils.platform_origin_packages import begin_packages, end_packages
 
 POLICY = "/usr/sbin/policy-rc.d"
 POLICY_MARK = "# provision: for the length of one package transaction"
@@ -261,9 +268,11 @@ def main():
         argument_spec={
             "packages": {"type": "list", "elements": "str", "required": True},
             "optional": {"type": "list", "elements": "str", "default": []},
+            "outdated": {"type": "list", "elements": "str", "default": []},
             "lock_timeout": {"type": "int", "default": 600},
             "cache_valid_time": {"type": "int", "default": 3600},
             "held_services": {"type": "list", "elements": "str", "default": []},
+            "data_folders": {"type": "list", "elements": "path", "default": []},
             "http_proxy": {"type": "str", "default": "", "no_log": True},
             "https_proxy": {"type": "str", "default": "", "no_log": True},
             "no_proxy": {"type": "str", "default": ""},
@@ -272,6 +281,7 @@ def main():
     )
     apt = Apt(module)
     wanted = missing(module, module.params["packages"])
+    wanted += [name for name in module.params["packages"] if name in module.params["outdated"] and name not in wanted]
     optional = missing(module, module.params["optional"]) if module.params["optional"] else []
     if optional and not module.check_mode and not lists_are_fresh(module.params["cache_valid_time"]):
         apt.update()
@@ -281,7 +291,11 @@ def main():
         with HeldServices(module.params["held_services"]):
             if not lists_are_fresh(module.params["cache_valid_time"]):
                 apt.update()
-            apt.install(wanted)
+            noted = begin_packages(module, wanted, module.params["data_folders"])
+            try:
+                apt.install(wanted)
+            finally:
+                end_packages(module, noted)
     module.exit_json(changed=bool(wanted), installed=wanted, diff=diff)
 
 

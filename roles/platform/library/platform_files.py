@@ -10,6 +10,7 @@ description:
   - Every remote task costs seconds on a slow node, so a role hands all its files to one task.
   - A file is replaced in one step (written beside and renamed); where it is a mount point, as /etc/hosts is in a
     container node, it is rewritten in place.
+  - What was there before the first change is noted in C(/var/lib/provision/origins), for a reset.
   - Owner and mode are set on the open file, never by its name, and what is there is opened without waiting. A path that
     is a link, a pipe or anything else than what it should be is an error. Only state=block follows a link, and edits
     the file that it leads to.
@@ -30,6 +31,12 @@ options:
       owner: {description: Owner., type: str, default: root}
       group: {description: Group., type: str, default: root}
       validate: {description: 'Command that checks the new file, with %s for its name.', type: str}
+      origin: {description: 'Note what was there before. Not for what a run that was cut short left.', type: bool, default: true}
+  modules:
+    description: Kernel modules that these files make the node load. Whether they are loaded now is noted when a file changes.
+    type: list
+    elements: str
+    default: []
 author: [provision]
 """
 
@@ -60,6 +67,7 @@ import stat
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.platform_origin import keep_file, keep_folder, keep_folders, keep_module
 
 SUBOPTIONS = {
     "path": {"type": "path", "required": True},
@@ -72,6 +80,7 @@ SUBOPTIONS = {
     "owner": {"type": "str", "default": "root"},
     "group": {"type": "str", "default": "root"},
     "validate": {"type": "str"},
+    "origin": {"type": "bool", "default": True},
 }
 UNEXPECTED = "it is no {}. Remove it and apply again."
 
@@ -139,7 +148,7 @@ class Writer:
     def apply(self, item):
         """Bring one file to its state and note whether that changed anything."""
         if item["state"] == "absent":
-            self._remove(item["path"])
+            self._remove(item["path"], origin=item["origin"])
         elif item["state"] == "directory":
             self._directory(item)
         else:
@@ -150,12 +159,14 @@ class Writer:
             self.changed.append(path)
         self.diffs.append({"before_header": path, "after_header": path, "before": before, "after": after})
 
-    def _remove(self, path):
+    def _remove(self, path, *, origin):
         if not os.path.lexists(path):
             return
         self._note(path, "present\n", "absent\n")
         if self.module.check_mode:
             return
+        if origin:
+            keep_file(path, "")
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
@@ -166,6 +177,7 @@ class Writer:
             self._note(item["path"], "absent\n", "directory\n")
             if self.module.check_mode:
                 return
+            keep_folder(item["path"])
             os.makedirs(item["path"], mode=0o755)
         self._attributes(item, item["path"], int(item["mode"] or "0755", 8), directory=True)
 
@@ -186,6 +198,7 @@ class Writer:
             self._attributes(item, path, mode)
 
     def _write(self, item, path, text, mode):
+        keep_folders(os.path.dirname(path))
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".provision-")
         try:
@@ -198,10 +211,18 @@ class Writer:
                 os.fsync(handle)
             if item["validate"]:
                 self._validate(item, temporary)
+            self._keep(item, path, text)
             self._replace(temporary, path, text)
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
+
+    @staticmethod
+    def _keep(item, path, text):
+        if item["state"] == "block":
+            keep_file(path, text, kind="block", marker=item["marker"], drop=item["drop"])
+        else:
+            keep_file(path, text)
 
     def _validate(self, item, temporary):
         arguments = [word.replace("%s", temporary) for word in shlex.split(item["validate"])]
@@ -227,11 +248,11 @@ class Writer:
     def _attributes(self, item, path, mode, *, directory=False):
         handle = opened(path, directory=directory)
         try:
-            self._set_attributes(item, mode, handle)
+            self._set_attributes(item, path, mode, handle)
         finally:
             os.close(handle)
 
-    def _set_attributes(self, item, mode, handle):
+    def _set_attributes(self, item, path, mode, handle):
         status = os.fstat(handle)
         owner, group = pwd.getpwnam(item["owner"]).pw_uid, grp.getgrnam(item["group"]).gr_gid
         is_now, wanted = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid), (mode, owner, group)
@@ -241,6 +262,10 @@ class Writer:
             item["path"], "mode {:04o} uid {} gid {}\n".format(*is_now), "mode {:04o} uid {} gid {}\n".format(*wanted)
         )
         if not self.module.check_mode:
+            if stat.S_ISDIR(status.st_mode):
+                keep_folder(path)
+            else:
+                self._keep(item, path, read(path))
             os.fchown(handle, owner, group)
             os.fchmod(handle, mode)
 
@@ -248,7 +273,10 @@ class Writer:
 def main():
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={"files": {"type": "list", "elements": "dict", "required": True, "options": SUBOPTIONS}},
+        argument_spec={
+            "files": {"type": "list", "elements": "dict", "required": True, "options": SUBOPTIONS},
+            "modules": {"type": "list", "elements": "str", "default": []},
+        },
         supports_check_mode=True,
     )
     writer = Writer(module)
@@ -259,6 +287,8 @@ def main():
             reason = f"no such user or group: {error}" if isinstance(error, KeyError) else error
             reason = getattr(error, "strerror", None) or reason
             module.fail_json(msg="{}: could not be written: {}".format(item["path"], reason))
+    for name in module.params["modules"] if writer.changed and not module.check_mode else ():
+        keep_module(name)
     module.exit_json(changed=bool(writer.changed), changed_paths=writer.changed, diff=writer.diffs)
 
 

@@ -44,6 +44,7 @@ REPOSITORY_FILES = ("/etc/apt/sources.list.d/provision-*.sources", "/etc/apt/aut
 POLICY = "/usr/sbin/policy-rc.d"
 POLICY_MARK = "# provision: for the length of one package transaction"
 HOLDER = "/run/provision/package-transaction"
+RECEIPTS = "/var/lib/provision/receipts/*.json"
 IMAGE_COPY = "/var/lib/provision/image"
 LIMITS = {"RLIMIT_MEMLOCK": "Max locked memory", "RLIMIT_NOFILE": "Max open files"}
 RDMA_MODULES = ("ib_uverbs", "rdma_ucm", "rdma_rxe")
@@ -193,6 +194,34 @@ def packages(module):
     return {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
 
 
+def recorded(section):
+    """Return what all receipts together record in a section."""
+    found = {}
+    for path in sorted(glob.glob(RECEIPTS)):
+        try:
+            found.update(json.loads(text(path))[section])
+        except (ValueError, LookupError, TypeError):
+            continue
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def downgraded(module, installed):
+    """Return the packages that are older than recorded, without those that somebody put on hold."""
+    program, versions = module.get_bin_path("dpkg"), recorded("packages")
+    names = [name for name, version in versions.items() if installed.get(name, version) != version]
+    if not (program and names):
+        return []
+    out = module.run_command(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Want}\\n", "--", *names])[1]
+    held = {line.split()[0] for line in out.splitlines() if line.endswith(" hold")}
+    older = [name for name in names if is_older(module, program, installed[name], versions[name])]
+    return [name for name in older if name not in held]
+
+
+def is_older(module, program, version, than):
+    """Return whether a version comes before another."""
+    return module.run_command([program, "--compare-versions", version, "lt", than])[0] == 0
+
+
 def time_synchronized(module):
     """Return whether the clock is synchronized, None when this node cannot say."""
     if not module.get_bin_path("timedatectl"):
@@ -228,7 +257,7 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C"}
     node_kind, kernel = kind(module), platform.release()
     nofile_most = int(text("/proc/sys/fs/nr_open").strip() or 1048576)
-    found = network(module)
+    found, installed = network(module), packages(module)
     node = {
         "kind": node_kind,
         "kernel": kernel,
@@ -244,7 +273,9 @@ def main():
         "time_synchronized": time_synchronized(module),
         "hosts": hosts_block(),
         "jobs": running_jobs(),
-        "packages": packages(module),
+        "packages": installed,
+        "downgraded": downgraded(module, installed),
+        "recorded_images": recorded("images"),
         "repository_files": sorted(path for pattern in REPOSITORY_FILES for path in glob.glob(pattern)),
         "leftovers": leftovers(),
     }

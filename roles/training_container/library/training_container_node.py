@@ -24,7 +24,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node:
-  description: docker (its answer), image (present), devices, left_out, jobs, watching (the unit runs), ssh_keys (the folder is there).
+  description: docker (its answer), image (present), devices, left_out, jobs, foreign (options of other hands), watching (the unit
+    runs), ssh_keys (the folder is there).
   returned: always
   type: dict
 """
@@ -40,6 +41,35 @@ from ansible.module_utils.basic import AnsibleModule
 ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
 SSH_KEYS = "/var/lib/provision/container_ssh/keys"
 UNITS = ("provision-container-hosts.service", "provision-container-hosts.path")
+# What the role leaves alone, and docker then leaves empty. Whatever stands there was asked for by others.
+NEVER_SET = (
+    "BlkioWeight",
+    "CgroupParent",
+    "CpuPeriod",
+    "CpuQuota",
+    "CpuShares",
+    "CpusetCpus",
+    "CpusetMems",
+    "DeviceCgroupRules",
+    "Dns",
+    "ExtraHosts",
+    "GroupAdd",
+    "Memory",
+    "MemoryReservation",
+    "NanoCpus",
+    "OomKillDisable",
+    "OomScoreAdj",
+    "PidMode",
+    "ReadonlyRootfs",
+    "SecurityOpt",
+    "Sysctls",
+    "Tmpfs",
+    "UTSMode",
+    "UsernsMode",
+    "VolumesFrom",
+)
+# What keeps a container up that others made, and does nothing.
+IDLERS = ("docker-init", "tini", "dumb-init", "sh", "dash", "bash", "sleep", "tail", "pause")
 LOGIN_PROGRAMS = ("sshd", "sshd-session", "sshd-auth")
 
 
@@ -81,16 +111,24 @@ def rdma_devices(excluded, sys="/sys", dev="/dev/infiniband"):
     return found, left_out
 
 
-def processes(namespace):
-    """Return pid -> (parent, name, state, command line) of the processes in a pid namespace."""
-    found = {}
+def namespace_of(pid):
+    """Return the pid namespace of a process, empty when it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
+def processes(namespace, identity):
+    """Return pid -> (parent, name, state, command line) of the processes in a container's pid namespace.
+
+    A container that was given the node's own (--pid host) is known by its control group.
+    """
+    found, shared = {}, namespace == namespace_of("self")
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
-        try:
-            inside = os.readlink(f"/proc/{entry}/ns/pid") == namespace
-        except OSError:
-            continue
+        inside = identity in read(f"/proc/{entry}/cgroup").decode() if shared else namespace_of(entry) == namespace
         head, _, tail = read(f"/proc/{entry}/stat").decode(errors="replace").rpartition(")")
         if inside and tail:
             state, parent = tail.split()[:2]
@@ -105,7 +143,9 @@ def jobs(found, init, *, ours):
     By number and program, never with arguments: these are somebody else's, and can hold passwords.
     """
     if not ours:
-        return [{"pid": pid, "command": item[1]} for pid, item in sorted(found.items()) if item[2] != "Z"]
+        idle = idlers(found, init)
+        work = [pid for pid, item in sorted(found.items()) if pid not in idle and item[2] != "Z"]
+        return [{"pid": pid, "command": found[pid][1]} for pid in work]
     keepers = {pid for pid, item in found.items() if item[0] == init and ENTRYPOINT in item[3]}
     work = []
     for pid, (parent, name, state, _) in sorted(found.items()):
@@ -113,6 +153,15 @@ def jobs(found, init, *, ours):
         if not own and state != "Z" and name not in LOGIN_PROGRAMS:
             work.append({"pid": pid, "command": name})
     return work
+
+
+def idlers(found, init):
+    """Return the processes that only keep a container up: its first one and what that started, while it does nothing else."""
+    idle = set()
+    for pid, (parent, name, _, _) in sorted(found.items(), key=lambda item: (item[0] != init, item[0])):
+        if name in IDLERS and (pid == init or parent in idle):
+            idle.add(pid)
+    return idle
 
 
 def owner(pid):
@@ -139,17 +188,27 @@ def docker(module, container, image):
     return {"answers": True, "reason": ""}, present, json.loads(out)[0] if code == 0 else {}
 
 
+def foreign(description):
+    """Return the options of a container that the role never sets, and that are set nevertheless."""
+    options = dict(description.get("HostConfig") or {})
+    # Docker adds this one by itself to a privileged container.
+    options["SecurityOpt"] = [item for item in options.get("SecurityOpt") or [] if item != "label=disable"]
+    return [name for name in NEVER_SET if options.get(name)]
+
+
 def running_jobs(description):
     """Return the jobs in the container, none when it does not run."""
-    state, labels = description.get("State") or {}, (description.get("Config") or {}).get("Labels") or {}
+    state, config = description.get("State") or {}, description.get("Config") or {}
     if not state.get("Running"):
         return []
     init = state["Pid"]
-    try:
-        namespace = os.readlink(f"/proc/{init}/ns/pid")
-    except OSError:
+    namespace = namespace_of(init)
+    if not namespace:
         return []
-    found = jobs(processes(namespace), init, ours=labels.get("provision.role") == "training_container")
+    labelled = (config.get("Labels") or {}).get("provision.role") == "training_container"
+    found = jobs(
+        processes(namespace, description["Id"]), init, ours=labelled or ENTRYPOINT in (config.get("Entrypoint") or [])
+    )
     return [{**job, "command": f"{job['command']} of {owner(job['pid'])}"} for job in found]
 
 
@@ -171,8 +230,10 @@ def main():
         "devices": devices,
         "left_out": left_out,
         "jobs": running_jobs(description),
+        "foreign": foreign(description),
         "watching": all(module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0 for unit in UNITS)
-        and module.run_command(["systemctl", "is-active", "--quiet", UNITS[1]])[0] == 0,
+        and module.run_command(["systemctl", "is-active", "--quiet", UNITS[1]])[0] == 0
+        and module.run_command(["systemctl", "is-failed", "--quiet", UNITS[0]])[0] != 0,
         "ssh_keys": os.path.isdir(SSH_KEYS) and not os.path.islink(SSH_KEYS),
         "hosts": os.path.isfile("/var/lib/provision/container_hosts"),
     }

@@ -1,0 +1,1 @@
+../../../provision/facts/files/managed.py

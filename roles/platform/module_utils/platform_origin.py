@@ -1,0 +1,172 @@
+"""What was on the node before our roles changed it: noted before the first change, so that a reset can undo it.
+
+Every task that changes something compiles this anew on the node, so it is short; platform_undo_* read the notes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+
+FOLDER = "/var/lib/provision/origins"
+OURS = "/var/lib/provision/"  # a reset removes all of it: nothing of it is noted
+LAST = 4  # how many of our own contents are known again: one that was cut short, and those before it
+
+
+def place(kind, name):
+    """Return where a note is, without its ending."""
+    return os.path.join(FOLDER, kind, hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32])
+
+
+def put(path, data):
+    """Write a file for root alone, whole or not at all, also over a power cut."""
+    folder = os.path.dirname(path)
+    os.makedirs(os.path.dirname(FOLDER), mode=0o755, exist_ok=True)
+    for part in (FOLDER, folder):
+        if not os.path.isdir(part):
+            os.mkdir(part, 0o700)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")  # 0600
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.rename(temporary, path)
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+def put_json(path, document):
+    """Write a JSON file for root alone."""
+    put(path, json.dumps(document, sort_keys=True).encode())
+
+
+def load(path):
+    """Return a JSON file's content, {} when there is none."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError):
+        return {}
+
+
+def note(kind, name, document):
+    """Write down what was there before; the first note stays."""
+    path = place(kind, name) + ".json"
+    if not os.path.exists(path):
+        put_json(path, document)
+
+
+def mark(kind, name, key, value):
+    """Write down what of ours is there, before it is: the last few are kept."""
+    path = place(kind, name) + ".ours"
+    known = load(path)
+    if value not in known.get(key, []):
+        put_json(path, {**known, key: [*known.get(key, []), value][-LAST:]})
+
+
+def keep_file(path, after=None, *, kind="file", settings=None, **more):
+    """Note a file (or link, or whole folder) before it is changed.
+
+    Args:
+        path: its absolute path.
+        after: what is about to be written (text or bytes); None where whatever will be there is ours.
+        kind: `file`; `block`, of which only our lines are undone (more: marker, drop); `json`, of which only our keys are.
+        settings: of a JSON file, our keys and their values; None as a value stands for any.
+        more: what the kind needs besides.
+    """
+    path = os.path.normpath(path)
+    if path.startswith(OURS):
+        return
+    keep_folders(os.path.dirname(path))
+    base = place("files", path)
+    if not os.path.exists(base + ".json"):
+        document = {"path": path, "existed": os.path.lexists(path), "kind": kind, **more}
+        if document["existed"]:
+            document.update(seen(path))
+            _copy(path, base, document["type"])
+        put_json(base + ".json", document)
+    if kind == "json":
+        mark("files", path, "settings", settings)
+    elif after is None:
+        mark("files", path, "any", value=True)
+    else:
+        data = after.encode("utf-8", "surrogateescape") if isinstance(after, str) else after
+        mark("files", path, "sums", hashlib.sha256(data).hexdigest())
+
+
+def seen(path):
+    """Return what kind of thing a path is, with mode, owners and time."""
+    status = os.lstat(path)
+    found = {"mode": stat.S_IMODE(status.st_mode), "owner": status.st_uid, "group": status.st_gid}
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+    found.update(type=kinds.get(stat.S_IFMT(status.st_mode), "other"), mtime=status.st_mtime_ns)
+    if found["type"] == "link":
+        found["target"] = os.readlink(path)
+    return found
+
+
+def _copy(path, base, kind):
+    if kind == "file":
+        with open(path, "rb") as stream:
+            put(base + ".content", stream.read())
+    elif kind == "directory":
+        put(base + ".whole", b"")  # so that the folder for notes is there
+        for name in (base + ".tree", base + ".tree-new"):
+            shutil.rmtree(name, ignore_errors=True)
+        shutil.copytree(path, base + ".tree-new", symlinks=True)
+        os.rename(base + ".tree-new", base + ".tree")
+
+
+def keep_folders(path):
+    """Note the folders up to `path` that are not there yet and will be made."""
+    while path not in ("", "/") and not os.path.lexists(path):
+        if not (path + "/").startswith(OURS):
+            note("folders", path, {"path": path, "existed": False})
+        path = os.path.dirname(path)
+
+
+def keep_folder(path):
+    """Note a folder whose mode or owners are about to be changed, or that is about to be made."""
+    path = os.path.normpath(path)
+    if os.path.lexists(path) and not (path + "/").startswith(OURS):
+        note("folders", path, {"path": path, "existed": True, **seen(path)})
+    else:
+        keep_folders(path)
+
+
+def keep_unit(module, name):
+    """Note how a unit of others is before it is started, stopped or enabled."""
+    if not os.path.exists(place("units", name) + ".json"):
+        wanted = ["LoadState", "ActiveState", "UnitFileState"]
+        out = module.run_command(["systemctl", "show", name, "--property=" + ",".join(wanted)])[1]
+        state = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+        note("units", name, {"name": name, **{key: state.get(key, "") for key in wanted}})
+
+
+def keep_module(name):
+    """Note whether a kernel module is loaded before something of ours loads it."""
+    note("modules", name, {"name": name, "loaded": os.path.isdir("/sys/module/" + name)})
+
+
+def keep_data(path):
+    """Note whether a folder is there that programs will fill."""
+    note("data", path, {"path": path, "existed": os.path.lexists(path)})
+
+
+def listed(kind):
+    """Return the names of the files that notes of a kind are in."""
+    try:
+        return os.listdir(os.path.join(FOLDER, kind))
+    except OSError:
+        return []
+
+
+def noted(kind):
+    """Return all notes of a kind, each with what was marked as ours under `ours` and its place under `base`."""
+    bases = sorted(os.path.join(FOLDER, kind, name[:-5]) for name in listed(kind) if name.endswith(".json"))
+    return [{**load(base + ".json"), "ours": load(base + ".ours"), "base": base} for base in bases]

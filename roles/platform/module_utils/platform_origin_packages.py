@@ -1,0 +1,56 @@
+"""What a package transaction brings: everything that is there before and after it, so that what came along is known too."""
+
+from __future__ import annotations
+
+import os
+
+from ansible.module_utils.platform_origin import keep_data, listed, load, note, place, put_json
+
+
+def installed(module):
+    """Return version by name of the packages that are there at least in part."""
+    form = "${Package} ${db:Status-Status} ${Version}\\n"
+    lines = [line.split() for line in module.run_command(["dpkg-query", "-W", "-f", form])[1].splitlines()]
+    return {words[0]: words[2] for words in lines if len(words) == 3 and words[1] != "config-files"}
+
+
+def names_in(path):
+    """Return the first fields of a file such as /etc/passwd."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+        return [line.split(":")[0] for line in stream if ":" in line]
+
+
+def etc():
+    """Return all files and links of /etc."""
+    return [os.path.join(folder, name) for folder, _, names in os.walk("/etc") for name in names]
+
+
+def begin_packages(module, requested, folders):
+    """Note the packages, accounts and files of /etc before a transaction; return the note's name for `end_packages`."""
+    for path in folders:
+        keep_data(path)
+    number = len([name for name in listed("packages") if name.endswith(".json")])
+    name = f"transaction {number}"
+    before = {"groups": names_in("/etc/group"), "users": names_in("/etc/passwd"), "etc": etc()}
+    note("packages", name, {"requested": requested, "installed": installed(module), **before})
+    return name
+
+
+def end_packages(module, name):
+    """Note what a transaction brought."""
+    before, after = load(place("packages", name) + ".json"), installed(module)
+    put_json(
+        place("packages", name) + ".ours",
+        {
+            "installed": sorted(set(after) - set(before["installed"])),
+            "removed": sorted(set(before["installed"]) - set(after)),
+            "upgraded": {
+                key: [version, after[key]]
+                for key, version in before["installed"].items()
+                if after.get(key, version) != version
+            },
+            "groups": sorted(set(names_in("/etc/group")) - set(before["groups"])),
+            "users": sorted(set(names_in("/etc/passwd")) - set(before["users"])),
+            "etc": sorted(set(etc()) - set(before["etc"])),
+        },
+    )

@@ -1,0 +1,205 @@
+"""The module that writes receipts, run for real in a folder of the test; and what the probe sees of them afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from provision.facts.managed import command
+from provision.facts.records import Receipt
+from tests.support.modules import load, run
+
+FINGERPRINT = {"salt": "5a17", "code": "c0de", "variables": {"some_secret": "0123456789abcdef"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where receipts are written."""
+    return tmp_path / "provision" / "receipts"
+
+
+@pytest.fixture
+def receipt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module, with its folder."""
+    module = load("platform", "platform_receipt")
+    monkeypatch.setattr(module, "FOLDER", str(folder))
+    return module
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """A file that everybody may read, and one that only its owner may."""
+    for name, permissions in (("open", 0o644), ("closed", 0o600)):
+        (tmp_path / name).write_text("password\n")
+        (tmp_path / name).chmod(permissions)
+    return [str(tmp_path / name) for name in ("open", "closed")]
+
+
+def mode(path: Path) -> int:
+    """The permissions of a file."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def probed(folder: Path) -> dict[str, Any]:
+    """What the probe tells of the receipts in a folder."""
+    done = subprocess.run(["sh", "-c", command(str(folder))], capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_receipt_is_what_the_probe_sees_afterwards(receipt: ModuleType, folder: Path, files: list[str]) -> None:
+    """Role and probe look by the same program, so a node that nobody touched equals its receipts, which are sealed."""
+    wanted = [{"role": "some", "files": [*files, "/nowhere"], "packages": ["no-such-package"], "modules": ["no_such"]}]
+
+    done = [run(receipt, receipts=wanted)["changed"] for _ in range(2)]
+    done.append(run(receipt, check=True, receipts=wanted)["changed"])
+
+    found, content = probed(folder), json.loads((folder / "some.json").read_text())
+    assert done == [True, False, False]
+    assert found["sealed"] == {"some": True}
+    assert found["observed"]["some"] == {section: content[section] for section in receipt.SECTIONS}
+    assert content["files"][files[0]]["sum"] == hashlib.sha256(b"password\n").hexdigest()
+    assert content["packages"] == {"no-such-package": None}
+    assert Receipt("some", content).names("modules") == ("no_such",)
+
+
+def test_receipts_are_roots_alone(receipt: ModuleType, folder: Path, files: list[str]) -> None:
+    """A receipt of an older version, which everybody could read, is closed, and so are folder, key and seal."""
+    folder.mkdir(parents=True, mode=0o755)
+    (folder / "some.json").write_text(json.dumps({"role": "some", "files": {files[0]: "hash"}}))
+
+    done = [run(receipt, receipts=[{"role": "some", "files": files}])["changed"] for _ in range(2)]
+
+    assert done == [True, False]
+    assert mode(folder) == 0o700
+    assert {path.name: mode(path) for path in folder.iterdir()} == dict.fromkeys(
+        ("key", "some.json", "some.seal"), 0o600
+    )
+
+
+def test_guesses_of_a_private_file_cannot_be_tested(receipt: ModuleType, folder: Path, files: list[str]) -> None:
+    """Its hash is made with a key that the node alone has; neither is in what the run tells."""
+    told = run(receipt, receipts=[{"role": "some", "files": files}])
+
+    key, text = (folder / "key").read_bytes(), (folder / "some.json").read_text()
+    hashed = hashlib.sha256(key + b"password\n").hexdigest()
+    assert json.loads(text)["files"][files[1]]["sum"] == hashed
+    assert hashed not in json.dumps(told)
+    assert key.decode() not in text + json.dumps(told)
+
+
+def test_the_fingerprint_stays_until_another_is_handed_over(
+    receipt: ModuleType, folder: Path, files: list[str]
+) -> None:
+    """A run without the controller's word keeps the last one and so changes nothing; its values are not shown."""
+    wanted = [{"role": "some", "files": files}]
+    none = run(receipt, receipts=wanted)
+    first = json.loads((folder / "some.json").read_text())["fingerprint"]
+
+    told = run(receipt, receipts=wanted, fingerprints={"some": FINGERPRINT, "other": {}})
+    again = run(receipt, receipts=wanted)
+
+    assert (none["changed"], first, told["changed"], again["changed"]) == (True, None, True, False)
+    assert json.loads((folder / "some.json").read_text())["fingerprint"] == FINGERPRINT
+    assert FINGERPRINT["variables"]["some_secret"] not in json.dumps(told["diff"])  # type: ignore[index]
+    assert "some_secret" in told["diff"][0]["after"]
+
+
+@pytest.mark.parametrize("damage", ["content", "seal", "key", "mode"])
+def test_what_other_hands_did_to_a_receipt_is_undone(
+    receipt: ModuleType, folder: Path, files: list[str], damage: str
+) -> None:
+    """A receipt that does not fit its seal, or could be read, is written anew, and its fingerprint is not believed."""
+    wanted = [{"role": "some", "files": files}]
+    run(receipt, receipts=wanted, fingerprints={"some": FINGERPRINT})
+    path = folder / "some.json"
+    if damage == "content":
+        path.write_text(path.read_text().replace("c0de", "beef"))
+    elif damage == "mode":
+        path.chmod(0o644)
+    else:
+        (folder / ("key" if damage == "key" else "some.seal")).write_text("0" * 63)
+
+    done = [run(receipt, receipts=wanted)["changed"] for _ in range(2)]
+
+    assert done == [True, False]
+    assert json.loads(path.read_text())["fingerprint"] is None
+    assert probed(folder)["sealed"] == {"some": True}
+    assert mode(path) == 0o600
+
+
+def test_what_is_ours_of_a_file_of_many(receipt: ModuleType, folder: Path, tmp_path: Path) -> None:
+    """A block and keys are recorded as such, so that what others write beside them changes no receipt."""
+    hosts, daemon = tmp_path / "hosts", tmp_path / "daemon.json"
+    hosts.write_text("# BEGIN provision\n10.0.0.1 one\n# END provision\n")
+    daemon.write_text('{"ours": 1, "theirs": 1}')
+    parts = {str(hosts): {"block": "provision"}, str(daemon): {"keys": ["ours"]}}
+    wanted = [{"role": "some", "files": list(parts), "parts": parts}]
+    run(receipt, receipts=wanted)
+
+    hosts.write_text(hosts.read_text() + "10.0.0.2 other\n")
+    daemon.write_text('{"theirs": 2, "ours": 1}')
+    others = run(receipt, receipts=wanted)["changed"]
+    daemon.write_text('{"ours": 2}')
+
+    assert others is False
+    assert run(receipt, receipts=wanted)["changed"] is True
+    assert list(json.loads((folder / "some.json").read_text())["files"][str(daemon)]["keys"]) == ["ours"]
+
+
+def test_check_mode_writes_nothing(receipt: ModuleType, folder: Path, files: list[str]) -> None:
+    """A bare node is told what would be written, although nothing of it can be asked yet."""
+    wanted = [{"role": "some", "files": files, "containers": ["some"], "images": ["some:1"]}]
+
+    told = run(receipt, check=True, receipts=wanted)
+
+    assert (told["changed"], told["written"]) == (True, ["some"])
+    assert not folder.parent.exists()
+
+
+def test_what_cannot_be_looked_at_is_not_recorded(
+    receipt: ModuleType, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where systemd does not answer there is no receipt that says its units are gone, but a sentence."""
+    (tmp_path / "systemctl").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    told = run(receipt, receipts=[{"role": "some", "units": ["some.service"]}])
+
+    assert "systemd did not tell how the units of the role some are (some.service)" in told["msg"]
+    assert not (folder / "some.json").exists()
+
+
+def test_a_receipt_is_written_whole_or_not_at_all(
+    receipt: ModuleType, folder: Path, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is cut short between receipt and seal leaves one that counts as changed, and the next run mends it."""
+    wanted = [{"role": "some", "files": files}]
+    run(receipt, receipts=wanted)
+    write, names = receipt.write, []
+
+    def cut(path: str, content: bytes) -> None:
+        names.append(Path(path).name)
+        if path.endswith(".seal"):
+            raise OSError(28, "No space left on device", path)
+        write(path, content)
+
+    monkeypatch.setattr(receipt, "write", cut)
+    Path(files[0]).write_text("other\n")
+    told = run(receipt, receipts=wanted)
+    after_cut = probed(folder)["sealed"]
+    monkeypatch.setattr(receipt, "write", write)
+
+    assert "No space left on device" in told["msg"]
+    assert (names, after_cut) == (["some.json", "some.seal"], {"some": False})
+    assert run(receipt, receipts=wanted)["changed"] is True
+    assert probed(folder)["sealed"] == {"some": True}

@@ -1,0 +1,458 @@
+"""The module that undoes what roles did: packages, docker, units, order; files are in test_platform_origin.py."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.modules import load, provide_utils, run
+
+provide_utils()
+origin = importlib.import_module("ansible.module_utils.platform_origin")
+packages = importlib.import_module("ansible.module_utils.platform_undo_packages")
+docker = importlib.import_module("ansible.module_utils.platform_undo_docker")
+
+
+class Node:
+    """Stands for what programs of a node say: dpkg's table, docker's containers, units; and remembers what was run."""
+
+    def __init__(self) -> None:
+        self.packages: dict[str, str] = {}
+        self.manual: list[str] = []
+        self.containers: list[tuple[str, str, str]] = []
+        self.volumes: list[str] = []
+        self.images: dict[str, str] = {}
+        self.unit = {"LoadState": "not-found", "ActiveState": "inactive", "UnitFileState": "", "MainPID": "0"}
+        self.ran: list[list[str]] = []
+        self.fails: set[str] = set()
+
+    def run(self, command: list[str]) -> tuple[int, str, str]:
+        """Answer one program; what does more than look is remembered."""
+        words = command[3:] if command[0] == "timeout" else command
+        answer = next((found for start, found in self._looks().items() if " ".join(words).startswith(start)), None)
+        if answer is not None:
+            return answer
+        if words[0] == "apt-get" and "-s" in words:
+            return 0, "".join(f"Purg {name} [1]\n" for name in words[words.index("-s") + 2 :]), ""
+        if words[:3] == ["docker", "image", "inspect"]:
+            found = self.images.get(words[-1], "")
+            return int(not found), found + "\n", ""
+        self.ran.append(words)
+        if self.fails & set(words):
+            return 1, "", "E: it was asked to fail"
+        for name in words[words.index("purge") + 1 :] if "purge" in words else ():
+            self.packages.pop(name)
+        return 0, "", ""
+
+    def _looks(self) -> dict[str, tuple[int, str, str]]:
+        """What is answered to programs that look, by how their command lines begin."""
+        table = "".join(f"{name}\tinstalled\t1\t\t, {needs}\n" for name, needs in self.packages.items())
+        rows = [f"{name}id\t{name}\t{status}\t{role}\n" for name, status, role in self.containers]
+        return {
+            "dpkg-query -S": (1, "", "no path found"),
+            f"dpkg-query -W -f {packages.FORM}": (0, table, ""),
+            "dpkg-query -W": (0, "".join(f"{name} installed 1\n" for name in self.packages), ""),
+            "apt-mark": (0, "\n".join(self.manual), ""),
+            "systemctl show": (0, "".join(f"{key}={value}\n" for key, value in self.unit.items()), ""),
+            "docker version": (0, "26", ""),
+            "docker ps": (0, "".join(rows), ""),
+            "docker volume ls": (0, "\n".join(self.volumes), ""),
+            "docker image ls": (0, "", ""),
+        }
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A bare node; modules of the test talk to it."""
+    made = Node()
+    for module in (reset_module(), load("platform", "platform_apt"), load("platform", "platform_note")):
+        monkeypatch.setattr(module.AnsibleModule, "run_command", lambda _self, command, **_more: made.run(command))
+        monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda _self, name, **_more: f"/usr/bin/{name}")
+    return made
+
+
+@pytest.fixture
+def reset(node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Run the module on an idle node, unless `jobs` run there."""
+    module = reset_module()
+    monkeypatch.setattr(module, "RUN", str(tmp_path / "run"))
+    monkeypatch.setattr(docker, "MARK", str(tmp_path / "run" / "docker_engine.json"))
+    assert node is not None
+
+    def call(jobs: tuple[str, ...] = (), **parameters: Any) -> dict[str, Any]:
+        monkeypatch.setattr(module, "running_jobs", lambda: list(jobs))
+        return run(module, **parameters)
+
+    return call
+
+
+MODULE: list[ModuleType] = []
+
+
+def reset_module() -> ModuleType:
+    """The module, loaded once."""
+    if not MODULE:
+        MODULE.append(load("platform", "platform_reset"))
+    return MODULE[0]
+
+
+def bring(
+    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *names: str, without: str = "", **needs: str
+) -> None:
+    """Let platform_apt bring packages, with what else comes along."""
+    apt, notes = (
+        load("platform", "platform_apt"),
+        importlib.import_module("ansible.module_utils.platform_origin_packages"),
+    )
+    monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: True)
+    monkeypatch.setattr(notes, "etc", lambda: [str(path) for path in (tmp_path / "etc").glob("*")])
+
+    def install(_self: Any, wanted: list[str]) -> None:
+        (tmp_path / "etc").mkdir(exist_ok=True)
+        (tmp_path / "etc" / f"left-by-{wanted[0]}").write_text("x\n")
+        node.packages.pop(without, None)
+        node.packages.update(dict.fromkeys(wanted, "") | needs)
+
+    monkeypatch.setattr(apt.Apt, "install", install)
+    assert run(apt, packages=list(names))["changed"]
+
+
+def running(node: Node) -> subprocess.Popen[bytes]:
+    """Start what stands for dockerd; it ends with the test."""
+    process = subprocess.Popen(["sleep", "600"])
+    node.unit.update(LoadState="loaded", ActiveState="active", UnitFileState="enabled", MainPID=str(process.pid))
+    return process
+
+
+@pytest.fixture
+def engine(node: Node) -> Any:
+    """A docker that runs."""
+    process = running(node)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_node_without_notes_has_nothing_to_undo(reset: Callable[..., Any], node: Node) -> None:
+    """Neither plan nor reset does anything on a bare node."""
+    assert reset(plan=True)["steps"] == reset()["steps"] == []
+    assert not reset()["changed"]
+    assert node.ran == []
+
+
+def test_a_node_from_before_there_were_notes_is_left_alone(reset: Callable[..., Any], origins: Path) -> None:
+    """Where nobody noted what stood there, nothing is guessed, and that is said."""
+    (origins.parent / "receipts").mkdir()
+
+    told = reset()
+
+    assert told["steps"] == []
+    assert "before they noted" in told["left"][0]
+    assert (origins.parent / "receipts").exists()
+
+
+def test_the_plan_changes_nothing(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origins: Path
+) -> None:
+    """Said first, done later; check mode says the same."""
+    bring(node, monkeypatch, tmp_path, "pigz")
+    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    (tmp_path / "x").write_text("ours\n")
+    before = sorted(origins.rglob("*"))
+
+    planned = reset(plan=True)
+    checked = reset(check=True)
+
+    assert planned["steps"] == checked["steps"]
+    assert f"remove {tmp_path / 'x'}" in planned["steps"]
+    assert "remove the package pigz" in planned["steps"]
+    assert planned["steps"][-1] == "remove our receipts and notes"
+    assert (node.ran, sorted(origins.rglob("*")), (tmp_path / "x").exists()) == ([], before, True)
+
+
+def test_what_we_brought_goes_and_what_stood_before_stays(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origins: Path
+) -> None:
+    """Packages with what came along, what their scripts left in /etc, receipts; then there is nothing more to do."""
+    node.packages.update({"libc6": "", "kmod": "libc6"})
+    bring(node, monkeypatch, tmp_path, "docker.io", "containerd", runc="libc6")
+    bring(node, monkeypatch, tmp_path, "dkms")
+    (origins.parent / "receipts").mkdir()
+    (origins.parent / "history.jsonl").write_text("{}\n")
+
+    told = reset()
+
+    assert sorted(node.packages) == ["kmod", "libc6"]
+    assert list((tmp_path / "etc").iterdir()) == []
+    assert [path.name for path in origins.parent.iterdir()] == ["history.jsonl"]
+    assert "remove the 4 packages containerd, dkms, docker.io, runc" in told["steps"]
+    assert reset()["steps"] == []
+
+
+def test_a_file_in_etc_that_was_changed_since_stays(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What came with a package and was edited afterwards is somebody's work."""
+    bring(node, monkeypatch, tmp_path, "pigz")
+    path = tmp_path / "etc" / "left-by-pigz"
+    os.utime(path, (path.stat().st_mtime + 100,) * 2)
+
+    reset()
+
+    assert path.exists()
+
+
+def test_an_account_of_a_person_that_was_made_meanwhile_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Somebody ran useradd while packages were installed; only accounts of the system are of packages."""
+    passwd, group = tmp_path / "passwd", tmp_path / "group"
+    passwd.write_text(
+        "root:x:0:0::/root:/bin/sh\nalice:x:1001:1001::/home/alice:/bin/sh\n_rpc:x:104:65534::/run:/bin/no\n"
+    )
+    group.write_text("root:x:0:\nalice:x:1001:\ndocker:x:995:\n")
+    monkeypatch.setattr(packages, "PASSWD", str(passwd))
+    monkeypatch.setattr(packages, "GROUP", str(group))
+
+    found = packages.rests([{"ours": {"users": ["alice", "_rpc"], "groups": ["alice", "docker"]}}])
+
+    assert found == {"users": ["_rpc"], "groups": ["docker"], "etc": []}
+
+
+def test_a_package_that_something_else_needs_stays(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was installed on top of ours stays with what it needs, and so does what was asked for since."""
+    bring(node, monkeypatch, tmp_path, "docker.io", containerd="", runc="", pigz="")
+    node.packages["docker.io"] = "containerd (>= 1.4), iptables | nftables"
+    node.packages["containerd"] = "runc"
+    node.packages["kubelet"] = "cri-o | containerd:any"
+    node.manual = ["docker.io", "kubelet", "pigz"]
+
+    told = reset()
+
+    assert sorted(node.packages) == ["containerd", "kubelet", "pigz", "runc"]
+    assert "leave the package containerd: kubelet needs it" in told["left"]
+    assert "leave the package runc: containerd needs it" in told["left"]
+    assert "leave the package pigz: it was asked for by hand since" in told["left"]
+
+
+def test_a_transaction_that_a_power_cut_ended_is_undone() -> None:
+    """Without a note of what came, it is what was asked for and what that needs, but for what was there before."""
+    known = {
+        name: {"status": "installed", "version": "1", "is": {name}, "needs": needs}
+        for name, needs in {"dkms": [["gcc", "clang"], ["libc6"]], "gcc": [["libc6"]], "libc6": [], "vim": []}.items()
+    }
+
+    brought = packages.brought([{"requested": ["dkms"], "installed": {"libc6": "1"}, "ours": {}}], known)
+
+    assert brought == {"dkms", "gcc"}
+
+
+def test_a_package_that_went_for_ours_comes_back(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """docker-ce takes the place of docker.io: afterwards docker.io is asked for again, and its data was not removed."""
+    node.packages["docker.io"] = ""
+    bring(node, monkeypatch, tmp_path, "docker-ce", without="docker.io")
+    assert "docker.io" not in node.packages
+    origin.note("data", docker.DATA, {"path": docker.DATA, "existed": True})
+
+    told = reset()
+
+    assert "install again what had to go for ours: docker.io" in told["steps"]
+    apt = [words for words in node.ran if words[0] == "apt-get"]
+    assert [(words[-2], words[-1]) for words in apt if "purge" in words or "remove" in words] == [
+        ("remove", "docker-ce"),
+        ("purge", "docker-ce"),
+    ]
+    assert apt[-1][-2:] == ["install", "docker.io"]
+
+
+def test_nothing_is_removed_when_apt_would_take_more(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What apt would take along beyond our packages is named, and the notes stay for the next reset."""
+    bring(node, monkeypatch, tmp_path, "pigz")
+    answer = node.run
+    monkeypatch.setattr(node, "run", lambda words: (0, "Purg pigz\nRemv vim\n", "") if "-s" in words else answer(words))
+
+    told = reset()
+
+    assert told["failed"]
+    assert "change others too (vim)" in told["msg"]
+    assert "pigz" in node.packages
+    assert "remove the package pigz" in reset(plan=True)["steps"]
+
+
+def test_a_reset_that_was_cut_short_is_finished_by_the_next(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origins: Path
+) -> None:
+    """What is done stands and is not done twice; the rest follows."""
+    (tmp_path / "x").write_text("first\n")
+    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    (tmp_path / "x").write_text("ours\n")
+    bring(node, monkeypatch, tmp_path, "pigz")
+    node.fails = {"purge"}
+    cut = reset()
+    node.fails = set()
+
+    planned = reset(plan=True)
+    reset()
+
+    assert cut["failed"]
+    assert (tmp_path / "x").read_text() == "first\n"
+    assert f"restore {tmp_path / 'x'}" not in planned["steps"]
+    assert (node.packages, origins.exists()) == ({}, False)
+
+
+def test_a_busy_node_is_refused_unless_it_may_be_disrupted(reset: Callable[..., Any], tmp_path: Path) -> None:
+    """The job is named and nothing is touched; --disruptive goes on."""
+    origin.keep_file(str(tmp_path / "x"), "ours\n")
+    (tmp_path / "x").write_text("ours\n")
+    job = "process 4711 (python3 of root) holds /dev/nvidia0"
+
+    planned, told = reset((job,), plan=True), reset((job,))
+    kept = (tmp_path / "x").exists()
+    forced = reset((job,), disruptive=True)
+
+    assert planned["refused"] == [f"a job runs: {job}"]
+    assert told["failed"]
+    assert job in told["msg"]
+    assert kept
+    assert not forced.get("failed")
+    assert not (tmp_path / "x").exists()
+
+
+def test_our_container_goes_and_that_of_others_stays(reset: Callable[..., Any], node: Node, engine: Any) -> None:
+    """On an engine that stood before, ours is known by its label; so is an image that was there before."""
+    node.containers = [("provision-training", "Up 2 hours", "training_container"), ("web", "Up 3 hours", "")]
+    note = load("platform", "platform_note")
+    node.images = {"r/theirs:1": "sha256:" + "1" * 64}
+    run(note, images=["r/theirs:1", "r/ours:1"])
+    node.images["r/ours:1"] = "sha256:" + "2" * 64
+    origin.note("units", "docker.service", {"name": "docker.service", **node.unit})
+
+    told = reset()
+
+    assert engine.poll() is None
+    assert node.ran[:2] == [
+        ["docker", "rm", "--force", "--volumes", "provision-trainingid"],
+        ["docker", "image", "rm", "r/ours:1"],
+    ]
+    assert not any({"restart", "stop"} & set(words) for words in node.ran)
+    assert "stop and remove the container provision-training" in told["steps"]
+
+
+def test_an_engine_of_ours_with_things_of_others_is_refused(
+    reset: Callable[..., Any], node: Node, engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Docker that came with us does not go from under containers and volumes of others."""
+    bring(node, monkeypatch, tmp_path, "docker.io")
+    node.containers, node.volumes = [("web", "Exited (0)", "")], ["data", "f" * 64]
+
+    told = reset(plan=True)
+
+    assert engine.poll() is None
+    assert len(told["refused"]) == 1
+    assert "container web, volume data" in told["refused"][0]
+    assert "stop and remove the container web, which is not ours" in told["steps"]
+
+
+def test_data_of_others_in_a_docker_that_does_not_run_is_refused(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It cannot be asked what it holds, and its folder would go all the same: the folder itself is looked into."""
+    data = tmp_path / "docker"
+    origin.keep_data(str(data))
+    bring(node, monkeypatch, tmp_path, "docker.io")
+    node.unit.update(LoadState="loaded", ActiveState="failed")
+    for name, label in (("a" * 64, {"provision.role": "training_container"}), ("b" * 64, {})):
+        (data / "containers" / name).mkdir(parents=True)
+        told = {"Name": "/web", "Config": {"Labels": label}}
+        (data / "containers" / name / "config.v2.json").write_text(json.dumps(told))
+    (data / "volumes" / ("f" * 64)).mkdir(parents=True)
+    (data / "volumes" / "results" / "_data").mkdir(parents=True)
+
+    told = reset()
+
+    assert told["failed"]
+    assert "it holds what is not ours: container web, volume results" in told["refused"][0]
+    assert (data / "volumes" / "results" / "_data").is_dir()
+
+    assert reset(disruptive=True)["refused"] == []
+    assert not data.exists()
+
+
+def test_docker_is_restarted_only_for_other_settings(
+    reset: Callable[..., Any], node: Node, engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not when the file says the same in other words; and not under running containers of others."""
+    path = tmp_path / "daemon.json"
+    monkeypatch.setattr(docker, "CONFIG", str(path))
+    path.write_text('{"debug":true}')
+    os.utime(path, (1, 1))
+    origin.keep_file(str(path), kind="json", settings={"debug": True})
+    path.write_text('{\n  "debug": true\n}\n')
+    origin.note("units", "docker.service", {"name": "docker.service", **node.unit})
+    mark = {"pid": str(engine.pid), "ticks": docker._ticks(engine.pid), "settings": {"debug": True}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "docker_engine.json").write_text(json.dumps(mark))
+    same = reset(plan=True)
+    origin.keep_file(str(path), kind="json", settings={"debug": True, "live-restore": True})
+    path.write_text('{"debug": true, "live-restore": true}')
+    (tmp_path / "run" / "docker_engine.json").write_text(
+        json.dumps({**mark, "settings": {"debug": True, "live-restore": True}})
+    )
+    differs = reset(plan=True)
+    node.containers = [("web", "Up 3 hours", "")]
+    refused = reset(plan=True)
+    node.containers = []
+    reset()
+
+    assert not any(sentence.startswith("restart docker") for sentence in same["steps"])
+    assert "restart docker, which gets its former settings back" in differs["steps"]
+    assert "restarted under containers that are not ours: web" in refused["refused"][0]
+    assert ["systemctl", "restart", "docker.service"] in node.ran
+    assert path.read_text() == '{"debug":true}'
+
+
+@pytest.mark.parametrize(("state", "verb"), [("disabled", "disable"), ("masked", "mask")])
+def test_a_docker_that_did_not_run_before_is_stopped(
+    reset: Callable[..., Any], node: Node, engine: Any, state: str, verb: str
+) -> None:
+    """It neither runs nor starts at boot, as before."""
+    before = {**node.unit, "ActiveState": "inactive", "UnitFileState": state}
+    origin.note("units", "docker.service", {"name": "docker.service", **before})
+
+    reset()
+
+    assert engine.poll() is None
+    assert ["systemctl", "stop", "docker.service"] in node.ran
+    assert ["systemctl", verb, "docker.service"] in node.ran
+
+
+def test_units_of_ours_are_stopped_before_their_files_go(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A path unit first, for it would start its service again; systemd rereads its units at the end."""
+    import re
+
+    monkeypatch.setattr(reset_module(), "UNIT", re.compile(re.escape(str(tmp_path)) + r"/([^/]+\.(?:path|service))$"))
+    for name in ("a.service", "b.path"):
+        origin.keep_file(str(tmp_path / name), "ours\n")
+        (tmp_path / name).write_text("ours\n")
+
+    told = reset()
+
+    assert told["steps"][:2] == ["stop and disable b.path", "stop and disable a.service"]
+    stops = [words[2] for words in node.ran if words[:2] == ["systemctl", "stop"]]
+    assert stops == ["b.path", "a.service"]
+    assert node.ran[-1] == ["systemctl", "daemon-reexec"]
+    assert not (tmp_path / "a.service").exists()

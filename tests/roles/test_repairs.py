@@ -1,0 +1,307 @@
+"""What other hands did to a node is undone by the role that manages it, and its next run finds nothing to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.expressions import Role
+from tests.support.modules import load, run
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+def edited(path: Path) -> None:
+    path.write_text("{}\n")
+
+
+def opened(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def given_away(path: Path) -> None:
+    os.chown(path, 54321, 54321)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+DAMAGES = [edited, Path.unlink, opened, pytest.param(given_away, marks=as_root)]
+"""What can happen to a file."""
+
+
+def state(path: Path) -> tuple[str, int, int]:
+    """All of a file that a role sees to."""
+    return path.read_text(), path.lstat().st_mode, path.stat().st_uid
+
+
+def repaired(path: Path, damage: Callable[[Path], None], apply: Callable[[], dict[str, Any]]) -> tuple[Any, list[bool]]:
+    """Apply, damage, and apply twice; return the file before and after, and what the two runs changed."""
+    apply()
+    before = state(path)
+    damage(path)
+    done = [apply()["changed"] for _ in range(2)]
+    return (before, state(path)), done
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """Content, mode and owner of a file that is all ours come back."""
+    files, path = load("platform", "platform_files"), tmp_path / "some"
+
+    (before, after), done = repaired(path, damage, lambda: run(files, files=[{"path": str(path), "content": "x\n"}]))
+
+    assert (after, done) == (before, [True, False])
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, linked])
+def test_the_file_of_kernel_settings(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """It comes back as the file that it was."""
+    sysctl, path = load("base_system", "base_system_sysctl"), tmp_path / "90.conf"
+    live = Path("/proc/sys/kernel/ostype").read_text().strip()
+
+    (before, after), done = repaired(path, damage, lambda: run(sysctl, path=str(path), values={"kernel.ostype": live}))
+
+    assert (after, done) == (before, [True, False])
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_daemon_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
+    """Our settings come back, and nobody but root can write them; what a site closed further stays closed."""
+    config, path = load("docker_engine", "docker_engine_config"), tmp_path / "daemon.json"
+    monkeypatch.setattr(config, "WRITTEN", str(tmp_path / "written.json"))
+    monkeypatch.setattr(config.AnsibleModule, "get_bin_path", lambda *_args, **_more: None)
+
+    (before, after), done = repaired(path, damage, lambda: run(config, path=str(path), settings={"debug": True}))
+
+    assert (after, done) == (before, [True, False])
+
+
+@pytest.mark.parametrize("damage", [opened, pytest.param(given_away, marks=as_root)])
+def test_the_logins_of_registries(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """The file with passwords is root's alone again, without asking a registry."""
+    login, path = load("docker_engine", "docker_engine_login"), tmp_path / "config.json"
+    path.write_text('{"auths": {"r.example.org": {"auth": "bWU6cHc="}}}')
+    logins = [{"registry": "r.example.org", "username": "me", "password_secret": "pw"}]
+
+    umask = os.umask(0o022)
+
+    (before, after), done = repaired(path, damage, lambda: run(login, logins=logins, folder=str(tmp_path)))
+    os.umask(umask)
+
+    assert (after, done) == (before, [True, False])
+    assert [stat.S_IMODE(item.stat().st_mode) for item in (tmp_path, path)] == [0o700, 0o600]
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    """Put a stand-in for a program into a folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+class Programs:
+    """What a module runs programs with."""
+
+    get_bin_path = staticmethod(shutil.which)
+
+    @staticmethod
+    def run_command(command: list[str]) -> tuple[int, str, str]:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs that are found first."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def test_packages_that_became_older_are_found(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older than a receipt recorded, by the package system's own order; newer ones, and those on hold, are wanted."""
+    platform = load("platform", "platform_node")
+    monkeypatch.setattr(platform, "RECEIPTS", str(tmp_path / "*.json"))
+    versions = {"older": "1.10", "newer": "1.2", "same": "1", "held": "2", "gone": "1", "never": None}
+    (tmp_path / "some.json").write_text(json.dumps({"packages": versions, "images": {"training:1": "sha256:aa"}}))
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "old.json").write_text('{"packages": ["same"]}')
+    program(programs, "dpkg", '[ "$1 $3" = "--compare-versions lt" ] && [ "$2 $4" = "1.9 1.10" -o "$2 $4" = "1 2" ]')
+    program(programs, "dpkg-query", "printf 'older install\\nheld hold\\nnewer install\\n'")
+    installed = {"older": "1.9", "newer": "1.10", "same": "1", "held": "1", "never": "5"}
+
+    assert platform.downgraded(Programs(), installed) == ["older"]
+    assert platform.recorded("images") == {"training:1": "sha256:aa"}
+
+
+def test_packages_that_became_older_are_brought_to_the_newest(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go into the one transaction with what is missing; those of other roles are left alone."""
+    apt = load("platform", "platform_apt")
+    monkeypatch.setattr(apt, "lists_are_fresh", lambda _seconds: True)
+    program(programs, "dpkg-query", "printf 'older installed\\nfine installed\\n'")
+    program(programs, "apt-get", f'echo "$@" >>{programs}/calls')
+
+    told = run(apt, packages=["fine", "older", "gone"], outdated=["older", "others"])
+
+    assert told["installed"] == ["gone", "older"]
+    assert (programs / "calls").read_text().splitlines()[-1].endswith("install gone older")
+
+
+@pytest.mark.parametrize(
+    ("downgraded", "installed", "good"),
+    [([], [], True), (["docker.io"], [], False), (["docker.io"], ["docker.io"], True)],
+)
+def test_a_package_that_became_older_is_not_good(
+    downgraded: list[str],
+    installed: list[str],
+    good: bool,  # noqa: FBT001
+) -> None:
+    """The package program runs only where something is missing or older, and once in a run."""
+    role = Role(
+        "platform",
+        platform_packages=["docker.io"],
+        platform_installed=installed,
+        platform_node={"packages": {"docker.io": "1"}, "downgraded": downgraded},
+    )
+    task = role.task("install", "Install what is missing, and what became older than it was")
+
+    assert role.value(task["when"]) is not good
+
+
+SYSTEMCTL = """
+cd {folder}
+case "$1" in
+  show) echo "LoadState=$([ -e masked ] && echo masked || echo loaded)"
+        echo "ActiveState=$([ -e active ] && echo active || echo inactive)"
+        echo "UnitFileState=$([ -e enabled ] && echo enabled || echo disabled)"; echo MainPID=0;;
+  is-enabled) [ -e enabled ];;
+  unmask) rm -f masked;;
+  start) [ ! -e masked ] && touch active;;
+  *) [ "$*" != "--no-reload enable docker.service" ] || touch enabled;;
+esac
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that runs docker, with a systemd whose units are files."""
+    module = load("docker_engine", "docker_engine_service")
+    monkeypatch.setattr(module, "MARK", str(tmp_path / "mark.json"))
+    monkeypatch.setattr(module, "WRITTEN", str(tmp_path / "written.json"))
+    monkeypatch.setattr(module, "running_jobs", list)
+    program(programs, "systemctl", SYSTEMCTL.format(folder=tmp_path))
+    (tmp_path / "daemon.json").write_text("{}")
+    return module
+
+
+@pytest.mark.parametrize("damage", [["active"], ["enabled"], ["active", "enabled"]])
+@pytest.mark.parametrize("masked", [True, False])
+def test_docker(service: ModuleType, tmp_path: Path, masked: bool, damage: list[str]) -> None:  # noqa: FBT001
+    """A docker that was stopped, disabled or masked runs again, now and at boot."""
+    for name in {"active", "enabled"} - set(damage):
+        (tmp_path / name).touch()
+    if masked:
+        (tmp_path / "masked").touch()
+
+    done = [run(service, config=str(tmp_path / "daemon.json"), settings={})["changed"] for _ in range(2)]
+
+    assert done == [True, False]
+    assert [(tmp_path / name).exists() for name in ("active", "enabled", "masked")] == [True, True, False]
+
+
+def test_docker_is_not_unmasked_under_a_job(
+    service: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Systemd rereads all units for it, which can take GPUs away: it waits, unless the operator allows it."""
+    for name in ("active", "enabled", "masked"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(service, "running_jobs", lambda: ["process 7 (python3 of root) holds /dev/nvidia0"])
+    parameters = {"config": str(tmp_path / "daemon.json"), "settings": {}}
+
+    refused = run(service, **parameters)
+    allowed = run(service, restart_allowed=True, **parameters)
+
+    assert (
+        "docker must be unmasked (docker.service is masked), and a job runs on this node: process 7" in refused["msg"]
+    )
+    assert (allowed["changed"], (tmp_path / "masked").exists()) == (True, False)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, linked])
+def test_the_description_of_the_gpus(tmp_path: Path, programs: Path, damage: Callable[[Path], None]) -> None:
+    """The CDI file is again what the toolkit says, a file, and root's."""
+    cdi, path = load("nvidia_container", "nvidia_container_cdi"), tmp_path / "cdi" / "nvidia.yaml"
+    program(programs, "systemctl", "exit 1")
+    program(programs, "nvidia-ctk", 'case "$*" in *--output=*) echo gpus >"${3#--output=}";; esac')
+
+    (before, after), done = repaired(path, damage, lambda: run(cdi, path=str(path)))
+
+    assert (after, done) == (before, [True, False])
+
+
+@pytest.mark.parametrize(
+    ("settings", "there", "right"),
+    [
+        ({}, ["sha256:aa"], True),
+        ({}, ["sha256:bb"], False),
+        ({}, [], False),
+        ({"training_image_reference": "training:2"}, ["sha256:bb"], True),
+        ({"training_image_digest": "sha256:bb"}, ["sha256:bb"], True),
+        ({"training_image_digest": "sha256:bb"}, ["sha256:aa"], False),
+    ],
+)
+def test_an_image_whose_name_was_given_to_another(settings: dict[str, Any], there: list[str], right: bool) -> None:  # noqa: FBT001
+    """What the inventory says counts; where it says nothing, the image that was there when the role last ended well."""
+    role = Role(
+        "training_image",
+        platform_node={"recorded_images": {"training:1": "sha256:aa"}},
+        __training_image_found={"images": [{"Id": name, "RepoDigests": []} for name in there]},
+        **{"training_image_reference": "training:1", **settings},
+    )
+
+    assert role.value("__training_image_right") is right
+
+
+@pytest.mark.parametrize(
+    ("options", "foreign"),
+    [
+        ({}, []),
+        ({"Memory": 0, "PidMode": "", "SecurityOpt": None, "Tmpfs": {}}, []),
+        ({"Privileged": True, "SecurityOpt": ["label=disable"]}, []),
+        ({"PidMode": "host", "SecurityOpt": ["seccomp=unconfined"], "Memory": 1}, ["Memory", "PidMode", "SecurityOpt"]),
+    ],
+)
+def test_options_of_other_hands_are_seen(options: dict[str, Any], foreign: list[str]) -> None:
+    """A container that was made anew with an option that the role never sets is made as it should be."""
+    node = load("training_container", "training_container_node")
+
+    assert node.foreign({"HostConfig": options}) == foreign
+
+
+@pytest.mark.parametrize(
+    ("loaded", "written", "reload"), [("id", [], False), ("other", [], True), ("id", ["/x/sshd_config"], True)]
+)
+def test_sshd_reads_its_settings_again(loaded: str, written: list[str], reload: bool) -> None:  # noqa: FBT001
+    """When it has read others, and when the file was another: it may have read that one under the same name."""
+    role = Role(
+        "container_ssh",
+        _container_ssh_folder="/x",
+        __container_ssh_settings_id="id",
+        __container_ssh_keys={"configured": True, "loaded": loaded},
+        __container_ssh_written={"changed_paths": written},
+    )
+
+    assert role.value("__container_ssh_reload") is reload
