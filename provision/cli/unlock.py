@@ -1,0 +1,77 @@
+"""``provision unlock``: take a node's lock away from an operator whose process is dead."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    YesOption,
+    ask_become_password,
+    cluster_from,
+    confirm,
+    print_json,
+    say,
+    show,
+)
+
+__all__ = ["unlock"]
+
+
+def unlock(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NODE...", help="Nodes (Ansible host patterns) whose lock is to go.")
+    ],
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    yes: YesOption = False,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take away the lock of nodes when the apply that holds it is known to be dead.
+
+    A lock goes by itself when its apply ends, is killed, or is not heard of for 90 seconds, and what Ansible
+    still does on the node has ended. This is for the rest: a lock that waits for a task that hangs. Two applies
+    at once undo each other's steps, so it shows who holds the lock and asks. A node without a lock is fine (exit 0).
+
+    \b
+    Examples:
+      provision unlock gpu3
+      provision unlock 'gpu[1:4]' -i inventories/prod --yes
+    """
+    from provision.errors import ProvisionError
+    from provision.model.history import Unlocked
+    from provision.report.history_report import unlocked_document, unlocked_text
+    from provision.workflow import chosen, remote_keeper
+
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    nodes = chosen(cluster, ",".join(names))
+    done: list[Unlocked] = []
+    held = {}
+    for name, look in remote_keeper.look_at(nodes).items():
+        if isinstance(look, ProvisionError):
+            done.append(Unlocked(name, "unreachable", look.message, None, look.remedy))
+        elif look.holder is not None:
+            held[name] = look.holder
+            say(f"{name}: {look.holder.told()}")
+            for process in look.working:
+                say(f"{name}: Ansible still works there: {process}")
+        else:
+            done.append(remote_keeper.without_holder(name, look))
+    if held:
+        say("When that apply is alive after all, it and the next one undo each other's steps, and a package")
+        say("program or a service may be caught halfway. Look for the process on the machine named above first.")
+        confirm(f"Take the lock of {', '.join(held)} away?", yes=yes)
+        done += remote_keeper.unlock(nodes, held)
+    order = {node.name: number for number, node in enumerate(nodes)}
+    done.sort(key=lambda one: order[one.node])
+    if as_json:
+        print_json(unlocked_document(done))
+    else:
+        show(unlocked_text(done))
+    raise typer.Exit(0 if all(one.ok for one in done) else 1)

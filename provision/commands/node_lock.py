@@ -1,0 +1,180 @@
+"""What is sent to a node for its lock and its history, and how its answers are read; nothing is executed here."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from provision.errors import LockedError, NodeError, ProvisionError
+from provision.model.cluster import Node
+from provision.model.history import Holder, NodeLook, Unlocked, as_entries, as_holder, plain, plain_list
+
+__all__ = [
+    "BEAT_SECONDS",
+    "PLACES",
+    "TIMES",
+    "keep_request",
+    "locked_error",
+    "look_request",
+    "node_python",
+    "program_input",
+    "program_script",
+    "read_keeper",
+    "read_look",
+    "read_unlocked",
+    "strange",
+    "unlock_request",
+]
+
+BEAT_SECONDS = 20.0
+"""How often the keeper is told that we are here."""
+TIMES: dict[str, float] = {"silence": 90, "linger": 600, "quiet": 3}
+"""Seconds: a keeper that hears nothing for so long takes us for dead; so long it waits for Ansible's tasks then at the
+most; and so long none may be seen until it takes them for ended (between two tasks there is a moment)."""
+PLACES: dict[str, Any] = {
+    "folders": ["/run/lock", "/var/lock", "/var/lib/provision"],
+    "history": "/var/lib/provision/history.jsonl",
+    "marks": ["AnsiballZ", "ansible-tmp", "BECOME-SUCCESS-", "&& sleep 0"],
+}
+"""The lock is in the first folder that there is. Marks: what command lines of Ansible hold, the last one at the end."""
+_PATIENCE_SECONDS = 5.0
+"""A keeper that is to end is asked, and so long after that killed."""
+_REMEDIES = {
+    "EROFS": "Its file system is mounted read-only: look at its disk (dmesg), mend it, and mount it read-write.",
+    "ENOSPC": "Make room there (df -h shows what is full).",
+    "EDQUOT": "Make room there (df -h shows what is full).",
+    "EACCES": "Is it root there that we are?",
+}
+_FILES = Path(__file__).parent / "files"
+_PARTS = ("node_state.py", "lock_keeper.py")
+_LIBRARY = "provision.commands.files.node_state"
+
+# Isolated (-I, -S): else a file such as json.py in the login user's home would be imported, as root.
+_LOADER = """
+command -v {python} >/dev/null 2>&1 || {{ echo "there is no {python} on this node" >&2; exit 127; }}
+exec {python} -I -S -c '
+import os, sys, types
+def part(length):
+    code = b""
+    while len(code) < length:
+        piece = os.read(0, length - len(code))
+        if not piece:
+            sys.exit(1)
+        code += piece
+    return code
+library = sys.modules["{library}"] = types.ModuleType("{library}")
+exec(compile(part({first}), "{names[0]}", "exec"), library.__dict__)
+exec(compile(part({second}), "{names[1]}", "exec"))' provision-lock-keeper
+"""
+
+
+def node_python(node: Node) -> str:
+    """Return the Python to use on a node: the one that the inventory gives Ansible, where it is a plain path."""
+    given = node.variables.get("ansible_python_interpreter")
+    return given if isinstance(given, str) and given.startswith("/") and "{{" not in given else "python3"
+
+
+def program_script(python: str) -> str:
+    """Return the script that runs our program, which comes by its standard input."""
+    first, second = map(len, _parts())
+    return _LOADER.format(python=shlex.quote(python), library=_LIBRARY, first=first, second=second, names=_PARTS)
+
+
+def program_input(request: Mapping[str, Any]) -> bytes:
+    """Return the program and what it is to do."""
+    return b"".join(_parts()) + json.dumps(request).encode() + b"\n"
+
+
+@functools.cache
+def _parts() -> tuple[bytes, ...]:
+    return tuple((_FILES / name).read_bytes() for name in _PARTS)
+
+
+def keep_request(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask for the lock."""
+    return {"do": "keep", "holder": dict(holder), **PLACES, **TIMES}
+
+
+def look_request(entries: int = 0) -> dict[str, Any]:
+    """Ask who has the lock, and for the newest `entries` applies."""
+    return {"do": "look", "entries": entries, **PLACES}
+
+
+def unlock_request(holder: Holder, who: str) -> dict[str, Any]:
+    """Ask for the end of this holder's keeper, and of no other one's."""
+    message = f"unlocked by {who}"
+    return {"do": "unlock", "id": holder.id, "message": message, "patience": _PATIENCE_SECONDS, **PLACES}
+
+
+def read_keeper(node: str, answer: Mapping[str, Any], own_id: str) -> tuple[ProvisionError | None, str]:
+    """Return why the lock could not be had, None when we have it; and a warning, empty when there is none."""
+    if "locked" in answer:
+        where = plain(answer["locked"])
+        return None, "" if answer.get("usual") else f"there is no {PLACES['folders'][0]}; the lock is {where}"
+    if "held" in answer:
+        holder = as_holder(answer.get("holder"))
+        if holder and holder.id == own_id:
+            text = f"the inventory names this machine twice: it is {holder.node}, too"
+            return NodeError(text, node=node, remedy="Take one of the two out of the inventory."), ""
+        return locked_error(node, holder), ""
+    return _trouble(node, "the lock could not be taken", answer), ""
+
+
+def locked_error(node: str, holder: Holder | None) -> LockedError:
+    """Somebody else changes the node."""
+    if holder is None:
+        text = "in use: another program has locked it, or somebody has just begun"
+        return LockedError(text, node=node, remedy="Wait until it has ended.")
+    remedy = f"Wait until it has ended, or run `provision unlock {node}` when that process is known to be dead."
+    return LockedError(holder.told(), node=node, remedy=remedy)
+
+
+def read_look(node: str, answer: Mapping[str, Any]) -> NodeLook:
+    """Read the answer to a look.
+
+    Raises:
+        NodeError: the node could not read its own files.
+    """
+    if "held" not in answer:
+        raise _trouble(node, "its lock and its history could not be read", answer)
+    return NodeLook(
+        held=bool(answer["held"]),
+        holder=as_holder(answer.get("holder")),
+        working=plain_list(answer.get("working")),
+        entries=as_entries(answer.get("entries")),
+    )
+
+
+def read_unlocked(node: str, answer: Mapping[str, Any], holder: Holder) -> Unlocked:
+    """Read what came of unlocking."""
+    if answer.get("unlocked"):
+        text = f"the lock of {holder.user} on {holder.host} is gone"
+        if working := plain_list(answer.get("working")):
+            text += f"; Ansible still works there: {', '.join(working)}"
+        if answer.get("trouble"):
+            text += f"; its history could not be written: {plain(answer['trouble'])}"
+        return Unlocked(node, "unlocked", text, holder)
+    if answer.get("free"):
+        return Unlocked(node, "free", "the lock has been given up meanwhile", holder)
+    other = as_holder(answer.get("other"))
+    if other:
+        return Unlocked(node, "refused", f"meanwhile it is {other.told()}", other, "Look again before you unlock it.")
+    if "stuck" in answer:
+        remedy = "Its disk may hang (dmesg); a restart of the node ends it."
+        return Unlocked(node, "failed", f"process {plain(answer['stuck'])} there does not end", holder, remedy)
+    return strange(node, holder)
+
+
+def strange(node: str, holder: Holder | None = None) -> Unlocked:
+    """Return what to say of a lock that is none of ours."""
+    remedy = f"See what it is: fuser -v {PLACES['folders'][0]}/provision.lock"
+    return Unlocked(node, "refused", "what holds the lock there is none of our programs", holder, remedy)
+
+
+def _trouble(node: str, what: str, answer: Mapping[str, Any]) -> NodeError:
+    remedy = _REMEDIES.get(str(answer.get("errno")), "Look at that file on the node.")
+    return NodeError(f"{what}: {plain(answer.get('failed')) or 'no answer that makes sense'}", node=node, remedy=remedy)

@@ -1,0 +1,60 @@
+"""Which nodes we drained and have not resumed yet: kept on this machine, for a later apply to resume."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from provision.model import Cluster
+from provision.workflow.places import identity, state_folder
+
+__all__ = ["Drained"]
+
+
+class Drained:
+    """The record of an inventory: node -> how it was drained (``kind``, ``name``, ``since``, ``user``).
+
+    Whoever changes it holds `alone`.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.path = state_folder() / "drained" / f"{identity(cluster)}.json"
+        self.trouble = ""
+        """Why the record could not be read."""
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Read what is there now."""
+        self.nodes, self.trouble = {}, ""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))["nodes"]
+            self.nodes = {str(name): dict(entry) for name, entry in found.items()}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no record of ours"
+            self.trouble = f"{self.path}: {why}"
+
+    def add(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write down nodes; OSError where that cannot be done, and then nothing has changed."""
+        self._write(self.nodes | {name: dict(entry) for name, entry in entries.items()})
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Take nodes out."""
+        gone = set(names) & self.nodes.keys()
+        if gone:
+            self._write({name: entry for name, entry in self.nodes.items() if name not in gone})
+
+    def _write(self, nodes: dict[str, dict[str, Any]]) -> None:
+        """Whole or not at all: a crash leaves the old record or the new one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = self.path.with_suffix(".new")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+            json.dump({"nodes": nodes}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(self.path)
+        self.nodes = nodes

@@ -1,0 +1,56 @@
+"""The steps that need their node idle, and those that may run once its jobs have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from provision.facts import Unknown
+from provision.model import Step, StepClass
+
+if TYPE_CHECKING:
+    from provision.workflow.plan import Look
+
+__all__ = ["agreeable", "disturbing", "drained_first", "for_jobs", "steps_of"]
+
+
+def agreeable(found: Look) -> dict[str, tuple[Step, ...]]:
+    """Return for each node the steps that an apply may come to.
+
+    Those that wait for nothing; and where the node is drained first, those that wait for jobs, too.
+    """
+    steps = {
+        plan.name: tuple(
+            step
+            for step in plan.steps
+            if not step.waits_for or (_drains(found, plan.name) and for_jobs(found, plan.name, step))
+        )
+        for plan in found.plan.nodes
+    }
+    return {name: left for name, left in steps.items() if left}
+
+
+def drained_first(found: Look) -> str:
+    """Return which nodes an apply takes out of their scheduler, for whoever has to agree; empty: none."""
+    names = [name for name, steps in agreeable(found).items() if _drains(found, name) and disturbing(steps)]
+    return f"drained before, and resumed when they are as wanted: {', '.join(names)}" if names else ""
+
+
+def steps_of(found: Look, name: str) -> tuple[Step, ...]:
+    """Return the steps of one node."""
+    return next((plan.steps for plan in found.plan.nodes if plan.name == name), ())
+
+
+def disturbing(steps: Sequence[Step]) -> bool:
+    """Return whether any of the steps can hurt a job."""
+    return any(step.step_class is not StepClass.SAFE for step in steps)
+
+
+def for_jobs(found: Look, name: str, step: Step) -> bool:
+    """Return whether all that a step waits for are jobs, which end; who keeps a difference does not."""
+    managed = found.facts[name].managed if name in found.facts else Unknown("")
+    return not isinstance(managed, Unknown) and set(step.waits_for) <= set(managed.jobs)
+
+
+def _drains(found: Look, name: str) -> bool:
+    return name in found.facts and bool(found.cluster.node(name).variables.get("cluster_drain"))

@@ -1,0 +1,186 @@
+"""A lock on every node that is being changed: one SSH session each, in which a keeper on the node holds it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from provision.commands import node_lock
+from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
+from provision.locks import user
+from provision.model import Node
+from provision.model.history import plain, plain_list
+from provision.threads import outcomes
+from provision.workflow.remote_keeper import ANSWER_SECONDS, RemoteKeeper
+
+__all__ = ["NodeLocks", "held_on"]
+
+_AT_ONCE = 64
+_FILES_PER_NODE = 8
+_FILES_BESIDE = 512
+
+
+@contextmanager
+def held_on(nodes: Sequence[Node], *, command: str) -> Iterator[NodeLocks]:
+    """Hold the locks of `nodes`, as far as they can be had; whoever wants one meanwhile is told `command` and whose.
+
+    `command` is shown to other operators: it must hold no secret. When the block is left by an exception, a lock stays
+    until Ansible's tasks on its node have ended, and so it does when this process dies.
+    """
+    locks = NodeLocks(command)
+    failure: BaseException | None = None
+    try:
+        locks.take(nodes)
+        yield locks
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        locks.release(failure)
+
+
+class NodeLocks:
+    """The locks that are held, and those that could not be had."""
+
+    def __init__(self, command: str) -> None:
+        self.refused: dict[str, LockedError] = {}
+        """Node -> who holds it."""
+        self.failed: dict[str, ProvisionError] = {}
+        """Node -> why its lock could not be had, for another reason."""
+        self.warnings: dict[str, str] = {}
+        """Node -> what is unusual: the lock's place, a history that could not be written."""
+        self._holder = {
+            "id": f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}",
+            "user": user(),
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "command": command[:500],
+            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        self._kept: dict[str, RemoteKeeper] = {}
+        self._lost: dict[str, str] = {}
+        self._finished: set[str] = set()
+        self._over = threading.Event()
+
+    def take(self, nodes: Sequence[Node]) -> None:
+        """Take the lock of each node, all at once."""
+        _make_room(len(nodes))
+        threading.Thread(target=self._beat, daemon=True, name="beat").start()
+        for node, error in zip(nodes, outcomes(self._take, nodes, limit=_AT_ONCE), strict=True):
+            if isinstance(error, LockedError):
+                self.refused[node.name] = error
+            elif isinstance(error, ProvisionError):
+                self.failed[node.name] = error
+            elif error is not None:
+                raise error
+
+    def lost(self) -> Mapping[str, str]:
+        """Return the nodes whose lock was lost while it was held, with the reason."""
+        for name, keeper in list(self._kept.items()):
+            if name not in self._lost and (reason := keeper.end()):
+                self._lost[name] = reason
+        return dict(self._lost)
+
+    def note(self, node: str, text: str) -> None:
+        """Keep one step of what is done in the node's history."""
+        self._send(node, {"note": text})
+
+    def finish(self, node: str, outcome: Mapping[str, Any]) -> None:
+        """Keep in the node's history how it ended there: ``status``, ``roles`` and ``message``."""
+        self._finished.add(node)
+        self._send(node, {"finish": dict(outcome)})
+
+    def release(self, failure: BaseException | None) -> None:
+        """Give up all locks; with a `failure` that stopped the work, once nothing of it is at work on the node."""
+        self._over.set()
+        self.lost()
+        stopped = failure is not None and not isinstance(failure, LockedError)
+        for name in list(self._kept):
+            if name not in self._finished:
+                self.finish(name, _unfinished(failure))
+        outcomes(lambda name: self._release(name, stopped=stopped), list(self._kept), limit=_AT_ONCE)
+
+    def _take(self, node: Node) -> ProvisionError | None:
+        from provision.connectors import connect
+
+        try:
+            with ExitStack() as closing:
+                connector = connect(node)
+                closing.callback(connector.close)
+                keeper = RemoteKeeper(connector, node_lock.node_python(node))
+                closing.callback(keeper.close)
+                keeper.begin(node_lock.keep_request({**self._holder, "node": node.name}))
+                answer = keeper.answer(ANSWER_SECONDS)
+                error, warning = node_lock.read_keeper(node.name, answer, str(self._holder["id"]))
+                if warning:
+                    self.warnings[node.name] = warning
+                if error is None and not self._over.is_set():
+                    self._kept[node.name] = keeper
+                    closing.pop_all()
+                return error
+        except ProvisionError as error:
+            error.node = error.node or node.name
+            return error
+        except OSError as error:
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            return NodeError(f"this machine could not do its part: {what}", node=node.name)
+
+    def _send(self, node: str, document: Mapping[str, Any]) -> None:
+        keeper = self._kept.get(node)
+        if keeper is None or node in self._lost:
+            return
+        try:
+            keeper.send(document)
+        except ProvisionError as error:
+            self._lost[node] = error.message
+
+    def _beat(self) -> None:
+        """Let the keepers know that we are here; one thread for all nodes."""
+        while not self._over.wait(node_lock.BEAT_SECONDS):
+            self.lost()
+            for name in list(self._kept):
+                self._send(name, {})
+
+    def _release(self, node: str, *, stopped: bool) -> None:
+        keeper = self._kept[node]
+        if node in self._lost:
+            keeper.close()
+            return
+        try:
+            keeper.send({"release": stopped})
+            answer = keeper.answer(ANSWER_SECONDS / 4)
+        except ProvisionError as error:
+            answer = {"trouble": error.message}
+        if answer.get("trouble"):
+            self.warnings[node] = f"the node's history is not complete: {plain(answer['trouble'])}"
+        if working := plain_list(answer.get("working")):
+            self.warnings[node] = f"its lock stays until this has ended there: {', '.join(working)}"
+            keeper.leave()
+        else:
+            keeper.close()
+
+
+def _unfinished(failure: BaseException | None) -> dict[str, Any]:
+    """Return how a node ended of which nobody said it."""
+    if failure is None:
+        return {"status": "ended", "roles": [], "message": ""}
+    if isinstance(failure, LockedError):
+        return {"status": "refused", "roles": [], "message": "another node was in use"}
+    status = "failed" if isinstance(failure, ProvisionError) and not isinstance(failure, Interrupted) else "interrupted"
+    return {"status": status, "roles": [], "message": str(failure)}
+
+
+def _make_room(nodes: int) -> None:
+    """Let this process have as many open files as so many connections need, as far as the system allows it."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_BESIDE + _FILES_PER_NODE * nodes
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

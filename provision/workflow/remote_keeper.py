@@ -1,0 +1,146 @@
+"""The programs on the nodes that hold locks, as seen from here: their sessions, who they hold for, and their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from provision.commands import node_lock
+from provision.errors import NodeError, ProvisionError
+from provision.locks import user
+from provision.model import Node
+from provision.model.history import Holder, NodeLook, Unlocked
+
+if TYPE_CHECKING:
+    from provision.connectors.base import Connector
+
+__all__ = ["ANSWER_SECONDS", "RemoteKeeper", "look_at", "unlock", "without_holder"]
+
+ANSWER_SECONDS = 60.0
+_MOST_BYTES = 2**20
+"""Of an answer in a session; ours are far shorter."""
+
+
+class RemoteKeeper:
+    """Our end of a keeper: the session in which it holds a lock."""
+
+    def __init__(self, connector: Connector, python: str) -> None:
+        self._connector = connector
+        self._process = connector.start(node_lock.program_script(python))
+        self._output = self._process.output()
+        self._sending = threading.Lock()
+        self._errors = b""
+
+    def begin(self, request: Mapping[str, Any]) -> None:
+        """Start it: what it is, and what it is to do."""
+        self._process.write(node_lock.program_input(request))
+
+    def send(self, document: Mapping[str, Any]) -> None:
+        """Send one line; ConnectionFailed when the node is gone."""
+        with self._sending:
+            self._process.write(json.dumps(dict(document)).encode() + b"\n")
+
+    def answer(self, seconds: float) -> dict[str, Any]:
+        """Return the next line that it says; ProvisionError when there is none in time."""
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self._process.close()
+
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            line = b""
+            for stream, chunk in self._output:
+                line += chunk if stream == "stdout" else b""
+                self._errors += chunk if stream == "stderr" else b""
+                if len(line) + len(self._errors) > _MOST_BYTES:
+                    raise NodeError("its lock could not be asked for: the answer has no end", node=self._connector.name)
+                if line.endswith(b"\n"):
+                    return _document(self._connector.name, line.decode(errors="replace"), self._errors)
+            if not late.is_set():
+                self._process.wait()
+        finally:
+            timer.cancel()
+        if late.is_set():
+            text = f"no answer about its lock within {seconds:g} s"
+            raise NodeError(text, node=self._connector.name, remedy="Its disk may hang: look at it by hand (dmesg).")
+        return _document(self._connector.name, line.decode(errors="replace"), self._errors)
+
+    def end(self) -> str:
+        """Return why it is no more; empty while it is."""
+        if not self._process.ended():
+            return ""
+        try:
+            return f"the keeper of its lock has ended (exit {self._process.wait()}): was it unlocked?"
+        except ProvisionError as error:
+            return error.message
+
+    def leave(self) -> None:
+        """Go and let it run on, until what it waits for has ended."""
+        self._process.close_stdin()
+
+    def close(self) -> None:
+        """End the connection."""
+        with suppress(ProvisionError, OSError):
+            self._process.close()
+        self._connector.close()
+
+
+def look_at(nodes: Sequence[Node], *, entries: int = 0) -> dict[str, NodeLook | ProvisionError]:
+    """Ask each node who has its lock, and for its newest `entries` applies; one SSH session per node."""
+    from provision.connectors import each
+
+    pythons = {node.name: node_lock.node_python(node) for node in nodes}
+    request = node_lock.look_request(entries)
+    return each(nodes, lambda c: node_lock.read_look(c.name, _asked(c, pythons[c.name], request)))
+
+
+def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlocked, ...]:
+    """End the keepers that hold these locks for these holders; another one's, who came meanwhile, is left alone."""
+    from provision.connectors import each
+
+    who = f"{user()} on {os.uname().nodename}"
+    pythons = {node.name: node_lock.node_python(node) for node in nodes}
+
+    def end(connector: Connector) -> Unlocked:
+        name = connector.name
+        answer = _asked(connector, pythons[name], node_lock.unlock_request(holders[name], who))
+        return node_lock.read_unlocked(name, answer, holders[name])
+
+    found = each([node for node in nodes if node.name in holders], end)
+    return tuple(_unlocked(name, outcome, holders[name]) for name, outcome in found.items())
+
+
+def without_holder(name: str, look: NodeLook) -> Unlocked:
+    """Return what to say of a node whose lock nobody holds, or something that none of our programs is."""
+    return node_lock.strange(name) if look.held else Unlocked(name, "free", "there is no lock to take away")
+
+
+def _unlocked(name: str, outcome: Unlocked | ProvisionError, holder: Holder) -> Unlocked:
+    if isinstance(outcome, ProvisionError):
+        return Unlocked(name, "unreachable", outcome.message, holder, outcome.remedy)
+    return outcome
+
+
+def _asked(connector: Connector, python: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    script, data = node_lock.program_script(python), node_lock.program_input(request)
+    result = connector.run(script, stdin=data, timeout=ANSWER_SECONDS)
+    return _document(connector.name, result.stdout, result.stderr.encode())
+
+
+def _document(node: str, text: str, errors: bytes) -> dict[str, Any]:
+    """Read the last line of an answer."""
+    with suppress(ValueError, IndexError, RecursionError):
+        found = json.loads(text.strip().splitlines()[-1])
+        if isinstance(found, dict):
+            return found
+    said = errors.decode(errors="replace").strip()
+    remedy = "It needs python3 (Debian: apt-get install python3)." if "there is no" in said else None
+    raise NodeError("its lock could not be asked for", node=node, remedy=remedy, output=said)
