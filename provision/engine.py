@@ -13,14 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from provision.errors import Interrupted, ProvisionError
 from provision.local_processes import end_descendants
-from provision.model import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
+from provision.model import ApplyReport, Difference, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
 from provision.report.remedies import remedy_for
 
 __all__ = ["LOCAL_ACTIONS", "Collector", "Event", "playbooks_folder", "run_playbook"]
@@ -71,14 +71,19 @@ class Collector:
     Args:
         nodes: names of the nodes that take part, in the report's order.
         on_event: called for every step of every node.
+        compare: keep what the tasks tell of the content that they change, secrets included.
     """
 
-    def __init__(self, nodes: Sequence[str], on_event: Callable[[Event], None] | None = None) -> None:
+    def __init__(
+        self, nodes: Sequence[str], on_event: Callable[[Event], None] | None = None, *, compare: bool = False
+    ) -> None:
         self._seen = {name: _Seen() for name in nodes}
         self._on_event = on_event or (lambda _event: None)
         self._events = 0
         self._handlers: set[str] = set()
         self._at_the_end: set[str] = set()
+        self._compare = compare
+        self._differences: list[Difference] = []
         self.finished = False
         self.output: list[str] = []
 
@@ -113,6 +118,8 @@ class Collector:
             action = str(data.get("task_action", "")).rsplit(".", 1)[-1]
             seen.tasks += action not in LOCAL_ACTIONS
             self._note(seen, role, task, changed=changed)
+            if changed and role and self._compare:
+                self._differences += _differences(host, role, task.split(" : ", 1)[-1], result)
             self._tell(host, role, task, "changed" if changed else "ok")
         elif kind == "skipped":
             seen.roles.setdefault(role, RoleStatus.SKIPPED) if role else None
@@ -191,7 +198,8 @@ class Collector:
     def report(self, seconds: float) -> ApplyReport:
         """Return what is known so far as a report."""
         nodes = tuple(self._node(name, seen) for name, seen in self._seen.items())
-        return ApplyReport(nodes, round(seconds, 1), max((s.tasks for s in self._seen.values()), default=0))
+        tasks = max((s.tasks for s in self._seen.values()), default=0)
+        return ApplyReport(nodes, round(seconds, 1), tasks, differences=tuple(self._differences))
 
     @staticmethod
     def _node(name: str, seen: _Seen) -> NodeReport:
@@ -205,6 +213,32 @@ class Collector:
         return NodeReport(name, status, roles, seen.error)
 
 
+def _differences(node: str, role: str, task: str, result: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield what a task that changes something tells of the content: an entry or a list of them, for each item."""
+    for part in (result, *(item for item in result.get("results") or () if isinstance(item, Mapping))):
+        if "censored" in part:
+            yield Difference(node, role, task, withheld="it may hold secrets")
+        told = part.get("diff") or ()
+        for entry in told if isinstance(told, list) else [told]:
+            if not isinstance(entry, Mapping) or (part is not result and not part.get("changed")):
+                continue
+            path = str(entry.get("after_header") or entry.get("before_header") or task)
+            if "before" in entry or "after" in entry:
+                before, after = _content(entry.get("before")), _content(entry.get("after"))
+                if before != after:
+                    yield Difference(node, role, path, before, after)
+            elif entry.get("prepared"):
+                yield Difference(node, role, path, "", _content(entry["prepared"]))
+            elif entry:
+                yield Difference(node, role, path, withheld="it is binary or too large")
+
+
+def _content(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, indent=2, sort_keys=True, default=str) + "\n"
+
+
 def playbooks_folder() -> Path:
     """Return the folder of playbooks that belongs to this code."""
     folder = Path(os.environ.get("PROVISION_PLAYBOOKS") or Path(__file__).resolve().parents[1] / "playbooks")
@@ -216,31 +250,40 @@ def playbooks_folder() -> Path:
     return folder
 
 
-def run_playbook(
+def run_playbook(  # noqa: PLR0913 - what Ansible can be told
     inventory: Path,
     nodes: Sequence[str],
     *,
     playbook: str = "site.yml",
     tags: Sequence[str] = (),
+    variables: Mapping[str, Any] | None = None,
     become_password: Secret | None = None,
     environment: Mapping[str, str] | None = None,
     on_event: Callable[[Event], None] | None = None,
     log: Path | None = None,
+    check: bool = False,
 ) -> ApplyReport:
     """Run a playbook on exactly `nodes` and report per node and role.
 
-    `environment` holds what Ansible needs to read the inventory as the operator's own Ansible does. Relative paths in
-    the inventory count from the current folder, as they do for everything else here.
+    `variables` are given to Ansible in a private file. `environment` holds what Ansible needs to read the inventory as
+    the operator's own Ansible does. Relative paths in the inventory count from the current folder, as they do for
+    everything else here. With `check` nothing is changed, and the report holds what would be different.
 
     Raises ProvisionError when Ansible could not run at all, and Interrupted after Ctrl-C.
     """
-    collector = Collector(nodes, on_event)
+    collector = Collector(nodes, on_event, compare=check)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="provision-") as private:
         limit = Path(private, "limit")
         limit.write_text("\n".join(nodes) + "\n")
         whole = _with_roll_call(Path(private), playbooks_folder() / playbook)
         arguments = ["--limit", f"@{limit}", *(["--tags", ",".join(tags)] if tags else [])]
+        arguments += ["--check", "--diff"] if check else []
+        if variables:
+            given = Path(private, "variables.json")
+            given.touch(mode=0o600)
+            given.write_text(json.dumps(variables))
+            arguments += ["--extra-vars", f"@{given}"]
         arguments += ["--ask-become-pass"] if become_password else []
         outcome = _run(
             private,
@@ -253,7 +296,8 @@ def run_playbook(
         )
     trouble = _write_log(log, collector.output)
     if outcome.interrupted:
-        raise Interrupted("interrupted; what is done stands, and the next apply finishes the rest")
+        done = "nothing was changed" if check else "what is done stands, and the next apply finishes the rest"
+        raise Interrupted(f"interrupted; {done}")
     if not collector.finished:
         raise ProvisionError(
             f"Ansible stopped before it ended ({outcome.status}, exit {outcome.code})",

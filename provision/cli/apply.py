@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provision.cli.common import (
     AskBecomePassOption,
+    DisruptiveOption,
+    ForceOption,
     InventoryOption,
     JsonOption,
     LabOption,
@@ -18,7 +21,12 @@ from provision.cli.common import (
     confirm,
     print_json,
     say,
+    show,
 )
+from provision.errors import UsageError
+
+if TYPE_CHECKING:
+    from provision.workflow import Look
 
 __all__ = ["apply"]
 
@@ -30,7 +38,34 @@ def apply(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            "--only", metavar="ROLE", help="Run this role (or one step of it, ROLE_STEP) alone; may be repeated."
+            "--only",
+            metavar="ROLE",
+            help="Run this role alone, where it is in the plan, or one step of it (ROLE_STEP); may be repeated.",
+        ),
+    ] = None,
+    force: ForceOption = None,
+    disruptive: DisruptiveOption = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan", metavar="FILE", dir_okay=False, help="Run a plan that plan --out saved, if it still holds."
+        ),
+    ] = None,
+    waves: Annotated[
+        str | None,
+        typer.Option(
+            "--waves",
+            metavar="SIZES",
+            help="Nodes at once, in numbers or percent. Default: 1,10%,100%; all at once on nodes that are new.",
+        ),
+    ] = None,
+    max_failures: Annotated[
+        int | None,
+        typer.Option(
+            "--max-failures",
+            min=1,
+            metavar="N",
+            help="Begin no further wave when N nodes failed. Default: 1 in the first wave, then a tenth of the nodes.",
         ),
     ] = None,
     yes: YesOption = False,
@@ -39,8 +74,9 @@ def apply(
 ) -> None:
     """Make the nodes what the inventory says: docker, RDMA, image, containers, SSH.
 
-    What is as wanted stays untouched, a failing node does not stop the others, and a second apply
-    takes up just what is left.
+    Looks at every node, shows what has to be done and why, asks, does just that, and looks again: what
+    counts is what that look shows. Where nothing is to be done, nothing is asked and nothing is written.
+    A failing node does not stop the others, and a second apply takes up just what is left.
 
     \b
     Examples:
@@ -48,22 +84,70 @@ def apply(
       provision apply --lab demo --yes
       provision apply -i inventories/prod --limit 'gpu[1:4]'
       provision apply --only docker_engine --json --yes
+      provision apply --plan change.json
+      provision apply --waves 1,25%,100% --max-failures 2
     """
     from provision import workflow
     from provision.cli.progress import ApplyProgress
+    from provision.planning.waves import DEFAULT_WAVES, wave_sizes
     from provision.report.apply_report import as_document, as_text
 
-    roles = workflow.chosen_roles(only or ())
+    asked = workflow.asked_for(only or ())
+    if plan and (only or force or disruptive):
+        raise UsageError(
+            "--plan says what is run; --only, --force and --disruptive would change it",
+            remedy="Give them to plan --out.",
+        )
     password = ask_become_password(ask=ask_become_pass)
     cluster = cluster_from(inventory, lab, become_password=password)
     nodes = workflow.chosen(cluster, limit)
+    request = workflow.Request(
+        asked.roles, workflow.chosen_roles(force or (), "--force"), workflow.named_nodes(cluster, disruptive or ())
+    )
+    pace = workflow.Pace(waves, max_failures)
+    wave_sizes(waves or DEFAULT_WAVES, len(nodes))  # an odd word is refused before anything is looked at
+    saved = None
+    if plan:
+        saved, request = workflow.read_saved(plan)
     names = ", ".join(node.name for node in nodes[:8]) + (", ..." if len(nodes) > 8 else "")  # noqa: PLR2004
     say(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
-    confirm(f"Change {'this node' if len(nodes) == 1 else 'these nodes'}?", yes=yes)
+    found = workflow.look(cluster, nodes, request)
+    if saved and plan and (differences := workflow.saved_differences(saved, found)):
+        raise UsageError(
+            f"{plan} does not hold any more: {differences[0]}",
+            output="\n".join(differences[1:]),
+            remedy="Nothing was changed. Look at the new plan: provision plan",
+        )
+    if asked.steps:
+        say(f"run {', '.join(asked.steps)} as it is, without a plan")
+    if asked.steps or workflow.agreeable(found):
+        _agree(found, steps=bool(asked.steps), yes=yes or plan is not None)
     with ApplyProgress([node.name for node in nodes]) as progress:
-        report = workflow.apply(cluster, nodes, roles=roles, become_password=password, on_event=progress.event)
+        report = workflow.apply(
+            cluster,
+            nodes,
+            request=request,
+            steps=asked.steps,
+            pace=pace,
+            found=found,
+            become_password=password,
+            on_event=progress.event,
+        )
     if as_json:
         print_json(as_document(report))
     else:
-        typer.echo(as_text(report))
+        show(as_text(report))
     raise typer.Exit(0 if report.ok else 1)
+
+
+def _agree(found: Look, *, steps: bool, yes: bool) -> None:
+    """Show the plan and ask; return when the answer is yes."""
+    from provision.report.plan_report import as_text
+    from provision.workflow import drained_first
+
+    if not steps:
+        say(as_text(found.plan))
+        if drained := drained_first(found):
+            say(drained)
+    count = len(found.plan.nodes)
+    confirm(f"Change {'this node' if count == 1 else 'these nodes'}?", yes=yes)

@@ -15,6 +15,7 @@ from provision.cli.common import (
     confirm,
     print_json,
     say,
+    show,
 )
 
 __all__ = ["bootstrap"]
@@ -66,7 +67,7 @@ def bootstrap(
     from provision.inventory import load
     from provision.report.apply_report import as_document, as_text
 
-    roles = workflow.chosen_roles(only or ())
+    asked = workflow.asked_for(only or ())
     node_name = name or socket.gethostname()
     password = ask_become_password(ask=ask_become_pass)
     with tempfile.TemporaryDirectory(prefix="provision-") as folder:
@@ -80,10 +81,15 @@ def bootstrap(
         confirm("Change this machine?", yes=yes)
         with ApplyProgress([node_name]) as progress:
             report = workflow.apply(
-                cluster, cluster.nodes, roles=roles, become_password=password, on_event=progress.event
+                cluster,
+                cluster.nodes,
+                request=workflow.Request(asked.roles),
+                steps=asked.steps,
+                become_password=password,
+                on_event=progress.event,
             )
     if as_json:
         print_json(as_document(report))
     else:
-        typer.echo(as_text(report))
+        show(as_text(report))
     raise typer.Exit(0 if report.ok else 1)

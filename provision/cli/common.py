@@ -16,13 +16,15 @@ import typer
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from provision.model import Cluster, Secret
 
 __all__ = [
     "AllowDegradedOption",
     "AskBecomePassOption",
+    "DisruptiveOption",
+    "ForceOption",
     "InventoryOption",
     "JsonOption",
     "LabOption",
@@ -35,6 +37,7 @@ __all__ = [
     "inventory_from",
     "print_json",
     "say",
+    "show",
     "table",
     "take_degraded",
 ]
@@ -59,6 +62,19 @@ AllowDegradedOption = Annotated[
 ]
 AskBecomePassOption = Annotated[
     bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password of the nodes.")
+]
+
+ForceOption = Annotated[
+    list[str] | None,
+    typer.Option("--force", metavar="ROLE", help="Run this role whether there is a reason or not; may be repeated."),
+]
+DisruptiveOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disruptive",
+        metavar="NODES",
+        help="Disturb running jobs on these nodes where a step needs it; may be repeated.",
+    ),
 ]
 
 
@@ -118,14 +134,26 @@ def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    """Print one JSON document on stdout; what would do something to a terminal is escaped."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    sys.stdout.write(_without_controls(text, lambda letter: json.dumps(letter)[1:-1]) + "\n")
+
+
+def show(text: str) -> None:
+    """Print a report on stdout; what nodes said in it does nothing to a terminal."""
+    sys.stdout.write(_without_controls(text, lambda _: "?") + "\n")
+    sys.stdout.flush()
 
 
 def say(message: str) -> None:
-    """Say something to the person, on stderr."""
-    sys.stderr.write(message + "\n")
+    """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
+    sys.stderr.write(_without_controls(message, lambda _: "?") + "\n")
     sys.stderr.flush()
+
+
+def _without_controls(text: str, instead: Callable[[str], str]) -> str:
+    """Replace what cannot be printed, also halves of characters, which no stream would take."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t\u00a0" else instead(letter) for letter in text)
 
 
 def interactive() -> bool:

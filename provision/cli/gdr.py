@@ -17,6 +17,7 @@ from provision.cli.common import (
     cluster_from,
     print_json,
     say,
+    show,
 )
 from provision.errors import UsageError
 
@@ -78,7 +79,7 @@ def gdr(
     if as_json:
         print_json(nodes_document(judged))
     else:
-        typer.echo(nodes_text(judged))
+        show(nodes_text(judged))
     raise typer.Exit(1 if any(node.error is not None for node in judged) else 0)
 
 
@@ -90,4 +91,4 @@ def _assumed(text: str, *, as_json: bool) -> None:
     if as_json:
         print_json(as_document(judged))
     else:
-        typer.echo(as_text(judged))
+        show(as_text(judged))

@@ -28,11 +28,15 @@ __all__ = ["GROUPS", "VERBS", "build_app", "main", "normalise"]
 
 VERBS = {
     "init": "provision.cli.init",
+    "plan": "provision.cli.plan",
     "apply": "provision.cli.apply",
+    "history": "provision.cli.history",
+    "unlock": "provision.cli.unlock",
     "bootstrap": "provision.cli.bootstrap",
     "verify": "provision.cli.verify",
     "gdr": "provision.cli.gdr",
     "reload": "provision.cli.reload",
+    "reset": "provision.cli.reset",
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
     "nccl-log": "provision.cli.nccl_log",
@@ -55,13 +59,14 @@ HELP = """From bare GPU servers and SSH to a running multi-node training job.
 \b
   provision lab up demo --driver vm --nodes 2      no hardware? make virtual nodes
   provision init 'gpu[1-8]' --user root            write an Ansible inventory
+  provision plan                                   what would change, and why
   provision apply                                  make the nodes what it says
   provision verify                                 prove it
   provision run -- python3 train.py                mpirun across the nodes
 
 Options such as --json, -i and --lab may stand before or after the verb.
-Exit codes: 0 ok, 1 something failed, 2 usage or refused, 4 locked by another,
-130 interrupted; run: the job's own code, 125 when it could not be started.
+Exit codes: 0 ok, 1 something failed, 2 usage or refused, 3 drift (plan
+--exit-code), 4 locked by another, 130 interrupted; run: the job's own code, 125 when it could not be started.
 """
 
 

@@ -34,8 +34,9 @@ class Steps:
 class ApplyProgress:
     """A context manager that shows the events of an apply while they come."""
 
-    def __init__(self, nodes: Sequence[str]) -> None:
+    def __init__(self, nodes: Sequence[str], doing: str = "applying") -> None:
         self._nodes = list(nodes)
+        self._doing = doing
         self._current = dict.fromkeys(nodes, "waiting")
         self._changes = dict.fromkeys(nodes, 0)
         self._roles: dict[str, str | None] = dict.fromkeys(nodes)
@@ -91,7 +92,7 @@ class ApplyProgress:
         seconds = time.monotonic() - self._start
         rows = [f"{n:<{width}}  {self._changes[n]:>3} changed  {self._current[n]}"[:79] for n in self._nodes]
         shown = rows if len(rows) <= 40 else [*rows[:40], f"... and {len(rows) - 40} more nodes"]  # noqa: PLR2004
-        return [f"applying, {seconds:.0f} s", *shown]
+        return [f"{self._doing}, {seconds:.0f} s", *shown]
 
     def _line(self, event: Event) -> None:
         """Without a terminal: a line when a node begins a role, and for every change and failure."""

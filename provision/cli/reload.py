@@ -16,6 +16,7 @@ from provision.cli.common import (
     confirm,
     print_json,
     say,
+    show,
 )
 
 __all__ = ["reload"]
@@ -54,5 +55,5 @@ def reload(
     if as_json:
         print_json(as_document(done))
     else:
-        typer.echo(as_text(done))
+        show(as_text(done))
     raise typer.Exit(0 if all(node.result.ok for node in done) else 1)

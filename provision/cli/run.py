@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run(  # noqa: PLR0917 - one parameter for each option
+def run(
     command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", help="The program and its arguments.")],
     inventory: InventoryOption = None,
     lab: LabOption = None,

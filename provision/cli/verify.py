@@ -17,6 +17,7 @@ from provision.cli.common import (
     cluster_from,
     print_json,
     say,
+    show,
 )
 
 __all__ = ["Level", "verify"]
@@ -67,5 +68,5 @@ def verify(
     if as_json:
         print_json(as_document(survey.verification))
     else:
-        typer.echo(as_text(survey.verification, verbose=verbose, simulated=survey.simulated()))
+        show(as_text(survey.verification, verbose=verbose, simulated=survey.simulated()))
     raise typer.Exit(0 if survey.verification.ok else 1)

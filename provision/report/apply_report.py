@@ -34,7 +34,10 @@ def _node_document(node: NodeReport) -> dict[str, Any]:
     return {
         "name": node.name,
         "status": node.status.value,
-        "roles": [{"role": r.role, "status": r.status.value, "reasons": list(r.reasons)} for r in node.roles],
+        "roles": [
+            {"role": r.role, "status": r.status.value, "reasons": list(r.reasons), "changes": list(r.changes)}
+            for r in node.roles
+        ],
         "error": error,
     }
 
@@ -46,7 +49,10 @@ def from_document(document: Mapping[str, Any]) -> ApplyReport:
             NodeReport(
                 node["name"],
                 NodeStatus(node["status"]),
-                tuple(RoleReport(r["role"], RoleStatus(r["status"]), tuple(r["reasons"])) for r in node["roles"]),
+                tuple(
+                    RoleReport(r["role"], RoleStatus(r["status"]), tuple(r["reasons"]), tuple(r.get("changes", ())))
+                    for r in node["roles"]
+                ),
                 Failure(**node["error"]) if node["error"] else None,
             )
             for node in document["nodes"]
@@ -64,7 +70,8 @@ def as_text(report: ApplyReport) -> str:
     for node in report.nodes:
         if node.error:
             lines += ["", *_failure(node)]
-    good = sum(node.status in (NodeStatus.CHANGED, NodeStatus.UNCHANGED) for node in report.nodes)
+        lines += _waiting(node)
+    good = sum(node.as_wanted for node in report.nodes)
     lines += [f"warning: {text}" for text in report.warnings]
     lines += ["", f"{good} of {len(report.nodes)} nodes are as wanted ({report.seconds:.0f} s)."]
     return "\n".join(lines)
@@ -73,6 +80,18 @@ def as_text(report: ApplyReport) -> str:
 def _roles(node: NodeReport) -> str:
     changed = [role.role for role in node.roles if role.status is RoleStatus.CHANGED]
     return _shorten(", ".join(changed), 80 - 30)
+
+
+def _waiting(node: NodeReport) -> list[str]:
+    """Return what was left undone because of running jobs, and what to do."""
+    lines: list[str] = []
+    for role in node.roles:
+        if role.status is RoleStatus.WAITING:
+            lines += [f"{node.name}: {role.role} waits for jobs to end", *(f"  {reason}" for reason in role.reasons)]
+    if lines:
+        lines.append(f"  hint: apply again when they have ended, or disturb them: --disruptive {node.name}")
+        lines.insert(0, "")
+    return lines
 
 
 def _shorten(text: str, width: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 import time
@@ -15,12 +16,15 @@ from provision import __version__
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts, as_data
 from provision.model import Verification
-from provision.report.redaction import Redactor
+from provision.report.redaction import REMOVED, Redactor
 from provision.report.verify_report import as_document, as_text
 
 __all__ = ["archive", "bundle_files", "versions"]
 
 _PACKAGES = ("ansible", "ansible-core", "ansible-runner", "fabric", "paramiko", "docker", "typer")
+_FILE_HASH = re.compile(r"(?<![0-9a-zA-Z:])[0-9a-f]{64}(?![0-9a-zA-Z])")
+"""Of a file's content; an image's has ``sha256:`` before it."""
+_SALT = re.compile(r"(\"salt\": *\")[^\"]*")
 
 
 def bundle_files(
@@ -42,10 +46,15 @@ def bundle_files(
         if isinstance(value, ProvisionError):
             files[f"nodes/{name}/error.txt"] = redactor.text(f"{value}\n{value.output}\n")
         else:
-            files[f"nodes/{name}/facts.json"] = _json(redactor.data(as_data(value)))
-            files[f"nodes/{name}/probe.txt"] = redactor.text(value.raw)
+            files[f"nodes/{name}/facts.json"] = _without_hashes(_json(redactor.data(as_data(value))))
+            files[f"nodes/{name}/probe.txt"] = _without_hashes(redactor.text(value.raw))
     files.update({f"logs/{name}": redactor.text(text) for name, text in logs.items()})
     return files
+
+
+def _without_hashes(text: str) -> str:
+    """Take out what guesses could be tested with: hashes of files, and the salts of hashed inventory variables."""
+    return _SALT.sub(rf"\1{REMOVED}", _FILE_HASH.sub(REMOVED, text))
 
 
 def versions() -> dict[str, str]:

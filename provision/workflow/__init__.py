@@ -5,11 +5,17 @@ Nothing here parses a command line or prints; progress goes to the callbacks tha
 
 from __future__ import annotations
 
+from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
 from provision.workflow.bundle import known_secrets, support_bundle
-from provision.workflow.converge import apply, chosen_roles, local_inventory, log_folder, unreachable
+from provision.workflow.converge import Pace, apply, runnable
+from provision.workflow.differences import content_differences
 from provision.workflow.gpudirect import gdr
+from provision.workflow.idle_steps import agreeable, drained_first
 from provision.workflow.overrides import note_degraded
+from provision.workflow.places import log_folder
+from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
 from provision.workflow.reloading import reload
+from provision.workflow.resetting import plan_reset, reset
 from provision.workflow.survey import (
     HostFile,
     Survey,
@@ -24,28 +30,45 @@ from provision.workflow.survey import (
     verify,
     with_defaults,
 )
+from provision.workflow.this_machine import local_inventory
 
 __all__ = [
+    "Asked",
     "HostFile",
+    "Look",
+    "Pace",
+    "Request",
     "Survey",
+    "agreeable",
     "apply",
+    "asked_for",
     "chosen",
     "chosen_roles",
+    "content_differences",
     "degraded",
+    "drained_first",
     "gdr",
     "host_entries",
     "hostfile",
     "known_secrets",
     "local_inventory",
     "log_folder",
+    "look",
+    "named_nodes",
     "note_degraded",
+    "plan_reset",
     "probe",
+    "read_saved",
+    "refuse_steps",
     "reload",
+    "reset",
     "role_defaults",
+    "runnable",
+    "save",
+    "saved_differences",
     "support_bundle",
     "supported_systems",
     "try_pairs",
-    "unreachable",
     "verify",
     "with_defaults",
 ]

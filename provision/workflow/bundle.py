@@ -9,7 +9,7 @@ from typing import Any
 
 from provision.errors import ProvisionError, UsageError
 from provision.model import Cluster
-from provision.workflow.converge import log_folder
+from provision.workflow.places import log_folder
 from provision.workflow.survey import verify
 
 __all__ = ["known_secrets", "support_bundle"]
@@ -30,7 +30,7 @@ def support_bundle(cluster: Cluster, target: Path, limit: str | None = None) -> 
         raise UsageError(f"{target} exists already", remedy="Give another name with --output.")
     if not target.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {target.absolute().parent}", remedy="Give another place with --output.")
-    survey = verify(cluster, limit)
+    survey = verify(cluster, limit, keep=True)
     folder = log_folder(cluster)
     logs = [*sorted(folder.glob("apply-*.log"))[-_LOGS:], *sorted(folder.glob("degraded*.log"))]
     files = bundle_files(

@@ -1,226 +1,297 @@
-"""Making the nodes what the inventory says, and telling of every node how that went."""
+"""Making the nodes what the inventory says: look, lock, run what is needed, look again, and tell of every node."""
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import json
 import os
-import re
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from provision.errors import NodeError, ProvisionError, UsageError
-from provision.facts import RawOutput, Unknown
-from provision.facts.system import SystemFact
-from provision.locks import held
-from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeStatus, Secret
+from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
+from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
+from provision.workflow.alone import alone
+from provision.workflow.draining import Draining
+from provision.workflow.idle_steps import agreeable
+from provision.workflow.outcomes import Outcomes, told
+from provision.workflow.places import log_folder
+from provision.workflow.plan import Look, Request, look
+from provision.workflow.sources import write_fingerprints
 
 if TYPE_CHECKING:
-    from provision.connectors.base import Connector
     from provision.engine import Event
+    from provision.workflow.node_locks import NodeLocks
 
-__all__ = ["alone", "apply", "chosen_roles", "local_inventory", "log_folder", "unreachable"]
+__all__ = ["Pace", "apply", "runnable"]
+
+_MOST_ROUNDS = 3
+"""What one run brings to light may need another: a new image, and then a container made of it."""
+_LAST = frozenset({"container_ssh"})
+"""What is run once, after the last wave and on all nodes: the exchange of keys between them."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many nodes are changed at once, and when to stop."""
+
+    waves: str | None = None
+    """Sizes of the waves as ``1,10%,100%``. None: so, or all at once where nodes are provisioned for the first time."""
+    max_failures: int | None = None
+    """How many failed nodes stop the apply. None: one in the first wave, a tenth of all nodes later."""
+
+
+def runnable(plan: Plan) -> dict[str, tuple[Step, ...]]:
+    """Return for each node the steps that an apply would run: those that wait for no job."""
+    steps = {node.name: tuple(step for step in node.steps if not step.waits_for) for node in plan.nodes}
+    return {name: found for name, found in steps.items() if found}
 
 
 def apply(
     cluster: Cluster,
     nodes: Sequence[Node],
     *,
-    roles: Sequence[str] = (),
+    request: Request | None = None,
+    steps: Sequence[str] = (),
+    pace: Pace | None = None,
+    found: Look | None = None,
     become_password: Secret | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> ApplyReport:
-    """Run the playbooks on `nodes` (only `roles` when given) and report on every node.
+    """Make `nodes` what the inventory wants, and report on every one of them.
 
-    Nodes that cannot be reached are found first, in one SSH session each, and reported with the exact reason;
-    they never hold up or stop the others.
-
-    Raises:
-        LockedError: an apply of this inventory is under way; the message says whose.
-    """
-    with alone(cluster, "apply") as warnings:
-        report = _apply(cluster, nodes, roles, become_password, on_event)
-        return replace(report, warnings=(*warnings, *report.warnings))
-
-
-def _apply(
-    cluster: Cluster,
-    nodes: Sequence[Node],
-    roles: Sequence[str],
-    become_password: Secret | None,
-    on_event: Callable[[Event], None] | None,
-) -> ApplyReport:
-    from provision import engine
-    from provision.inventory.settings import reading_environment
-
-    started = time.monotonic()
-    lost = unreachable(nodes)
-    for name, error in lost.items():
-        if on_event:
-            on_event(engine.Event(name, None, "connect", _lost_status(error).value))
-    reached = [node.name for node in nodes if node.name not in lost]
-    done: dict[str, NodeReport] = {}
-    tasks = 0
-    warnings: tuple[str, ...] = ()
-    if reached:
-        report = engine.run_playbook(
-            cluster.inventory,
-            reached,
-            tags=roles,
-            become_password=become_password,
-            environment=reading_environment(),
-            on_event=on_event,
-            log=log_folder(cluster) / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log",
-        )
-        done = {node.name: node for node in report.nodes}
-        tasks, warnings = report.tasks, report.warnings
-    reports = tuple(done.get(node.name) or _lost_report(node.name, lost[node.name]) for node in nodes)
-    return ApplyReport(reports, round(time.monotonic() - started, 1), tasks, warnings)
-
-
-def chosen_roles(words: Sequence[str]) -> tuple[str, ...]:
-    """Return what ``--only`` names: roles, or single steps of them such as ``docker_engine_service``.
+    What is run is what the plan names, or the single `steps` of roles alone where these are given. `found` is a look
+    that was just taken and shown. Nodes that cannot be reached are reported with the exact reason; they never hold up
+    or stop the others. Where there is nothing to do, nothing is locked and nothing is written.
 
     Raises:
-        UsageError: no role and no step is called so; Ansible would do nothing and be content.
+        LockedError: another apply is at work on the inventory or on one of the nodes; the message says whose.
     """
-    named = tuple(part.strip() for word in words for part in word.split(",") if part.strip())
-    known = _roles_and_steps()
-    for name in named:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            roles = ", ".join(role for role, steps in known.items() if steps)
-            raise UsageError(
-                f"--only {name}: no role is called so" + (f"; did you mean {close[0]}?" if close else ""),
-                remedy=f"The roles are {roles}.",
+    asked = _Asked(request or Request(), tuple(steps), pace or Pace(), become_password)
+    return _Apply(cluster, nodes, asked, on_event).run(found)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    request: Request
+    steps: tuple[str, ...]
+    pace: Pace
+    become_password: Secret | None
+
+    def command(self) -> str:
+        """Return what others are told that is under way."""
+        words = [f"--only {name}" for name in (*self.request.only, *self.steps)]
+        words += [f"--force {name}" for name in self.request.forced]
+        return " ".join(["provision apply", *words])
+
+
+class _Apply:
+    """One apply."""
+
+    def __init__(
+        self, cluster: Cluster, nodes: Sequence[Node], asked: _Asked, on_event: Callable[[Event], None] | None
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = {node.name: node for node in nodes}
+        self._asked = asked
+        self._on_event = on_event
+        self._outcomes = Outcomes(list(self._nodes))
+        self._draining = Draining(cluster, self._outcomes, self._look_on, asked.request)
+        self._hint = f"Read the newest log in {log_folder(cluster)}; provision verify shows more."
+
+    def run(self, found: Look | None) -> ApplyReport:
+        """Do it all."""
+        if found:
+            self._outcomes.began_before(found.seconds)
+        found = found or self._look(list(self._nodes), self._asked.request)
+        self._saw(found)
+        agreed = self._wanted(found)
+        if not agreed:
+            self._draining.tell(self._nodes)
+            return self._outcomes.report()
+        from provision.workflow import history
+
+        command = self._asked.command()
+        if before := history.interrupted(self._cluster):
+            self._outcomes.warnings.append(f"{before.told()} was cut short; this apply takes up what it left")
+        with alone(self._cluster, command) as warnings:
+            self._outcomes.warnings += warnings
+            entry = history.begin(self._cluster, command=command, nodes=list(agreed))
+            status = "interrupted"
+            try:
+                self._locked(agreed, command)
+                status = "ok" if self._outcomes.report().ok else "failed"
+            except Interrupted:
+                raise
+            except ProvisionError as error:
+                status = "refused" if isinstance(error, LockedError) else "failed"
+                raise
+            finally:
+                nodes = {name: told(self._outcomes.of(name)) for name in agreed}
+                seconds = self._outcomes.report().seconds
+                warning = history.end(entry, status=status, seconds=seconds, nodes=nodes)
+                self._outcomes.warnings += [warning] if warning else []
+        return self._outcomes.report()
+
+    def _look(self, names: Sequence[str], request: Request) -> Look:
+        if self._on_event:
+            from provision.engine import Event
+
+            for name in names:
+                self._on_event(Event(name, None, "look", "start"))
+        found = look(self._cluster, [self._nodes[name] for name in names], request)
+        return self._draining.held_back(found)
+
+    def _look_on(self, names: Sequence[str], request: Request) -> Look:
+        """Look at nodes while something is under way there, and take it down."""
+        found = self._look(names, request)
+        self._saw(found)
+        return found
+
+    def _saw(self, found: Look) -> None:
+        """Take down what a look showed, and tell at once who is lost."""
+        lost = self._outcomes.saw(found)
+        if self._on_event and lost:
+            from provision.engine import Event
+
+            for name, status in lost.items():
+                self._on_event(Event(name, None, "connect", status.value))
+
+    def _wanted(self, found: Look) -> dict[str, tuple[Step, ...]]:
+        """Return what is to be run, by node; with single steps of roles, all nodes that can be worked on.
+
+        A node that an earlier apply left drained, and that is as wanted, has nothing to run: it is resumed.
+        """
+        if self._asked.steps:
+            return dict.fromkeys(found.facts, ())
+        return self._draining.left(found) | agreeable(found)
+
+    def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str) -> None:
+        """Take the locks of the nodes, look again (another apply may have ended just now), and run."""
+        from provision.workflow import node_locks
+
+        with node_locks.held_on([self._nodes[name] for name in agreed], command=command) as locks:
+            if locks.refused:
+                name, first = next(iter(locks.refused.items()))
+                others = "\n".join(f"{other}: {error.message}" for other, error in list(locks.refused.items())[1:])
+                raise LockedError(first.message, node=name, remedy=first.remedy, output=others)
+            for name, error in locks.failed.items():
+                self._outcomes.fail(name, "lock the node", error)
+            names = [name for name in agreed if self._outcomes.going(name)]
+            found = self._look(names, self._asked.request) if names else None
+            if found:
+                self._saw(found)
+                self._run(found, {name: agreed[name] for name in names}, locks)
+                self._draining.tell(self._nodes)
+            for name in agreed:
+                if name not in locks.failed:
+                    locks.finish(name, told(self._outcomes.of(name)))
+        self._outcomes.warnings += [f"{name}: {text}" for name, text in locks.warnings.items()]
+
+    def _run(self, found: Look, agreed: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
+        if self._asked.steps:
+            self._play(found, {name: () for name in agreed if self._outcomes.going(name)}, locks)
+            return
+        from provision.planning.waves import too_many_failures
+
+        self._draining.resume(found, agreed)
+        agreed = {name: steps for name, steps in agreed.items() if steps}
+        made = self._waves(found, list(agreed))
+        later = _LAST if len(made) > 1 else frozenset()
+        request = self._asked.request
+        for number, wave in enumerate(made, 1):
+            self._rounds(found, {name: agreed[name] for name in wave}, later, locks, request)
+            failed = self._outcomes.failed(agreed)
+            if number < len(made) and too_many_failures(failed, number, len(agreed), self._asked.pace.max_failures):
+                left = [name for names in made[number:] for name in names]
+                self._outcomes.leave(
+                    left, f"left untouched: {failed} failed in the first {number} of {len(made)} waves"
+                )
+                return
+        if later:
+            names = [name for name in agreed if self._outcomes.going(name)]
+            request = replace(request, forced=())
+            last = self._look_on(names, request)
+            self._rounds(last, runnable(last.plan), frozenset(), locks, request)
+
+    def _waves(self, found: Look, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """Return the nodes in waves; all at once where none of them has been provisioned before."""
+        from provision.planning.waves import DEFAULT_WAVES, wave_sizes, waves
+
+        fresh = not any(found.provisioned(name) for name in names)
+        text = self._asked.pace.waves or ("100%" if fresh else DEFAULT_WAVES)
+        return waves([found.cluster.node(name) for name in names], wave_sizes(text, len(names)))
+
+    def _rounds(
+        self,
+        found: Look,
+        agreed: Mapping[str, tuple[Step, ...]],
+        later: frozenset[str],
+        locks: NodeLocks,
+        request: Request,
+    ) -> None:
+        """Run on some nodes what was agreed and is still needed, and what follows from it; look after each run."""
+        tried: set[tuple[str, str, tuple[str, ...]]] = set()
+        for number in range(_MOST_ROUNDS):
+            found = self._draining.ready(found, agreed, later, request)
+            wanted: dict[str, tuple[Step, ...]] = {}
+            for name, steps in runnable(found.plan).items():
+                roles = {step.role for step in agreed.get(name, ())}
+                left = tuple(
+                    step
+                    for step in steps
+                    if step.role not in later
+                    and (name, step.role, step.reasons) not in tried
+                    and (number or step.role in roles)
+                )
+                if left and name in agreed and self._outcomes.going(name):
+                    wanted[name] = left
+            if not wanted:
+                break
+            tried |= {(name, step.role, step.reasons) for name, steps in wanted.items() for step in steps}
+            self._play(found, wanted, locks)
+            names = [name for name in agreed if self._outcomes.going(name)]
+            if not names:
+                break
+            request = replace(request, forced=())
+            found = self._look_on(names, request)
+        self._outcomes.judge(agreed, later=later, hint=self._hint)
+        self._draining.resume(found, agreed, later)
+
+    def _play(self, found: Look, wanted: Mapping[str, tuple[Step, ...]], locks: NodeLocks) -> None:
+        """Run Ansible once."""
+        from provision import engine
+        from provision.inventory.settings import reading_environment
+
+        for name, why in locks.lost().items():
+            if name in wanted and self._outcomes.going(name):
+                remedy = "Apply again when the node answers."
+                self._outcomes.fail(
+                    name, "hold the lock", NodeError(f"the lock was lost: {why}", remedy=remedy), lost=True
+                )
+        wanted = {name: steps for name, steps in wanted.items() if self._outcomes.going(name)}
+        if not wanted:
+            return
+        roles = {name: [step.role for step in steps] for name, steps in wanted.items()}
+        for name in wanted:
+            locks.note(name, "run " + ", ".join(roles[name] or self._asked.steps))
+        log = log_folder(self._cluster) / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+        with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+            write_fingerprints(Path(folder), found, list(wanted))
+            variables: dict[str, Any] = {
+                "_platform_fingerprints_folder": folder,
+                "_platform_disruptive": sorted(self._asked.request.disruptive),
+            }
+            report = engine.run_playbook(
+                self._cluster.inventory,
+                list(wanted),
+                tags=self._asked.steps or sorted({role for names in roles.values() for role in names}),
+                variables=variables if self._asked.steps else variables | {"_platform_steps": roles},
+                become_password=self._asked.become_password,
+                environment=reading_environment(),
+                on_event=self._on_event,
+                log=log,
             )
-    if words and not named:
-        raise UsageError("--only names no role", remedy="Name one, or leave --only out.")
-    return named
-
-
-def _roles_and_steps() -> dict[str, bool]:
-    """Return every name that ``--only`` takes, and whether it is that of a role."""
-    from provision import yamltext
-    from provision.inventory.specs import roles_folder
-
-    known: dict[str, bool] = {}
-    for file in sorted(roles_folder().glob("*/tasks/main.yml")):
-        role = file.parent.parent.name
-        known[role] = True
-        for task in yamltext.safe_load(file.read_text(encoding="utf-8")) or ():
-            known |= {tag: False for tag in task.get("tags", ()) if tag.startswith(f"{role}_")}
-    return known
-
-
-def unreachable(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
-    """Return the nodes that cannot be worked on, with the reason: no login, not root, no Python, unsupported system."""
-    from provision.connectors import each
-    from provision.workflow.survey import supported_systems
-
-    supported = supported_systems()
-    own_python = {node.name for node in nodes if node.variables.get("ansible_python_interpreter")}
-    outcomes = each(nodes, lambda c: _knock(c, supported, python_needed=c.name not in own_python))
-    return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, ProvisionError)}
-
-
-def local_inventory(folder: Path, name: str, *, image: str | None, variables: Path | None) -> Path:
-    """Write an inventory of this machine alone into `folder` and return its path.
-
-    `variables` is a file as an inventory's group_vars/all.yml. Where neither it nor `image` names a training image,
-    the roles for images and containers are off.
-    """
-    host: dict[str, object] = {"ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"}
-    if os.geteuid() != 0:
-        host["ansible_become"] = True
-    if image:
-        host["training_image_reference"] = image
-    roles = ("training_image", "training_container", "container_ssh")
-    named = "{{ training_image_reference | default('') | length > 0 }}"
-    groups = {"all": {"vars": {f"{role}_enabled": named for role in roles}}, "gpu_nodes": {"hosts": {name: host}}}
-    (folder / "hosts.yml").write_text(json.dumps(groups, indent=2))
-    if variables:
-        (folder / "group_vars").mkdir()
-        (folder / "group_vars/all.yml").symlink_to(variables.absolute())
-    return folder
-
-
-def log_folder(cluster: Cluster) -> Path:
-    """Return where the logs of applies of this inventory are kept, newest 20; ``support-bundle`` takes them along."""
-    return _state_folder() / "logs" / _identity(cluster)
-
-
-def _state_folder() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "provision")
-
-
-def _identity(cluster: Cluster) -> str:
-    """Return a name for what is applied to: the same for an inventory's folder and for its only hosts file."""
-    if all(node.connection.local for node in cluster.nodes):
-        return "this-machine"
-    place = cluster.inventory.resolve()
-    if place.is_file() and place.stem in {"hosts", "inventory"}:
-        place = place.parent
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", cluster.name).lstrip(".")
-    return f"{name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
-
-
-@contextmanager
-def alone(cluster: Cluster, purpose: str) -> Iterator[list[str]]:
-    """Keep a second change of the same inventory out: the two would undo each other's steps.
-
-    Where no lock can be written (a full disk), that is a warning.
-    """
-    warnings: list[str] = []
-    path = _state_folder() / "locks" / f"{_identity(cluster)}.lock"
-    with ExitStack() as stack:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            stack.enter_context(held(path, str(cluster.inventory), purpose))
-        except OSError as error:
-            warnings.append(f"no lock keeps others from changing the nodes at the same time: {path}: {error.strerror}")
-        yield warnings
-
-
-_LOOK = SystemFact.command + 'echo "probe_python3=$(command -v python3)"\n'
-
-
-def _knock(connector: Connector, supported: Sequence[str], *, python_needed: bool) -> None:
-    """Find out whether Ansible could work on the node at all; it would say less clearly why not."""
-    result = connector.run(_LOOK, timeout=60)
-    if not result.ok:
-        raise NodeError(
-            f"logged in, but a command as root exited {result.exit_code}",
-            node=connector.name,
-            output=result.last_lines(),
-            remedy="Check ansible_become and the user's sudo rights on the node.",
-        )
-    said = RawOutput(result.stdout, result.exit_code)
-    system = SystemFact().parse(said)
-    title = "an unknown system without /etc/os-release" if isinstance(system, Unknown) else system.title
-    if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
-        raise NodeError(
-            f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
-            node=connector.name,
-            remedy="Install a supported system, or add a file for this one under roles/platform/vars.",
-        )
-    if python_needed and not said.pairs().get("probe_python3"):
-        raise NodeError(
-            f"there is no python3 on it ({title}), and Ansible needs one",
-            node=connector.name,
-            remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
-        )
-
-
-def _lost_report(name: str, error: ProvisionError) -> NodeReport:
-    failure = Failure(None, "connect", error.message, error.output, error.remedy)
-    return NodeReport(name, _lost_status(error), (), failure)
-
-
-def _lost_status(error: ProvisionError) -> NodeStatus:
-    return NodeStatus.FAILED if isinstance(error, NodeError) else NodeStatus.UNREACHABLE
+        reasons = {name: {step.role: step.reasons for step in steps} for name, steps in wanted.items()}
+        self._outcomes.ran(report, reasons)

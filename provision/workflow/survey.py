@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -74,23 +75,42 @@ def with_defaults(cluster: Cluster) -> Cluster:
     return replace(cluster, nodes=nodes)
 
 
-def probe(nodes: Sequence[Node], *, names: Sequence[str] | None = None) -> dict[str, NodeFacts | ProvisionError]:
+def probe(
+    nodes: Sequence[Node],
+    *,
+    names: Sequence[str] | None = None,
+    read_only: bool = False,
+    keep: bool = False,
+    took: dict[str, float] | None = None,
+) -> dict[str, NodeFacts | ProvisionError]:
     """Learn all facts of `nodes`, in one SSH session each; a node that fails has its error as value.
 
-    `names` are those that should resolve on every node; the nodes' own unless given.
+    `names` are those that should resolve on every node; the nodes' own unless given. With `read_only` nothing at all
+    is written on a node. With `keep` the facts hold the text that they were read from. `took` takes the seconds after
+    which each node that was reached had answered.
     """
     from provision.connectors import each
 
     known = {node.name: node for node in nodes}
     resolved = tuple(names if names is not None else known)
-    return each(nodes, lambda connector: _probe(connector, known[connector.name], resolved))
+    started = time.monotonic()
+
+    def one(connector: Connector) -> NodeFacts:
+        found = _probe(connector, known[connector.name], resolved, read_only, keep)
+        if took is not None:
+            took[connector.name] = time.monotonic() - started
+        return found
+
+    return each(nodes, one)
 
 
-def _probe(connector: Connector, node: Node, names: tuple[str, ...]) -> NodeFacts:
+def _probe(connector: Connector, node: Node, names: tuple[str, ...], read_only: bool, keep: bool) -> NodeFacts:  # noqa: FBT001
     from provision import facts
 
-    limit = max(fact.limit_seconds for fact in facts.ALL_FACTS) + _PROBE_MARGIN_SECONDS
-    result = connector.run(facts.script(facts.ALL_FACTS, facts.parameters(node.variables, names)), timeout=limit)
+    limits = [fact.limit_seconds for fact in facts.ALL_FACTS]
+    limit = (sum(limits) if read_only else max(limits)) + _PROBE_MARGIN_SECONDS
+    text = facts.script(facts.ALL_FACTS, facts.parameters(node.variables, names), read_only=read_only)
+    result = connector.run(text, timeout=limit)
     if not result.ok:
         raise NodeError(
             f"the probe ended with code {result.exit_code}",
@@ -98,7 +118,7 @@ def _probe(connector: Connector, node: Node, names: tuple[str, ...]) -> NodeFact
             output=result.last_lines(),
             remedy="Check that the login user may become root without a terminal, and that /run can be written.",
         )
-    return facts.parse(result.stdout)
+    return facts.parse(result.stdout, keep=keep)
 
 
 @dataclass(frozen=True)
@@ -120,18 +140,24 @@ class Survey:
 
 
 def verify(
-    cluster: Cluster, limit: str | None = None, *, pairs: bool = True, full: Callable[[str], None] | None = None
+    cluster: Cluster,
+    limit: str | None = None,
+    *,
+    pairs: bool = True,
+    full: Callable[[str], None] | None = None,
+    keep: bool = False,
 ) -> Survey:
     """Probe the nodes and judge them by all checks; `pairs` tries all logins between containers too.
 
-    With `full` the bandwidth between the containers is measured as well, and `full` is told how that goes.
+    With `full` the bandwidth between the containers is measured as well, and `full` is told how that goes. With `keep`
+    the facts hold the text that they were read from.
     """
     from provision import checks
     from provision.workflow.bandwidth import measure
 
     complete = with_defaults(cluster)
     nodes = chosen(complete, limit)
-    facts = probe(nodes, names=[node.name for node in complete.nodes])
+    facts = probe(nodes, names=[node.name for node in complete.nodes], keep=keep)
     reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}
     supported = supported_systems()
     outcomes = try_pairs([node for node in nodes if node.name in reached], reached) if pairs else None

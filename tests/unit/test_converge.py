@@ -7,35 +7,53 @@ import os
 import subprocess
 import sys
 import tarfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from provision import connectors, engine, workflow
-from provision.errors import LockedError, ProvisionError
-from provision.model import ApplyReport, Cluster, NodeReport, NodeStatus
+from provision.errors import LockedError, ProvisionError, UsageError
+from provision.model import ApplyReport, Cluster, Failure, NodeReport, NodeStatus, RoleStatus
 from provision.testing import FakeConnector, make_node
+from provision.workflow import node_locks, outcomes
+from tests.support.probe import DEBIAN, answer
 
-DEBIAN = 'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nprobe_python3=/usr/bin/python3\n'
 CENTOS = 'ID="centos"\nVERSION_ID="7"\nPRETTY_NAME="CentOS Linux 7 (Core)"\nprobe_python3=\n'
 HOLDER = """
 import sys
-from provision import connectors, workflow
-from provision.model import Cluster
-from provision.testing import make_node
 from pathlib import Path
-def each(*_):
+from provision.testing import make_node
+from provision.model import Cluster
+from provision.workflow.alone import alone
+with alone(Cluster("c", Path(sys.argv[1]), (make_node("a"),)), "apply"):
     print("held", flush=True)
     sys.stdin.read()
-    return {}
-connectors.each = each
-workflow.apply(Cluster("c", Path(sys.argv[1]), (make_node("a"),)), [])
 """
+
+
+class Locks:
+    """The locks of nodes that nobody else works on."""
+
+    def __init__(self):
+        self.refused, self.failed, self.warnings, self.notes, self.ends = {}, {}, {}, [], {}
+
+    def lost(self):
+        return {}
+
+    def note(self, node, text):
+        self.notes.append((node, text))
+
+    def finish(self, node, outcome):
+        self.ends[node] = outcome
 
 
 @pytest.fixture
 def answers(monkeypatch, tmp_path):
-    """What each node prints when it is looked at; Ansible itself is not run, and who reached it is returned."""
+    """What each node prints of its system when it is looked at; Ansible is not run, and who it would reach is returned.
+
+    After a run a node has nothing left to be done: its roles are switched off for the looks that follow.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     said: dict[str, str] = {}
     reached: list[str] = []
@@ -43,8 +61,9 @@ def answers(monkeypatch, tmp_path):
     def each(nodes, function, **_):
         found = {}
         for node in nodes:
+            outputs = {"system": said.get(node.name, DEBIAN)}
             try:
-                found[node.name] = function(FakeConnector({"os-release": said.get(node.name, DEBIAN)}, node.name))
+                found[node.name] = function(FakeConnector({"provision-probe": answer(outputs)}, node.name))
             except ProvisionError as error:
                 found[node.name] = error
         return found
@@ -55,8 +74,14 @@ def answers(monkeypatch, tmp_path):
         log.write_text(f"log of {' '.join(names)}\n")
         return ApplyReport(tuple(NodeReport(name, NodeStatus.UNCHANGED, ()) for name in names), 1.0)
 
+    @contextmanager
+    def held_on(_nodes, *, command):
+        assert command.startswith("provision apply")
+        yield Locks()
+
     monkeypatch.setattr(connectors, "each", each)
     monkeypatch.setattr(engine, "run_playbook", run_playbook)
+    monkeypatch.setattr(node_locks, "held_on", held_on)
     return said, reached
 
 
@@ -90,16 +115,6 @@ def test_a_node_without_python_is_told_so(answers, tmp_path):
     assert "apt-get install python3" in report.nodes[0].error.remedy
 
 
-def test_the_look_works_in_a_real_shell():
-    """This machine answers as a node would."""
-    from provision.workflow import converge
-
-    done = subprocess.run(["sh", "-c", converge._LOOK], capture_output=True, text=True, check=True)
-
-    assert "ID=" in done.stdout
-    assert "probe_python3=/" in done.stdout
-
-
 def test_a_second_apply_is_told_who_is_at_work(answers, tmp_path):
     """Two applies of one inventory would undo each other's steps; another inventory is free."""
     _, reached = answers
@@ -112,9 +127,9 @@ def test_a_second_apply_is_told_who_is_at_work(answers, tmp_path):
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(LockedError, match=f"process {other.pid} of ") as refused:
             workflow.apply(cluster(path), cluster(path).nodes)
-        workflow.apply(cluster(tmp_path / "test.yml"), [make_node("c")])
+        workflow.apply(cluster(tmp_path / "test.yml", make_node("c")), [make_node("c")])
         other.communicate(timeout=20)
-    workflow.apply(cluster(path), [make_node("d")])
+    workflow.apply(cluster(path, make_node("d")), [make_node("d")])
 
     assert refused.value.exit_code == 4
     assert reached == ["c", "d"]
@@ -126,9 +141,10 @@ def test_a_home_that_cannot_be_written_is_a_warning(answers, tmp_path, monkeypat
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(engine, "run_playbook", lambda _, names, **__: reached.extend(names) or ApplyReport((), 1.0))
-    report = workflow.apply(cluster(tmp_path / "hosts.yml"), [])
+    report = workflow.apply(cluster(tmp_path / "hosts.yml"), [make_node("a")])
 
-    assert "no lock" in report.warnings[0]
+    assert reached == ["a"]
+    assert any("no lock" in warning for warning in report.warnings)
 
 
 def test_a_bundle_tells_of_degraded_nodes_that_were_taken(answers, tmp_path):
@@ -164,9 +180,10 @@ def test_what_is_written_down_of_degraded_nodes_has_an_end(tmp_path):
 def test_a_bundle_holds_only_the_logs_of_its_own_inventory(answers, tmp_path):
     """Another cluster's host names and outputs are nobody else's business."""
     said, _ = answers
-    one, other = cluster(tmp_path / "one.yml"), cluster(tmp_path / "other.yml")
-    workflow.apply(one, [make_node("of-one")])
-    workflow.apply(other, [make_node("of-other")])
+    one = cluster(tmp_path / "one.yml", make_node("of-one"))
+    other = cluster(tmp_path / "other.yml", make_node("of-other"))
+    workflow.apply(one, one.nodes)
+    workflow.apply(other, other.nodes)
     said |= {"a": "", "b": ""}
     workflow.support_bundle(one, tmp_path / "b.tar.gz")
     with tarfile.open(tmp_path / "b.tar.gz") as tar:
@@ -174,3 +191,134 @@ def test_a_bundle_holds_only_the_logs_of_its_own_inventory(answers, tmp_path):
 
     assert any("log of of-one" in text for text in texts)
     assert not any("of-other" in text for text in texts)
+
+
+def failing_on(*bad):
+    """Ansible that fails on some nodes."""
+
+    def run_playbook(_inventory, names, **_):
+        failure = Failure("docker_engine", "Run docker", "docker does not start", "", None)
+        return ApplyReport(
+            tuple(
+                NodeReport(
+                    name, NodeStatus.FAILED if name in bad else NodeStatus.CHANGED, (), failure if name in bad else None
+                )
+                for name in names
+            ),
+            1.0,
+        )
+
+    return run_playbook
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_canary_that_fails_leaves_the_other_nodes_untouched(tmp_path, monkeypatch):
+    """They are named, with the reason, and are not as wanted."""
+    monkeypatch.setattr(engine, "run_playbook", failing_on("a"))
+    full = cluster(tmp_path / "hosts.yml", *(make_node(name) for name in "abc"))
+    report = workflow.apply(full, full.nodes, pace=workflow.Pace(waves="1,100%"))
+
+    assert [node.status for node in report.nodes] == [NodeStatus.FAILED, NodeStatus.UNCHANGED, NodeStatus.UNCHANGED]
+    assert not report.ok
+    untouched = report.nodes[1].roles[0]
+    assert untouched.status is RoleStatus.WAITING
+    assert untouched.reasons[0] == "left untouched: 1 failed in the first 1 of 2 waves"
+
+
+def test_the_exchange_of_keys_comes_once_after_the_last_wave(answers, tmp_path, monkeypatch):
+    """On all nodes at once; before it no wave runs it."""
+    runs = []
+
+    def run_playbook(_inventory, names, *, variables, **_):
+        runs.append({name: variables["_platform_steps"][name] for name in names})
+        return ApplyReport(tuple(NodeReport(name, NodeStatus.CHANGED, ()) for name in names), 1.0)
+
+    monkeypatch.setattr(engine, "run_playbook", run_playbook)
+    full = cluster(tmp_path / "hosts.yml")
+    # What is left is what the look afterwards finds: of a node that never changes, everything.
+    monkeypatch.setattr(outcomes.Outcomes, "judge", lambda *_, **__: None)
+    workflow.apply(full, full.nodes, pace=workflow.Pace(waves="1"))
+
+    assert answers
+    assert [list(run) for run in runs] == [["a"], ["b"], ["a", "b"]]
+    assert "container_ssh" not in [role for run in runs[:2] for roles in run.values() for role in roles]
+    assert runs[2]["a"][-1] == "container_ssh"
+
+
+def test_what_the_look_afterwards_still_finds_is_a_failure(answers, tmp_path):
+    """Ansible's own “ok” does not count."""
+    full = cluster(tmp_path / "hosts.yml", make_node("a"))
+    report = workflow.apply(full, full.nodes)
+
+    assert answers[1] == ["a"]
+    assert report.nodes[0].status is NodeStatus.FAILED
+    assert "a look afterwards still finds" in report.nodes[0].error.message
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_node_in_other_hands_stops_the_apply_before_anything_is_run(tmp_path, monkeypatch):
+    """Whose hands they are is told; exit code 4."""
+
+    @contextmanager
+    def held_on(_nodes, *, command):
+        assert command
+        locks = Locks()
+        locks.refused = {"b": LockedError("in use by alice on ops1 (process 4711)", node="b", remedy="Wait.")}
+        yield locks
+
+    monkeypatch.setattr(node_locks, "held_on", held_on)
+    monkeypatch.setattr(engine, "run_playbook", lambda *_, **__: pytest.fail("something was run"))
+    full = cluster(tmp_path / "hosts.yml")
+    with pytest.raises(LockedError, match="b: in use by alice") as refused:
+        workflow.apply(full, full.nodes)
+
+    assert refused.value.exit_code == 4
+
+
+def test_a_saved_plan_holds_until_something_it_rests_on_changes(answers, tmp_path):
+    """The same look twice holds; another boot of a node does not."""
+    full = cluster(tmp_path / "hosts.yml")
+    request = workflow.Request(only=("base_system",))
+    workflow.save(workflow.look(full, full.nodes, request), tmp_path / "plan.json", request)
+    document, again = workflow.read_saved(tmp_path / "plan.json")
+
+    assert again == request
+    assert (tmp_path / "plan.json").stat().st_mode & 0o777 == 0o600
+    assert workflow.saved_differences(document, workflow.look(full, full.nodes, request)) == []
+    answers[0]["b"] = DEBIAN.replace("6.1.0-40", "6.1.0-41")
+    assert workflow.saved_differences(document, workflow.look(full, full.nodes, request)) == [
+        "b: what it rests on has changed since"
+    ]
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_saved_plan_goes_through_nobodys_file(tmp_path):
+    """In /tmp others can put files and links under names that can be guessed."""
+    full, request = cluster(tmp_path / "hosts.yml"), workflow.Request()
+    (tmp_path / ".plan.json.part").symlink_to(tmp_path / "theirs")
+    workflow.save(workflow.look(full, full.nodes, request), tmp_path / "plan.json", request)
+
+    assert not (tmp_path / "theirs").exists()
+    assert sorted(path.name for path in tmp_path.glob("*plan.json*")) == [".plan.json.part", "plan.json"]
+    assert not (tmp_path / "plan.json").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[1]",
+        "[" * 100_000,
+        '{"format": 9, "only": [], "forced": [], "disruptive": [], "digests": {}}',
+        '{"format": 1, "only": [], "forced": [], "disruptive": [], "digests": {}}',
+    ],
+    ids=range(6),
+)
+def test_what_is_no_saved_plan_is_refused(tmp_path, text):
+    """No traceback; what to do is told."""
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UsageError, match=r"plan\.json is") as refused:
+        workflow.read_saved(tmp_path / "plan.json")
+
+    assert "provision plan --out" in refused.value.remedy

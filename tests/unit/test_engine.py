@@ -1,7 +1,7 @@
 """The report of an apply, from the events that Ansible tells."""
 
 from provision.engine import Collector, Event
-from provision.model import NodeStatus, RoleStatus
+from provision.model import Difference, NodeStatus, RoleStatus
 
 
 def ran(kind, host="gpu1", role="docker_engine", task="Install packages", action="ansible.builtin.apt", **result):
@@ -104,3 +104,56 @@ def test_progress_hears_every_step():
         Event("gpu1", "docker_engine", "Install packages", "start"),
         Event("gpu1", "docker_engine", "Install packages", "changed"),
     ]
+
+
+HIDDEN = {"censored": "the output has been hidden due to the fact that 'no_log: true' was specified for this result"}
+
+
+def compared(*events):
+    """The differences that a collector keeps of some events."""
+    collector = Collector(["gpu1", "gpu2"], compare=True)
+    for event in events:
+        collector.handle(event)
+    return collector.report(1.0).differences
+
+
+def entry(path, before, after):
+    """A difference as a module tells it."""
+    return {"before_header": path, "after_header": path, "before": before, "after": after}
+
+
+def test_a_run_that_compares_keeps_what_would_change_where():
+    """By node and role: one entry or many, of a task or of its items; what stays as it is is not there."""
+    many = [entry("/etc/a", "1\n", "2\n"), entry("/etc/same", "1\n", "1\n"), {}]
+    items = [{"changed": True, "diff": entry("/etc/b", "", "x")}, {"changed": False, "diff": entry("/etc/c", "", "x")}]
+    found = compared(
+        ran("ok", changed=True, diff=many),
+        ran("ok", host="gpu2", role="base_system", changed=True, results=items),
+        ran("ok", changed=True, diff={"before": {"state": "absent"}, "after": {"state": "file"}}),
+        ran("ok", changed=False, diff=entry("/etc/unchanged", "1", "2")),
+        ran("ok", changed=True, diff={"dst_larger": 100, "src_binary": 1}),
+    )
+
+    assert found == (
+        Difference("gpu1", "docker_engine", "/etc/a", "1\n", "2\n"),
+        Difference("gpu2", "base_system", "/etc/b", "", "x"),
+        Difference(
+            "gpu1", "docker_engine", "Install packages", '{\n  "state": "absent"\n}\n', '{\n  "state": "file"\n}\n'
+        ),
+        Difference("gpu1", "docker_engine", "Install packages", withheld="it is binary or too large"),
+    )
+
+
+def test_of_a_censored_task_is_kept_that_it_would_change_something():
+    """Otherwise it would look as if there were nothing to see."""
+    event = ran("ok", **HIDDEN) | {"stdout": "changed: [gpu1] => {}"}
+    unchanged = ran("ok", **HIDDEN) | {"stdout": "ok: [gpu1] => {}"}
+    found = compared(event, unchanged)
+
+    assert found == (Difference("gpu1", "docker_engine", "Install packages", withheld="it may hold secrets"),)
+
+
+def test_an_apply_keeps_no_content():
+    """It would be for nothing, and secrets may be in it; neither are they where a difference is printed."""
+    assert collect(ran("ok", changed=True, diff=entry("/etc/a", "", "hunter2\n"))).differences == ()
+    assert "hunter2" not in repr(compared(ran("ok", changed=True, diff=entry("/etc/a", "", "hunter2\n"))))

@@ -88,6 +88,14 @@ def test_a_wrong_option_is_a_usage_error(capsys):
     assert "--jsno" in err
 
 
+def test_to_compare_files_and_to_write_nothing_at_all_exclude_each_other(capsys):
+    """Refused before anything is looked at, with the reason."""
+    code, _, err = exit_of(capsys, "plan", "--diff", "--read-only", "-i", "none.yml")
+
+    assert code == 2
+    assert "Ansible writes temporary files" in " ".join(err.split())
+
+
 @pytest.mark.parametrize("verb", ["apply", "bootstrap"])
 def test_a_misspelt_role_is_a_usage_error(capsys, verb):
     """A role that does not exist would change nothing and look like success; the one that was meant is named."""

@@ -11,6 +11,7 @@ import pytest
 
 from provision.errors import ConnectionFailed
 from provision.facts import NodeFacts
+from provision.facts.managed import Managed
 from provision.facts.records import Receipt
 from provision.model import CheckResult, CheckStatus, NodeChecks, Secret, Verification
 from provision.report.bundle import archive, bundle_files
@@ -214,6 +215,27 @@ def test_values_under_telling_keys_are_removed_from_documents():
             "auth_enabled": True,
         }
     }
+
+
+def test_nothing_that_guesses_could_be_tested_with_is_in_the_bundle():
+    """Neither hashes of private files nor the salt of hashed variables, in facts and in what the probe printed."""
+    digest, key, salt = "ab" * 32, "cd" * 32, "5a17" * 8
+    content = {
+        "files": {"/etc/x": {"mode": "0600", "sum": digest}},
+        "fingerprint": {"salt": salt, "code": "c0de", "variables": {"some_size": "0123456789abcdef"}},
+        "images": {"training:1": f"sha256:{digest}"},
+    }
+    managed = Managed(observed={"some": content})
+    raw = f"some.json:{json.dumps(content)}\nsha256={digest}\nkey {key}\n"
+    facts = NodeFacts(receipts={"some": Receipt("some", content)}, managed=managed, raw=raw)
+
+    files = bundle_files({"gpu1": facts}, Verification(()), {}, Redactor())
+
+    for name in ("facts.json", "probe.txt"):
+        text = files[f"nodes/gpu1/{name}"]
+        assert f"sha256:{digest}" in text
+        assert "/etc/x" in text
+        assert [word for word in (digest, key, salt) if word in text.replace(f"sha256:{digest}", "")] == []
 
 
 def test_no_planted_secret_is_in_the_bundle():

@@ -1,0 +1,122 @@
+"""``provision plan``: what an apply would change, on which node, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    DisruptiveOption,
+    ForceOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    LimitOption,
+    ask_become_password,
+    cluster_from,
+    print_json,
+    say,
+    show,
+)
+from provision.errors import UsageError
+
+if TYPE_CHECKING:
+    from provision.engine import Event
+    from provision.model import Cluster, RoleDiff, Secret
+    from provision.workflow import Look
+
+__all__ = ["plan"]
+
+_DRIFT = 3
+
+
+def plan(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="ROLE", help="Plan this role alone; may be repeated.")
+    ] = None,
+    force: ForceOption = None,
+    disruptive: DisruptiveOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", dir_okay=False, help="Save the plan for apply --plan FILE."),
+    ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit 3 when anything differs (1 when a node is unreachable).")
+    ] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Write nothing at all on the nodes, no temporary file either; slower.")
+    ] = False,
+    diff: Annotated[
+        bool,
+        typer.Option("--diff", help="Show also what would change in files, without secrets; takes some seconds."),
+    ] = False,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what apply would do, on which node, and why; change nothing.
+
+    Each node is looked at in one SSH session, all at once. A step is safe, or needs-idle (it can hurt a running
+    job and waits for it), or needs-reboot. With --diff Ansible compares the files of just these steps in check mode.
+
+    \b
+    Examples:
+      provision plan
+      provision plan --lab demo --limit 'gpu[1:4]'
+      provision plan --out change.json && provision apply --plan change.json
+      provision plan --exit-code --json
+      provision plan --diff --limit gpu1
+    """
+    from provision import workflow
+    from provision.report.plan_report import as_document, as_text
+
+    if diff and read_only:
+        raise UsageError(
+            "--diff and --read-only exclude each other: to compare files, Ansible writes temporary files on the nodes",
+            remedy="Leave one of them out; with --diff alone nothing else is written there.",
+        )
+    asked = workflow.asked_for(only or ())
+    workflow.refuse_steps(asked)
+    password = ask_become_password(ask=ask_become_pass)
+    cluster = cluster_from(inventory, lab, become_password=password)
+    nodes = workflow.chosen(cluster, limit)
+    request = workflow.Request(
+        asked.roles, workflow.chosen_roles(force or (), "--force"), workflow.named_nodes(cluster, disruptive or ())
+    )
+    say(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    found = workflow.look(cluster, nodes, request, read_only=read_only)
+    diffs = _differences(cluster, found, password) if diff else None
+    if as_json:
+        print_json(as_document(found.plan, diffs))
+    else:
+        show(as_text(found.plan, diffs))
+    if out:
+        workflow.save(found, out, request)
+        say(f"saved to {out}; run it with: provision apply --plan {out}")
+    if any(node.error for node in found.plan.nodes):
+        raise typer.Exit(1)
+    raise typer.Exit(_DRIFT if exit_code and not found.plan.converged else 0)
+
+
+def _differences(cluster: Cluster, found: Look, password: Secret | None) -> tuple[RoleDiff, ...]:
+    """Compare, and show on stderr how far it is."""
+    from provision import workflow
+    from provision.cli.progress import ApplyProgress
+
+    names = [node.name for node in found.plan.nodes if node.steps]
+    if not names:
+        return ()
+    say(f"compare the files of the plan's steps on {len(names)} node{'s' * (len(names) != 1)}; nothing is changed")
+    with ApplyProgress(names, doing="comparing") as progress:
+
+        def show(event: Event) -> None:
+            # In check mode nothing has changed, whatever Ansible calls it.
+            progress.event(replace(event, status="ok") if event.status == "changed" else event)
+
+        return workflow.content_differences(cluster, found, become_password=password, on_event=show)

@@ -1,0 +1,88 @@
+"""``provision reset``: undo on the nodes what was done there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    DisruptiveOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    LimitOption,
+    YesOption,
+    ask_become_password,
+    cluster_from,
+    confirm,
+    print_json,
+    say,
+    show,
+)
+
+__all__ = ["reset"]
+
+
+def reset(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    disruptive: DisruptiveOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    yes: YesOption = False,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Undo on the nodes what apply did, and leave alone what stood there before.
+
+    Files that were there before come back byte for byte; what somebody edited since is never lost. The
+    training container, packages, units and files that came with us go. Every node says first what it
+    would do. A node on which a job runs is refused, as is whatever would stop or remove containers that are
+    not ours. A reset that was cut short is finished by the next one. The exit code is 1 when a node was
+    not reset.
+
+    \b
+    Examples:
+      provision reset --dry-run
+      provision reset --limit gpu3
+      provision reset -i inventories/prod --disruptive gpu3 --yes --json
+    """
+    from provision import workflow
+    from provision.cli.progress import ApplyProgress
+    from provision.model import ResetResult
+    from provision.report.reset_report import as_document, as_plan, as_text
+
+    password = ask_become_password(ask=ask_become_pass)
+    cluster = cluster_from(inventory, lab, become_password=password)
+    nodes = workflow.chosen(cluster, limit)
+    disturbed = workflow.named_nodes(cluster, disruptive or ())
+    with ApplyProgress([node.name for node in nodes]) as progress:
+        planned = workflow.plan_reset(
+            cluster, nodes, disruptive=disturbed, become_password=password, on_event=progress.event
+        )
+    going = [node for node in planned if node.result is ResetResult.PLANNED]
+    if dry_run or not going:
+        _show(as_document(planned, dry_run=dry_run) if as_json else as_plan(planned))
+        raise typer.Exit(0 if all(node.result.ok for node in planned) else 1)
+    say(as_plan(planned))
+    confirm(f"Undo this on {'this node' if len(going) == 1 else f'these {len(going)} nodes'}?", yes=yes)
+    with ApplyProgress([node.name for node in going]) as progress:
+        done = workflow.reset(
+            cluster,
+            planned,
+            disruptive=disturbed,
+            become_password=password,
+            on_event=progress.event,
+            on_warning=lambda warning: say(f"warning: {warning}"),
+        )
+    _show(as_document(done) if as_json else as_text(done))
+    raise typer.Exit(0 if all(node.result.ok for node in done) else 1)
+
+
+def _show(told: dict[str, object] | str) -> None:
+    if isinstance(told, str):
+        show(told)
+    else:
+        print_json(told)

@@ -1,0 +1,138 @@
+"""What is known so far of how every node came out of an apply."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from provision.errors import ConnectionFailed, ProvisionError
+from provision.model import ApplyReport, Failure, NodePlan, NodeReport, NodeStatus, RoleReport, RoleStatus
+from provision.planning import ROLES
+
+if TYPE_CHECKING:
+    from provision.workflow.plan import Look
+
+__all__ = ["Outcomes", "told"]
+
+
+@dataclass
+class _Node:
+    roles: dict[str, RoleReport] = field(default_factory=dict)
+    changed: bool = False
+    error: Failure | None = None
+    status: NodeStatus | None = None
+    """Where something failed: how."""
+    plan: NodePlan | None = None
+    """Of the newest look."""
+    variables: Mapping[str, Any] | None = None
+    """None as long as nothing is known of the node."""
+
+
+class Outcomes:
+    """Collects what looks and runs tell of each node, in the order of `names`."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._nodes = {name: _Node() for name in names}
+        self._started = time.monotonic()
+        self.tasks = 0
+        self.warnings: list[str] = []
+
+    def began_before(self, seconds: float) -> None:
+        """Count the time of a look that was taken beforehand."""
+        self._started -= seconds
+
+    def going(self, name: str) -> bool:
+        """Return whether nothing has failed on the node."""
+        return self._nodes[name].error is None
+
+    def failed(self, names: Iterable[str]) -> int:
+        """Return on how many of the nodes something has failed."""
+        return sum(not self.going(name) for name in names)
+
+    def saw(self, found: Look) -> dict[str, NodeStatus]:
+        """Take what a look showed; return who was lost by it."""
+        lost: dict[str, NodeStatus] = {}
+        for plan in found.plan.nodes:
+            node = self._nodes[plan.name]
+            node.plan = plan
+            if plan.name in found.facts:
+                node.variables = found.cluster.node(plan.name).variables
+            error = found.errors.get(plan.name)
+            if error is not None and node.error is None:
+                self.fail(plan.name, "connect", error, lost=isinstance(error, ConnectionFailed))
+                lost[plan.name] = NodeStatus.UNREACHABLE if isinstance(error, ConnectionFailed) else NodeStatus.FAILED
+        return lost
+
+    def fail(self, name: str, task: str, error: ProvisionError, *, role: str | None = None, lost: bool = False) -> None:
+        """Take it that the node failed, and why."""
+        node = self._nodes[name]
+        node.status = NodeStatus.UNREACHABLE if lost else NodeStatus.FAILED
+        node.error = Failure(role, task, error.message, error.output, error.remedy)
+
+    def ran(self, report: ApplyReport, reasons: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
+        """Take what a run of Ansible did; `reasons` say for each node and role why it was run."""
+        self.tasks += report.tasks
+        self.warnings += report.warnings
+        for done in report.nodes:
+            node = self._nodes[done.name]
+            node.changed |= done.status is NodeStatus.CHANGED
+            for role in done.roles:
+                node.changed |= role.status is RoleStatus.CHANGED
+                node.roles[role.role] = _merged(node.roles.get(role.role), role, reasons[done.name].get(role.role, ()))
+            if done.error:
+                node.error, node.status = done.error, done.status
+
+    def judge(self, names: Iterable[str], *, later: frozenset[str], hint: str) -> None:
+        """Take for failed who is still not as wanted though all ran: what counts is what the newest look shows."""
+        for name in names:
+            node = self._nodes[name]
+            steps = node.plan.steps if node.plan and not node.error else ()
+            left = [step for step in steps if not step.waits_for and step.role not in later]
+            if left:
+                message = f"the role ran, and a look afterwards still finds: {'; '.join(left[0].reasons)}"
+                node.error, node.status = Failure(left[0].role, "look again", message, "", hint), NodeStatus.FAILED
+                node.roles[left[0].role] = RoleReport(left[0].role, RoleStatus.FAILED, left[0].reasons)
+
+    def leave(self, names: Iterable[str], why: str) -> None:
+        """Take it that the nodes are left untouched."""
+        for name in names:
+            node = self._nodes[name]
+            for step in node.plan.steps if node.plan else ():
+                node.roles[step.role] = RoleReport(step.role, RoleStatus.WAITING, (why, *step.reasons))
+
+    def report(self) -> ApplyReport:
+        """Return what is known as a report."""
+        seconds = round(time.monotonic() - self._started, 1)
+        return ApplyReport(tuple(map(self.of, self._nodes)), seconds, self.tasks, tuple(self.warnings))
+
+    def of(self, name: str) -> NodeReport:
+        """Return what is known of one node; roles that needed nothing are named too."""
+        node = self._nodes[name]
+        roles = dict(node.roles)
+        for step in node.plan.steps if node.plan else ():
+            if step.waits_for:
+                why = (*step.reasons, *(f"waits for: {job}" for job in step.waits_for))
+                roles[step.role] = RoleReport(step.role, RoleStatus.WAITING, why)
+        for role in ROLES if node.variables is not None else ():
+            off = (node.variables or {}).get(f"{role}_enabled") is False
+            roles.setdefault(role, RoleReport(role, RoleStatus.SKIPPED if off else RoleStatus.UNCHANGED))
+        status = node.status or (NodeStatus.CHANGED if node.changed else NodeStatus.UNCHANGED)
+        order = {role: number for number, role in enumerate(ROLES)}
+        return NodeReport(name, status, tuple(sorted(roles.values(), key=lambda r: order.get(r.role, -1))), node.error)
+
+
+def _merged(before: RoleReport | None, now: RoleReport, why: tuple[str, ...]) -> RoleReport:
+    """Return the outcome of a role after one more run: changed stays changed unless it failed."""
+    unchanged = (RoleStatus.UNCHANGED, RoleStatus.SKIPPED)
+    kept = before is not None and before.status is RoleStatus.CHANGED and now.status in unchanged
+    status = RoleStatus.CHANGED if kept else now.status
+    reasons = why or (before.reasons if before else ()) or now.reasons
+    return RoleReport(now.role, status, reasons, (*(before.changes if before else ()), *now.reasons))
+
+
+def told(node: NodeReport) -> dict[str, Any]:
+    """Return what a history keeps of how it went on a node."""
+    changed = [role.role for role in node.roles if role.status is RoleStatus.CHANGED]
+    return {"status": node.status.value, "roles": changed, "message": node.error.message if node.error else ""}

@@ -1,0 +1,187 @@
+"""Undoing on nodes what the roles did there: each node says what it would do, and then does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.errors import ConnectionFailed, LockedError, NodeError, ProvisionError
+from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeReset, NodeStatus, ResetResult, Secret
+from provision.model.history import plain_list
+from provision.workflow.alone import alone
+from provision.workflow.places import log_folder
+
+if TYPE_CHECKING:
+    from provision.connectors.base import Connector
+    from provision.engine import Event
+    from provision.workflow.node_locks import NodeLocks
+
+__all__ = ["plan_reset", "reset"]
+
+_PLAYBOOK = "reset.yml"
+_COMMAND = "provision reset"
+
+
+def plan_reset(
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    *,
+    disruptive: Collection[str] = (),
+    become_password: Secret | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> tuple[NodeReset, ...]:
+    """Ask each node what a reset would do there; nothing is changed.
+
+    On the nodes that `disruptive` names neither running jobs nor containers of others are in the way.
+    """
+    lost = _lost(nodes)
+    for name in lost:
+        if on_event:
+            from provision.engine import Event
+
+            on_event(Event(name, None, "connect", _status(lost[name]).value))
+    reached = [node.name for node in nodes if node.name not in lost]
+    found = _play(cluster, reached, disruptive, become_password, on_event, plan=True)
+    found |= {name: NodeReset(name, _status(error), error=_failure(error)) for name, error in lost.items()}
+    return tuple(found[node.name] for node in nodes)
+
+
+def reset(
+    cluster: Cluster,
+    planned: Sequence[NodeReset],
+    *,
+    disruptive: Collection[str] = (),
+    become_password: Secret | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    on_warning: Callable[[str], None] | None = None,
+) -> tuple[NodeReset, ...]:
+    """Do what was `planned`; nodes with nothing to do, and those that refused or were not reached, stay as they are.
+
+    Raises:
+        LockedError: somebody else changes the inventory's nodes, or one of these; the message says who.
+    """
+    names = [node.name for node in planned if node.result is ResetResult.PLANNED]
+    with alone(cluster, _COMMAND) as warnings, _locked(cluster, names) as locks:
+        failed = {name: NodeReset(name, _status(error), error=_failure(error)) for name, error in locks.failed.items()}
+        going = [name for name in names if name not in failed]
+        done = _play(cluster, going, disruptive, become_password, on_event, plan=False) | failed
+        for name in going:
+            error = done[name].error
+            message = error.message if error else ""
+            locks.finish(name, {"status": done[name].result.value, "roles": [], "message": message})
+        if on_warning:
+            for warning in warnings:
+                on_warning(warning)
+    return tuple(done.get(node.name, node) for node in planned)
+
+
+@contextmanager
+def _locked(cluster: Cluster, names: Sequence[str]) -> Iterator[NodeLocks]:
+    """Hold the locks of all these nodes, or change none of them."""
+    from provision.workflow import node_locks
+
+    with node_locks.held_on([cluster.node(name) for name in names], command=_COMMAND) as locks:
+        if locks.refused:
+            name, first = next(iter(locks.refused.items()))
+            others = "\n".join(f"{other}: {error.message}" for other, error in list(locks.refused.items())[1:])
+            raise LockedError(first.message, node=name, remedy=first.remedy, output=others)
+        yield locks
+
+
+def _play(
+    cluster: Cluster,
+    names: Sequence[str],
+    disruptive: Collection[str],
+    become_password: Secret | None,
+    on_event: Callable[[Event], None] | None,
+    *,
+    plan: bool,
+) -> dict[str, NodeReset]:
+    """Run the playbook once; each node's answer comes back as a file of the controller."""
+    from provision import engine
+    from provision.inventory.settings import reading_environment
+
+    if not names:
+        return {}
+    log = log_folder(cluster) / f"apply-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-reset.log"
+    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        report = engine.run_playbook(
+            cluster.inventory,
+            names,
+            playbook=_PLAYBOOK,
+            variables={
+                "_platform_reset": {"folder": folder, "plan": plan},
+                "_platform_disruptive": sorted(disruptive),
+            },
+            become_password=become_password,
+            environment=reading_environment(),
+            on_event=on_event,
+            log=None if plan else log,
+        )
+        return _told(report, Path(folder), plan=plan)
+
+
+def _told(report: ApplyReport, folder: Path, *, plan: bool) -> dict[str, NodeReset]:
+    """Put together what Ansible reported and what the nodes said."""
+    return {node.name: _node(node, _answer(folder / f"{node.name}.json"), plan=plan) for node in report.nodes}
+
+
+def _answer(file: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _node(node: NodeReport, answer: Mapping[str, Any], *, plan: bool) -> NodeReset:
+    steps, left, refused = (plain_list(answer.get(key)) for key in ("steps", "left", "refused"))
+    if node.status in {NodeStatus.FAILED, NodeStatus.UNREACHABLE}:
+        result = ResetResult(node.status.value)
+    elif refused:
+        result = ResetResult.REFUSED
+    elif not steps:
+        result = ResetResult.NOTHING
+    else:
+        result = ResetResult.PLANNED if plan else ResetResult.RESET
+    return NodeReset(node.name, result, steps, left, refused, node.error)
+
+
+def _lost(nodes: Sequence[Node]) -> dict[str, ProvisionError]:
+    """Return the nodes that cannot be worked on, with the reason, which Ansible would say less clearly."""
+    from provision.connectors import each
+
+    own_python = {node.name for node in nodes if node.variables.get("ansible_python_interpreter")}
+    outcomes = each(nodes, lambda connector: _knock(connector, python_needed=connector.name not in own_python))
+    return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, ProvisionError)}
+
+
+def _knock(connector: Connector, *, python_needed: bool) -> None:
+    result = connector.run("command -v python3 || true", timeout=60)
+    if not result.ok:
+        raise NodeError(
+            f"logged in, but a command as root exited {result.exit_code}",
+            node=connector.name,
+            output=result.last_lines(),
+            remedy="Check ansible_become and the user's sudo rights on the node.",
+        )
+    if python_needed and not result.stdout.strip():
+        raise NodeError(
+            "there is no python3 on it, and Ansible needs one",
+            node=connector.name,
+            remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
+        )
+
+
+def _status(error: ProvisionError) -> ResetResult:
+    return ResetResult.UNREACHABLE if isinstance(error, ConnectionFailed) else ResetResult.FAILED
+
+
+def _failure(error: ProvisionError) -> Failure:
+    return Failure(None, "connect", error.message, error.output, error.remedy)

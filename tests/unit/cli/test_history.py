@@ -1,0 +1,135 @@
+"""``provision history`` and ``provision unlock`` as they are typed, on this machine as a node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provision.cli.main import main
+from provision.commands import node_lock
+from provision.model import Cluster, Connection, Node
+from provision.testing import make_node
+from provision.workflow import history, node_locks
+
+DEAD = Node("gone", Connection("127.0.0.1", port=1, user="root", ssh_args=("-F", "none")))
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """An inventory of this machine as the node gpu1, and of one that does not answer."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    places = {"folders": [str(tmp_path)], "history": f"{tmp_path}/history.jsonl", "marks": ["none such", "none"]}
+    monkeypatch.setattr(node_lock, "PLACES", places)
+    found = Cluster("c", Path("hosts.yml"), (make_node("gpu1", local=True), DEAD))
+    monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
+    monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: found)
+    return found
+
+
+@pytest.fixture
+def typed(capsys):
+    """Run a command; return exit code, stdout and stderr."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as stopped:
+            main(list(words))
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return run
+
+
+def past(cluster, *names, status="ok", result="changed"):
+    """One apply of these nodes that ended."""
+    entry = history.begin(cluster, command="provision apply --only docker_engine --force base_system", nodes=names)
+    outcome = {name: {"status": result, "roles": ["base_system"], "message": ""} for name in names}
+    history.end(entry, status=status, seconds=2.0, nodes=outcome)
+
+
+def test_history_shows_who_did_what_and_how_it_ended(cluster, typed):
+    """A table of 80 columns; nodes that are not as wanted are named."""
+    past(cluster, "gpu1")
+    past(cluster, *(f"gpu{number}" for number in range(1, 1001)), status="interrupted", result="failed")
+    code, out, _ = typed("history")
+
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert " ok " in out
+    assert " interrupted " in out
+    assert "gpu1, gpu2" in " ".join(out.split())
+    assert "994 more" in " ".join(out.split())
+
+
+def test_history_takes_limit_and_number(cluster, typed):
+    """Only the applies of a node, only the newest; as one JSON document."""
+    past(cluster, "gpu1")
+    past(cluster, "gone", status="failed")
+    past(cluster, "gpu1", status="failed")
+    code, out, _ = typed("history", "--limit", "gpu1", "--json")
+    _, newest, _ = typed("history", "-n", "1", "--json")
+
+    assert code == 0
+    assert [entry["status"] for entry in json.loads(out)["entries"]] == ["ok", "failed"]
+    assert [node["name"] for node in json.loads(newest)["entries"][0]["nodes"]] == ["gpu1"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_no_history_is_said_and_is_no_failure(typed):
+    """stdout stays empty for scripts."""
+    code, out, err = typed("history")
+
+    assert (code, out) == (0, "")
+    assert "no apply of" in err
+
+
+def test_nodes_tell_what_every_operator_did(cluster, typed):
+    """One that cannot be asked is named, with the reason and exit 1; the others tell all the same."""
+    with node_locks.held_on(cluster.nodes[:1], command="provision apply") as locks:
+        locks.finish("gpu1", {"status": "changed", "roles": ["base_system"], "message": ""})
+    code, out, _ = typed("history", "--nodes", "--json")
+    _, text, _ = typed("history", "--nodes")
+    told, gone = json.loads(out)["nodes"]
+
+    assert (code, json.loads(out)["ok"]) == (1, False)
+    assert (told["entries"][0]["status"], told["entries"][0]["roles"]) == ("changed", ["base_system"])
+    assert "refuses connections" in gone["error"]
+    assert "changed: base_system" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_unlock_shows_the_holder_and_asks_before_it_does_anything(cluster, typed):
+    """Nobody is there to answer: nothing is done; with --yes it is, and said, and written down."""
+    with node_locks.held_on(cluster.nodes[:1], command="provision apply --only rdma_stack") as locks:
+        refused, _, warned = typed("unlock", "gpu1")
+        still = dict(locks.lost())
+        code, out, _ = typed("unlock", "gpu1", "--yes", "--json")
+        lost = list(locks.lost())
+    entry = history.read_nodes(cluster.nodes[:1])["gpu1"][-1]
+
+    assert (refused, still) == (2, {})
+    assert "for `provision apply --only rdma_stack`" in warned
+    assert "undo each other" in warned
+    assert (code, lost) == (0, ["gpu1"])
+    assert json.loads(out)["nodes"][0]["result"] == "unlocked"
+    assert entry.status == "unlocked"
+    assert entry.message.startswith("unlocked by ")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_unlock_of_a_free_node_says_so(typed):
+    """Exit 0, and no question."""
+    code, out, _ = typed("unlock", "gpu1")
+
+    assert code == 0
+    assert "no lock to take away" in out
+
+
+@pytest.mark.usefixtures("cluster")
+def test_unlock_of_a_node_that_does_not_answer_is_exit_1(typed):
+    """The reason is said."""
+    code, out, _ = typed("unlock", "gpu1", "gone")
+
+    assert code == 1
+    assert "gone: unreachable: 127.0.0.1 refuses connections" in " ".join(out.split())

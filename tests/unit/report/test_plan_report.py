@@ -1,0 +1,64 @@
+"""A plan with the differences of files, for a person and for scripts."""
+
+from __future__ import annotations
+
+from provision.model import FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
+from provision.report.plan_report import as_document, as_text
+
+STEP = Step("base_system", StepClass.SAFE, ("/etc/x was edited by other hands",))
+PLAN = Plan(tuple(NodePlan(f"gpu{number}", (STEP,)) for number in range(1, 7)))
+CHANGE = FileDiff("/etc/x", "@@ -1 +1 @@\n-old\n+new")
+
+
+def test_differences_follow_the_plan_and_the_same_one_is_shown_once():
+    """Each with node, role and path; of many nodes the first ones are named."""
+    diffs = [RoleDiff(node.name, "base_system", (CHANGE,)) for node in PLAN.nodes[:5]]
+    text = as_text(PLAN, [*diffs, RoleDiff("gpu6", "base_system", (FileDiff("/etc/y", "@@ -1 +0,0 @@\n-mine"),))])
+
+    assert text.startswith(as_text(PLAN))
+    assert text.removeprefix(as_text(PLAN)) == (
+        "\n\n--- gpu1, gpu2, gpu3, gpu4 and 1 more: base_system: /etc/x\n@@ -1 +1 @@\n-old\n+new"
+        "\n\n--- gpu6: base_system: /etc/y\n@@ -1 +0,0 @@\n-mine"
+    )
+
+
+def test_a_long_difference_is_cut_and_says_by_how_much():
+    """In the text; scripts get all of it."""
+    long = FileDiff("/etc/x", "\n".join(f"+line {number}" for number in range(1000)))
+    diffs = [RoleDiff("gpu1", "base_system", (long,))]
+    lines = as_text(PLAN, diffs).split("\n")
+
+    assert lines[-2:] == ["+line 59", "(940 more lines; --json has them all)"]
+    assert as_document(PLAN, diffs)["nodes"][0]["steps"][0]["diffs"][0]["diff"].endswith("+line 999")
+
+
+def test_what_is_not_shown_is_said():
+    """A secret, a role that could not be compared, and a role that changes no file are not taken for each other."""
+    diffs = [
+        RoleDiff(
+            "gpu1", "base_system", (FileDiff("Log in", note="content is not shown, because it may hold secrets"),)
+        ),
+        RoleDiff("gpu2", "base_system", (CHANGE,), "could not be compared: Look: docker is not there"),
+        RoleDiff("gpu3", "base_system"),
+    ]
+    text = as_text(PLAN, diffs)
+
+    assert "--- gpu1: base_system: Log in\n(content is not shown, because it may hold secrets)" in text
+    assert "--- gpu2: base_system: /etc/x\n@@" in text
+    assert "--- gpu2: base_system\n(could not be compared: Look: docker is not there)" in text
+    assert "--- gpu3: base_system\n(nothing to show: no file would change)" in text
+
+
+def test_scripts_find_differences_in_their_step_only_when_asked_for():
+    """What platform does for a step where it is none itself is with the node."""
+    packages = RoleDiff("gpu1", "platform", (FileDiff("Install packages", "@@ -0,0 +1 @@\n+pigz"),))
+    document = as_document(PLAN, [packages, RoleDiff("gpu1", "base_system", (CHANGE,), "x")])
+    first, second = document["nodes"][:2]
+
+    assert first["steps"][0]["diffs"] == [{"path": "/etc/x", "diff": CHANGE.diff, "note": ""}]
+    assert first["steps"][0]["diffs_note"] == "x"
+    assert first["diffs"] == [
+        {"role": "platform", "path": "Install packages", "diff": "@@ -0,0 +1 @@\n+pigz", "note": ""}
+    ]
+    assert (second["steps"][0]["diffs"], second["diffs"]) == ([], [])
+    assert "diffs" not in str(as_document(PLAN))

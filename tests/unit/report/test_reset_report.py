@@ -1,0 +1,31 @@
+"""What a reset would do, for a person."""
+
+from __future__ import annotations
+
+from provision.model import Failure, NodeReset, ResetResult
+from provision.report.reset_report import as_plan, as_text
+
+LONG = "remove the 40 packages " + ", ".join(f"package-number-{number}" for number in range(40))
+NODES = [
+    NodeReset(f"gpu{number}", ResetResult.PLANNED, (LONG, "restore /etc/hosts"), ("leave x: " + "y " * 60,))
+    for number in range(1, 9)
+]
+
+
+def test_the_plan_fits_eighty_columns_and_says_once_what_is_the_same():
+    """Eight nodes with the same steps take as much room as one."""
+    failure = Failure(None, "connect", "no route to host " * 8, "", "look at the cable " * 8)
+    text = as_plan([*NODES, NodeReset("bad", ResetResult.UNREACHABLE, error=failure)])
+
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("package-number-39") == 1
+    assert text.startswith("gpu1, gpu2, gpu3, gpu4, gpu5, gpu6 and 2 more: 2 steps")
+    assert "bad: unreachable" in text
+
+
+def test_what_stays_is_said_at_the_end_too():
+    """A person learns what is left on a node that was reset."""
+    text = as_text([NodeReset("gpu1", ResetResult.RESET, ("a", "b"), ("leave the group docker: members",))])
+
+    assert "gpu1: reset, 2 steps" in text
+    assert "stays: leave the group docker: members" in text

@@ -1,0 +1,43 @@
+"""The session with a keeper, as far as nodes can spoil it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from provision.errors import NodeError
+from provision.workflow.remote_keeper import RemoteKeeper
+
+
+class Talker:
+    """A connector, and its process, that says the same for ever."""
+
+    name = "gpu1"
+
+    def __init__(self, chunk, times=None):
+        self.chunk, self.times = chunk, times
+
+    def start(self, _script):
+        return self
+
+    def output(self):
+        return itertools.repeat(("stdout", self.chunk), *([self.times] if self.times else []))
+
+    def wait(self):
+        return 0
+
+    def close(self):
+        pass
+
+
+def test_an_answer_without_an_end_is_given_up():
+    """Not when the time is up, but before it fills the memory of this machine."""
+    with pytest.raises(NodeError, match="has no end"):
+        RemoteKeeper(Talker(b"x" * 65536, 1000), "python3").answer(60)
+
+
+def test_an_answer_that_is_nested_too_deep_is_no_answer():
+    """The reader of JSON gives up with an error of its own kind."""
+    with pytest.raises(NodeError, match="could not be asked for"):
+        RemoteKeeper(Talker(b"[" * 200_000 + b"\n", 1), "python3").answer(60)
