@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs docs clean
+.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs drift chaos bench docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -20,7 +20,10 @@ help:
 	@echo "make check      lint, types, layers, unit tests (about a minute)"
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
+	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
+	@echo "make chaos      faults at random moments of an apply"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
+	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs; tests/benchmarks/README.md"
 	@echo "make clean      remove the virtual environment"
 
 demo: setup
@@ -33,7 +36,7 @@ test: setup
 # The two halves run side by side: much of either is waiting, or one emulated core. Each line says whose it is.
 test-containers:
 	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/molecule | sed -u 's/^/containers: /'
-	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/integration | sed -u 's/^/containers: /'
+	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/integration -m "not long" | sed -u 's/^/containers: /'
 
 test-machines:
 	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/baremetal -m "not long" | sed -u 's/^/machines: /'
@@ -71,7 +74,7 @@ layers:
 	$(BIN)/lint-imports
 
 # In two halves of about the same length, for `make check` to run side by side.
-SECOND_HALF := tests/roles tests/unit/inventory tests/unit/test_bandwidth.py
+SECOND_HALF := tests/roles tests/unit/inventory tests/unit/lab tests/unit/test_bandwidth.py
 unit: unit-first-half unit-second-half
 
 unit-first-half:
@@ -90,10 +93,21 @@ roles: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/molecule
 
 jobs: setup
-	$(BIN)/pytest -q -p no:cacheprovider tests/integration
+	$(BIN)/pytest -q -p no:cacheprovider tests/integration -m "not long"
+
+# What takes too long for `make test`: each drift alone, a hundred plans, nodes that are neither well nor gone.
+drift: setup
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_drift.py tests/integration/test_gray_faults.py
+
+# CHAOS_SEED=N repeats a run.
+chaos: setup
+	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_chaos.py -m long
 
 baremetal: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/baremetal
+
+bench: setup
+	$(BIN)/python -m tests.benchmarks.many_nodes $(BENCH)
 
 docs: setup
 	$(BIN)/python -m provision.inventory.example > inventories/example/group_vars/all.yml

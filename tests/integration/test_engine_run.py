@@ -14,7 +14,7 @@ import pytest
 from provision import engine
 from provision.inventory.settings import reading_environment
 from provision.local_processes import descendants
-from provision.model import NodeStatus
+from provision.model import Difference, NodeStatus
 from provision.report.apply_report import as_text
 
 HOSTS = "here ansible_connection=local ansible_python_interpreter=/usr/bin/python3\n"
@@ -186,6 +186,26 @@ def test_a_change_by_a_task_with_secrets_is_reported(playbook):
 
     role = report.nodes[0].roles[0]
     assert (report.nodes[0].status, role.role, role.reasons) == (NodeStatus.CHANGED, "safe", ("Take it",))
+
+
+def test_a_check_changes_nothing_and_tells_what_would_change(playbook, tmp_path):
+    """By role, with the content of files; of a task with no_log only that there is something."""
+    playbook("debug: {msg: hello}\n  roles: [kept]")
+    for name, hidden in (("open", "false"), ("hidden", "true")):
+        (tmp_path / name).write_text("before\n")
+        tasks = tmp_path / "roles/kept/tasks/main.yml"
+        tasks.parent.mkdir(parents=True, exist_ok=True)
+        with tasks.open("a") as stream:
+            copy = f'{{dest: {tmp_path / name}, content: "{name} secret\\n"}}'
+            stream.write(f"- {{name: Write {name}, copy: {copy}, no_log: {hidden}}}\n")
+    report = engine.run_playbook(Path("hosts"), ["here"], check=True)
+
+    assert [(tmp_path / name).read_text() for name in ("open", "hidden")] == ["before\n"] * 2
+    assert [node.error for node in report.nodes] == [None]
+    assert report.differences == (
+        Difference("here", "kept", str(tmp_path / "open"), "before\n", "open secret\n"),
+        Difference("here", "kept", "Write hidden", withheld="it may hold secrets"),
+    )
 
 
 def test_ctrl_c_ends_ansible_and_its_workers(playbook):

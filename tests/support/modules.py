@@ -17,11 +17,16 @@ from ansible.module_utils.testing import patch_module_args
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 
-def load(role: str, name: str, *, part: str = "library") -> ModuleType:
-    """Load a role's module (or filter plugin) with what roles put beside ansible.module_utils."""
+def provide_utils() -> None:
+    """Put what roles have beside ansible.module_utils there."""
     for folder in map(str, ROLES.glob("*/module_utils")):
         if folder not in ansible.module_utils.__path__:
             ansible.module_utils.__path__.append(folder)
+
+
+def load(role: str, name: str, *, part: str = "library") -> ModuleType:
+    """Load a role's module (or filter plugin) with what roles put beside ansible.module_utils."""
+    provide_utils()
     return _from(ROLES / role / part / f"{name}.py", name)
 
 

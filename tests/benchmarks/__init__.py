@@ -1,0 +1,1 @@
+"""How fast many nodes are looked at; README.md says how to read the numbers."""

@@ -1,0 +1,152 @@
+"""Nodes that are neither well nor gone: each is named within a minute, and holds up no other."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import LAB
+
+pytestmark = pytest.mark.long
+
+MOST_SECONDS = 60
+ALONE_SECONDS = 2
+"""As much longer than alone may a healthy node take beside a sick one."""
+STOPPED = "#!/bin/sh\nkill -STOP $$\nsleep 1000\n"
+"""A program that hangs; a process that no signal can end is not to be had in a container."""
+OTHER_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ5w1cCm4Wb0ThT5YlWn0YmPdR2m5z8m1yU0c3Q0S8hX"
+
+
+@pytest.fixture
+def names(cluster) -> tuple[str, str]:
+    """The sick node, and the healthy one."""
+    first, second = (node["name"] for node in cluster["nodes"])
+    return first, second
+
+
+@pytest.fixture
+def planned(provision, names):
+    """Plan both nodes; returns what is told of the sick one, once the other was seen to be planned as when alone."""
+    sick, healthy = names
+
+    def plan(*words: str) -> dict:
+        alone = provision("plan", "--lab", LAB, "--json", "--limit", healthy).document["nodes"][0]
+        began = time.monotonic()
+        done = provision("plan", *(words or ("--lab", LAB)), "--json")
+        seconds = time.monotonic() - began
+        nodes = {node["name"]: node for node in done.document["nodes"]}
+        assert seconds < MOST_SECONDS, str(done)
+        if not words:
+            assert nodes[healthy]["error"] is None, nodes[healthy]
+            assert nodes[healthy]["seconds"] < alone["seconds"] + ALONE_SECONDS, (nodes[healthy], alone)
+        return nodes[sick]
+
+    return plan
+
+
+@contextmanager
+def program(on_node, node: str, path: str) -> Iterator[None]:
+    """Put a program that hangs in another's place."""
+    on_node(node, f"mv {path} {path}.whole && printf '%s' '{STOPPED}' >{path} && chmod 755 {path}")
+    try:
+        yield
+    finally:
+        on_node(node, f"mv {path}.whole {path}; rm -f /run/provision-probe.stuck")
+
+
+@pytest.mark.parametrize(("path", "told"), [("/usr/bin/nvidia-smi", "nvidia-smi"), ("/usr/bin/df", "df")])
+def test_a_program_that_hangs_is_named(planned, on_node, names, path, told) -> None:
+    """A driver that does not answer; df on a dead mount."""
+    with program(on_node, names[0], path):
+        found = planned()
+
+    assert any(f"hung: {told}" in finding for finding in found["findings"]), found
+
+
+def test_a_root_that_became_read_only_is_named(planned, on_node, names) -> None:
+    """As the kernel does after an error of the file system."""
+    on_node(names[0], "mount -o remount,ro /")
+    try:
+        found = planned()
+    finally:
+        on_node(names[0], "mount -o remount,rw /")
+
+    assert any("mounted read-only: /" in finding for finding in found["findings"]), found
+
+
+def test_no_inode_left_is_named(planned, on_node, names) -> None:
+    """df alone would show much free space."""
+    on_node(names[0], "mount -t tmpfs -o nr_inodes=2 none /tmp && touch /tmp/last")
+    try:
+        found = planned()
+    finally:
+        on_node(names[0], "umount /tmp")
+
+    assert any("/tmp has no inode free" in finding for finding in found["findings"]), found
+
+
+def test_a_node_that_goes_silent_in_the_middle_is_named(provision, names, on_node) -> None:
+    """A half-open connection: no word comes, and none says that it is over."""
+    sick, healthy = names
+    with program(on_node, sick, "/usr/bin/nvidia-smi"):
+        began = time.monotonic()
+        with provision.start("plan", "--lab", LAB, "--json") as plan:
+            time.sleep(4)  # it is logged in by then, and waits for the program that hangs
+            provision.ok("lab", "link", LAB, sick, "off")
+            try:
+                out, _ = plan.communicate(timeout=120)
+                seconds = time.monotonic() - began
+            finally:
+                provision.ok("lab", "link", LAB, sick, "on")
+
+    assert seconds < MOST_SECONDS, out
+    assert plan.returncode == 1
+    assert f'"name": "{healthy}",\n      "reachable": true' in out
+    assert f'"name": "{sick}",\n      "reachable": false' in out
+
+
+@pytest.fixture
+def trusting(ssh_files: Path, tmp_path):
+    """Make an inventory of the lab with other known_hosts: what the operator knows is not what the nodes show."""
+
+    def make(lines: list[list[str]]) -> str:
+        shutil.copytree(ssh_files / "inventory", tmp_path / "inventory")
+        (tmp_path / "known_hosts").write_text("".join(" ".join(words) + "\n" for words in lines))
+        file = tmp_path / "inventory/hosts.yml"
+        file.write_text(file.read_text().replace(str(ssh_files / "known_hosts"), str(tmp_path / "known_hosts")))
+        return str(tmp_path / "inventory")
+
+    known = [line.split() for line in (ssh_files / "known_hosts").read_text().splitlines() if line.strip()]
+    return make, known
+
+
+def test_a_node_that_was_installed_anew_is_named(provision, cluster, trusting, names) -> None:
+    """It has the old address and another host key; nothing is sent to it, and the other node is planned."""
+    make, known = trusting
+    address = next(node["address"] for node in cluster["nodes"] if node["name"] == names[0])
+    new = [[host, kind, OTHER_KEY if address in host else key] for host, kind, key in known]
+    done = provision("plan", "-i", make(new), "--json")
+    sick, healthy = done.document["nodes"]
+
+    assert done.code == 1
+    assert (sick["reachable"], healthy["error"]) == (False, None)
+    assert "CHANGED" in sick["error"]
+    assert "ssh-keygen -R" in sick["remedy"]
+
+
+def test_two_nodes_with_swapped_addresses_are_told_as_that(provision, trusting) -> None:
+    """Each answers at the other's address; nothing is sent to either."""
+    make, known = trusting
+    (first, kind, key), (second, other_kind, other_key) = known
+    done = provision("plan", "-i", make([[first, other_kind, other_key], [second, kind, key]]), "--json")
+
+    assert done.code == 1
+    for node, other in zip(done.document["nodes"], (second, first), strict=True):
+        assert node["reachable"] is False
+        assert f"shows the host key of {other}" in node["error"]
+        assert "swapped" in node["remedy"]

@@ -1,0 +1,100 @@
+"""A hundred SIMULATED nodes: what it costs to look at them, and what some of them may do without harm to the rest."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from provision import workflow
+from provision.errors import ConnectionFailed, ProvisionError
+from provision.inventory import load
+from tests.benchmarks.many_nodes import BASE, PROGRAMS, run
+from tests.benchmarks.measure import measure
+from tests.benchmarks.simulated_nodes import Nodes, SimulatedNodes, name_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    """Inventories are kept in a folder of this test's own; no agent and no settings of a person take part."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+def probe(nodes: SimulatedNodes) -> dict[str, object]:
+    """Look at all nodes as verify does."""
+    return workflow.probe(workflow.with_defaults(load(nodes.inventory)).nodes)
+
+
+def test_a_plan_of_a_hundred_nodes_costs_little_more_than_their_logins(tmp_path):
+    """Processor time, which a busy machine does not change much; a converged fleet is one session per node."""
+    programs = {name: PROGRAMS[name] for name in (BASE, "plan")}
+    run([100], {"plan": programs["plan"]}, cache=tmp_path / "kept")
+    bare, plan = run([100], programs, cache=tmp_path / "kept")
+    beyond_start = plan.cost.cpu_seconds - _start_seconds()
+
+    assert (bare.cost.code, plan.cost.code) == (0, 0), plan.cost.err
+    assert json.loads(plan.cost.out)["converged"] is True
+    assert plan.cost.rss_mib < 150
+    assert plan.cost.files < 900
+    assert beyond_start <= 4 * bare.cost.cpu_seconds
+
+
+def _start_seconds() -> float:
+    """What the command costs that looks at nothing."""
+    return measure([sys.executable, "-m", "provision", "plan", "--help"], cwd=ROOT).cpu_seconds
+
+
+def test_a_hundred_slow_nodes_take_little_longer_than_one(tmp_path):
+    """Logins of half a second and an nvidia-smi of three do not add up."""
+    options = {"login_seconds": 0.5, "smi_seconds": 3.0}
+    with SimulatedNodes(tmp_path / "nodes", Nodes(100, **options)) as nodes:
+        begun = time.monotonic()
+        found = probe(nodes)
+        seconds = time.monotonic() - begun
+
+    assert not [value for value in found.values() if isinstance(value, ProvisionError)]
+    assert seconds < 3.5 + 6
+
+
+def test_silent_and_hung_nodes_hold_up_no_other(tmp_path, monkeypatch):
+    """Some never say a word, one answers the login and then hangs: the others are there, these are named."""
+    monkeypatch.setattr(workflow.survey, "_PROBE_MARGIN_SECONDS", -30)
+    hung, silent = (5,), tuple(range(20, 60))
+    with SimulatedNodes(tmp_path / "nodes", Nodes(100, hung=hung, silent=silent)) as nodes:
+        begun = time.monotonic()
+        found = probe(nodes)
+        seconds = time.monotonic() - begun
+    lost = {name for name, value in found.items() if isinstance(value, ProvisionError)}
+
+    assert lost == {name_of(number) for number in (*hung, *silent)}
+    assert "did not answer" in str(found[name_of(20)])
+    assert "no result in the time allowed" in str(found[name_of(5)])
+    assert seconds < 30
+
+
+def test_dropped_connections_are_tried_again(tmp_path):
+    """Servers that take five logins at a time drop the others at first; in the end every node was reached."""
+    with SimulatedNodes(tmp_path / "nodes", Nodes(40, login_seconds=0.1, max_startups=5)) as nodes:
+        found = probe(nodes)
+
+    assert not [value for value in found.values() if isinstance(value, ProvisionError)]
+
+
+def test_host_keys_are_really_checked(tmp_path):
+    """A node that shows another key than the one on record is refused, also among a crowd."""
+    with SimulatedNodes(tmp_path / "nodes", Nodes(4)) as nodes:
+        lines = nodes.known_hosts.read_text().splitlines()
+        swapped = [" ".join([lines[1].split()[0], *lines[0].split()[1:]]), *lines[2:]]
+        nodes.known_hosts.write_text("\n".join([lines[0], *swapped, ""]))
+        found = probe(nodes)
+    lost = {name: value for name, value in found.items() if isinstance(value, ProvisionError)}
+
+    assert set(lost) == {name_of(1)}
+    assert isinstance(lost[name_of(1)], ConnectionFailed)
+    assert "CHANGED" in str(lost[name_of(1)])
