@@ -95,9 +95,10 @@ roles: setup
 jobs: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/integration -m "not long"
 
-# What takes too long for `make test`: each drift alone, a hundred plans, nodes that are neither well nor gone.
+# What takes too long for `make test`: each drift alone, a hundred plans, nodes that are half dead, where secrets are.
 drift: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_drift.py tests/integration/test_gray_faults.py
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_drift.py \
+	  tests/integration/test_gray_faults.py tests/integration/test_secrets.py
 
 # CHAOS_SEED=N repeats a run.
 chaos: setup

@@ -96,6 +96,8 @@ ENGINES_OWN = ["/run/containerd", "/run/docker"]
 """What docker and containerd keep of a running container, its environment among it; root's alone."""
 LOGIN = "/root/.docker/config.json (mode 0600)"
 """Docker itself keeps the logins to registries there, in base64; root's alone."""
+SSHD = "/var/lib/provision/container_ssh/sshd_config (mode 0644)"
+"""The container's sshd gives its variables to those who log in; on the node only root comes to the file."""
 LONGEST_SECONDS = 1800
 MOST_BYTES = 2**26
 
@@ -272,9 +274,10 @@ def held_in_bundle(site: Site, file: Path) -> list[tuple[str, str]]:
 
 def may_be_there(secret: str, where: str) -> bool:
     """Whether a secret has to be at this place of a node."""
-    return secret == "login" and where == LOGIN
+    return (secret, where) in {("login", LOGIN), ("container", SSHD)}
 
 
+@pytest.mark.long
 def test_secrets_of_an_inventory_are_where_they_have_to_be_and_nowhere_else(
     site: Site, provision: Provision, cluster: dict, on_node
 ) -> None:
@@ -338,6 +341,9 @@ def test_secrets_of_an_inventory_are_where_they_have_to_be_and_nowhere_else(
     assert bundle.is_file(), f"there is no support bundle: {site.said[-1]}"
     assert held_in_bundle(site, bundle) == [], "a support bundle is for others to read"
     for name in names:
+        assert on_node(name, "stat -c %a /var/lib/provision").strip() == "700", (
+            f"{name}: others come to sshd's settings"
+        )
         said = lines_of(on_node(name, on_the_node(site, "search", PLACES, ENGINES_OWN)))
         assert any(item.get("journal") for item in said), f"{name}: the journal was not searched: {said}"
         left = [item for item in said if "secret" in item and not may_be_there(item["secret"], item["where"])]
