@@ -172,10 +172,7 @@ class _Apply:
         from provision.workflow import node_locks
 
         with node_locks.held_on([self._nodes[name] for name in agreed], command=command) as locks:
-            if locks.refused:
-                name, first = next(iter(locks.refused.items()))
-                others = "\n".join(f"{other}: {error.message}" for other, error in list(locks.refused.items())[1:])
-                raise LockedError(first.message, node=name, remedy=first.remedy, output=others)
+            node_locks.insist(locks.refused)
             for name, error in locks.failed.items():
                 self._outcomes.fail(name, "lock the node", error)
             names = [name for name in agreed if self._outcomes.going(name)]

@@ -18,7 +18,7 @@ from provision.model.history import plain, plain_list
 from provision.threads import outcomes
 from provision.workflow.remote_keeper import ANSWER_SECONDS, RemoteKeeper
 
-__all__ = ["NodeLocks", "held_on"]
+__all__ = ["NodeLocks", "held_on", "insist"]
 
 _AT_ONCE = 64
 _FILES_PER_NODE = 8
@@ -42,6 +42,14 @@ def held_on(nodes: Sequence[Node], *, command: str) -> Iterator[NodeLocks]:
         raise
     finally:
         locks.release(failure)
+
+
+def insist(refused: Mapping[str, LockedError]) -> None:
+    """Raise LockedError, with all that hold a node, where any node is held by others: then none is changed."""
+    if refused:
+        (name, first), *more = refused.items()
+        others = "\n".join(f"{other}: {error.message}" for other, error in more)
+        raise LockedError(first.message, node=name, remedy=first.remedy, output=others)
 
 
 class NodeLocks:

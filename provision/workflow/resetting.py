@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import ConnectionFailed, LockedError, NodeError, ProvisionError
+from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeReset, NodeStatus, ResetResult, Secret
 from provision.model.history import plain_list
 from provision.workflow.alone import alone
@@ -87,10 +87,7 @@ def _locked(cluster: Cluster, names: Sequence[str]) -> Iterator[NodeLocks]:
     from provision.workflow import node_locks
 
     with node_locks.held_on([cluster.node(name) for name in names], command=_COMMAND) as locks:
-        if locks.refused:
-            name, first = next(iter(locks.refused.items()))
-            others = "\n".join(f"{other}: {error.message}" for other, error in list(locks.refused.items())[1:])
-            raise LockedError(first.message, node=name, remedy=first.remedy, output=others)
+        node_locks.insist(locks.refused)
         yield locks
 
 
