@@ -12,12 +12,14 @@ from provision.facts.derived import (
     simulated,
 )
 from provision.facts.node import ALL_FACTS, NodeFacts, as_data, parse
+from provision.facts.outputs import Outputs
 from provision.facts.script import Parameters, script
 
 __all__ = [
     "ALL_FACTS",
     "Fact",
     "NodeFacts",
+    "Outputs",
     "Parameters",
     "RawOutput",
     "Unknown",

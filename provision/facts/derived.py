@@ -10,6 +10,7 @@ from provision.facts.base import Unknown
 from provision.facts.container import Container
 from provision.facts.network import Address
 from provision.facts.node import NodeFacts
+from provision.facts.outputs import Outputs
 from provision.facts.script import Parameters
 from provision.facts.system import NodeKind
 
@@ -43,7 +44,7 @@ def running_container(facts: NodeFacts) -> bool:
     return isinstance(facts.container, Container) and facts.container.running
 
 
-def parameters(variables: Mapping[str, Any], names: Sequence[str]) -> Parameters:
+def parameters(variables: Mapping[str, Any], names: Sequence[str], outputs: Outputs | None = None) -> Parameters:
     """Return what the probe of a node must know, from the node's variables with the roles' defaults."""
     reference = _text(variables, "training_image_reference")
     digest = _text(variables, "training_image_digest")
@@ -59,6 +60,7 @@ def parameters(variables: Mapping[str, Any], names: Sequence[str]) -> Parameters
         images=tuple(image for image in (pinned, reference) if image),
         sysctls=tuple(sysctls) if isinstance(sysctls, Mapping) else (),
         paths=tuple(paths),
+        known=outputs.digests() if outputs else (),
     )
 
 

@@ -37,6 +37,7 @@ from provision.facts.managed import Managed, ManagedFact
 from provision.facts.network import Address, AddressesFact, Listening, ListeningFact, NamesFact, Route, RoutesFact
 from provision.facts.nvidia_container import NvidiaContainer, NvidiaContainerFact
 from provision.facts.nvlink import FabricManager, FabricManagerFact, Links, NvLinksFact
+from provision.facts.outputs import Outputs
 from provision.facts.pci_links import PciLink, PciLinksFact
 from provision.facts.peer_modules import (
     InstalledKernel,
@@ -166,12 +167,15 @@ class NodeFacts:
     """The probe's output as it came, for a support bundle; empty where it was not kept."""
 
 
-def parse(text: str, facts: Sequence[Fact[Any]] = ALL_FACTS, *, keep: bool = True) -> NodeFacts:
+def parse(
+    text: str, facts: Sequence[Fact[Any]] = ALL_FACTS, *, keep: bool = True, outputs: Outputs | None = None
+) -> NodeFacts:
     """Read the output of ``script(facts)``; never raises, whatever a node printed. With `keep` the text is kept too.
 
-    Nodes of one kind print much that is the same, letter by letter: it is read once, and they share its value.
+    `outputs` are those whose hashes were among the script's parameters. Nodes of one kind print much that is the same,
+    letter by letter: it is read once, and they share its value.
     """
-    raws = split(text, facts)
+    raws = split(text, facts, outputs)
     values = {fact.name: _remembered(fact, raws[fact.name]) for fact in facts}
     return NodeFacts(raw=text if keep else "", **values)
 

@@ -8,6 +8,7 @@ means and start few, and the limits grow with the time that a program start take
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
 import shlex
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.facts.base import Fact, RawOutput, Unknown
+from provision.facts.outputs import Outputs
 
 __all__ = ["MOST_SLACK_SECONDS", "Parameters", "script", "split"]
 
@@ -25,6 +27,7 @@ MOST_SLACK_SECONDS = 120
 STUCK = "/run/provision-probe.stuck"
 """Names on a node the processes of earlier looks that no signal could end; only root can write there."""
 
+_PARAMETERS, _TOKEN = "@parameters@", "@token@"
 _FIRST_LINE = re.compile(r"^provision-probe 1 ([0-9a-f]{32})\s*$", re.MULTILINE)
 
 
@@ -42,6 +45,8 @@ class Parameters:
     """PROBE_SYSCTLS."""
     paths: tuple[str, ...] = ("/", "/etc", "/run", "/var/lib", "/var/lib/docker", "/tmp")  # noqa: S108 - only looked at
     """Where free space counts: PROBE_PATHS."""
+    known: tuple[str, ...] = ()
+    """Hashes (SHA-256, hexadecimal) of outputs that need not be sent, as we have their text: PROBE_KNOWN."""
 
     def assignments(self) -> str:
         """The shell lines that set and export them."""
@@ -53,7 +58,7 @@ class Parameters:
             "PROBE_PATHS": " ".join(self.paths),
         }
         lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
-        return "\n".join([*lines, "export " + " ".join(values)])
+        return "\n".join([*lines, "export " + " ".join(values), f"PROBE_KNOWN='{' '.join(self.known)}'"])
 
 
 def script(
@@ -73,12 +78,22 @@ def script(
         return _READ_ONLY.format(
             parameters=(parameters or Parameters()).assignments(), runs="\n".join(runs), token=token
         )
+    return (
+        _for_all_nodes(tuple(facts))
+        .replace(_PARAMETERS, (parameters or Parameters()).assignments(), 1)
+        .replace(_TOKEN, token)
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def _for_all_nodes(facts: tuple[Fact[Any], ...]) -> str:
+    """Return the script without what differs from node to node."""
     return _TEMPLATE.format(
-        parameters=(parameters or Parameters()).assignments(),
+        parameters=_PARAMETERS,
         watch=_watch(facts),
         runs="\n".join(f"run {fact.name} {shlex.quote(fact.command.strip())}" for fact in facts),
         names=" ".join(fact.name for fact in facts),
-        token=token,
+        token=_TOKEN,
         most=MOST_SLACK_SECONDS,
         stuck=STUCK,
     )
@@ -99,25 +114,40 @@ def _watch(facts: Sequence[Fact[Any]]) -> str:
     return "\n".join(lines)
 
 
-def split(text: str, facts: Sequence[Fact[Any]]) -> dict[str, RawOutput | Unknown]:
-    """Cut the script's output into each fact's own; what is missing or hung is an Unknown that names the command."""
+def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None) -> dict[str, RawOutput | Unknown]:
+    """Cut the script's output into each fact's own; what is missing or hung is an Unknown that names the command.
+
+    `outputs` has the texts of ``Parameters.known``, which come as their hashes, and is shown those that do not.
+    """
     first = _FIRST_LINE.search(text)
     if first is None:
         return {fact.name: Unknown("the probe printed nothing readable") for fact in facts}
-    sections = _sections(text, first[1])
+    sections = _sections(text, first[1], outputs)
     return {fact.name: _section(sections.get(fact.name), fact) for fact in facts}
 
 
-def _sections(text: str, token: str) -> dict[str, tuple[str, str, str]]:
+def _sections(text: str, token: str, outputs: Outputs | None) -> dict[str, tuple[str, str, str]]:
     """Return what stands between the marks: fact -> stdout, stderr and how it ended. A long text is read once."""
     parts = [part.partition("\n") for part in text.split(f"\n{token} ")]
     found: dict[str, tuple[str, str, str]] = {}
     for (out, _, stdout), (err, _, stderr), (end, _, _) in zip(parts, parts[1:], parts[2:], strict=False):
         word, _, name = out.partition(" ")
         ended = end.split(" ")
-        if word == "out" and err == f"err {name}" and ended[:2] == ["end", name] and len(ended) == 3:  # noqa: PLR2004
-            found.setdefault(name, (stdout, stderr, ended[2]))
+        if err != f"err {name}" or ended[:2] != ["end", name] or len(ended) != 3 or name in found:  # noqa: PLR2004
+            continue
+        whole = _whole(word, stdout, outputs)
+        if whole is not None:
+            found[name] = (whole, stderr, ended[2])
     return found
+
+
+def _whole(word: str, stdout: str, outputs: Outputs | None) -> str | None:
+    """Return what was printed, which may have come as its hash."""
+    if word == "same":
+        return outputs.known(stdout.strip()) if outputs is not None else None
+    if outputs is not None and word == "out":
+        outputs.saw(stdout)
+    return stdout if word == "out" else None
 
 
 def _section(found: tuple[str, str, str] | None, fact: Fact[Any]) -> RawOutput | Unknown:
@@ -145,7 +175,7 @@ for base in /run /dev/shm /tmp /var/tmp; do
 done
 [ -n "$work" ] || {{ echo "no folder takes temporary files (/run, /dev/shm, /tmp, /var/tmp)" >&2; exit 1; }}
 now() {{ read -r up _ </proc/uptime; echo "${{up%.*}}${{up#*.}}"; }}
-slack=$(now); for i in 1 2 3 4; do setsid sh -c :; done; slack=$((($(now) - slack) / 3))
+slack=$(now); for i in 1 2; do setsid sh -c :; done; slack=$((($(now) - slack) * 2 / 3))
 [ "$slack" -lt {most} ] || slack={most}
 watch= ended= stuck=
 # State, process group and start of a process; nothing where it is gone.
@@ -211,11 +241,20 @@ while [ "$waiting" != " " ] && read -r word name <&3; do
     limit) give_up $name;;
   esac
 done
+# Of an output that the controller has already it is told which one.
+same=' '
+if [ -n "$PROBE_KNOWN" ] && command -v sha256sum >/dev/null; then
+  sha256sum "$work"/*.out >"$work/sums"
+  while read -r sum file; do
+    case " $PROBE_KNOWN " in *" $sum "*) same="$same${{file##*/}} "; echo "$sum" >"$file";; esac
+  done <"$work/sums"
+fi
 set --
 for name in {names}; do
   code=hung
   for file in "$work/$name.limit" "$work/$name.code"; do [ ! -s "$file" ] || read -r code <"$file"; done
-  echo "{token} out $name" >"$work/$name.1"
+  case $same in *" $name.out "*) word=same;; *) word=out;; esac
+  echo "{token} $word $name" >"$work/$name.1"
   echo "
 {token} err $name" >"$work/$name.2"
   echo "

@@ -13,21 +13,18 @@ import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from provision import kept_files
 from provision.report.secret_names import is_plain, names_secret
 
 __all__ = ["key_of", "read", "write"]
 
 _FORMAT = 1
-_KEPT = 50
-_MOST_BYTES = 32 * 1024 * 1024
-"""Of all files of an inventory, and of one file of the cache."""
+_KIND = "inventory"
 _VAULT = b"$ANSIBLE_VAULT"
 _PRIVATE_KEY = b"PRIVATE KEY-----"
 _PLUGIN = re.compile(rb"(?:^|[{,])\s*[\"']?plugin[\"']?\s*:", re.MULTILINE)
@@ -62,74 +59,21 @@ def key_of(path: Path) -> str | None:
 
 def read(key: str) -> tuple[dict[str, Any], str] | None:
     """Return the kept answer (document and warnings); None where there is none that can be believed."""
+    text = kept_files.read(_KIND, key)
     try:
-        descriptor = os.open(_folder() / f"{key}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+        kept = json.loads(text) if text is not None else None
+        return (dict(kept["document"]), str(kept["stderr"])) if kept and kept["format"] == _FORMAT else None
+    except (ValueError, LookupError, TypeError):
         return None
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-        if not private or status.st_size > _MOST_BYTES or not _is_ours(_folder()):
-            return None
-        try:
-            digest, _, text = stream.read().partition(b"\n")
-            if hashlib.sha256(text).hexdigest() != digest.decode("ascii"):
-                return None
-            kept = json.loads(text)
-            found = (dict(kept["document"]), str(kept["stderr"])) if kept["format"] == _FORMAT else None
-        except (OSError, ValueError, LookupError, TypeError):
-            return None
-    with suppress(OSError):
-        os.utime(_folder() / f"{key}.json")
-    return found
 
 
 def write(key: str, document: Mapping[str, Any], stderr: str) -> None:
-    """Keep an answer, whole or not at all; not to be able to is no error. The oldest beyond fifty go."""
+    """Keep an answer that holds no secret."""
     if _has_secret(document):
         return
     text = json.dumps({"format": _FORMAT, "document": document, "stderr": stderr}).encode()
-    if len(text) > _MOST_BYTES or _VAULT in text or _PRIVATE_KEY in text:
-        return
-    folder = _folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _is_ours(folder):
-            return
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".part-", delete=False) as part:
-            try:
-                part.write(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
-                part.close()
-                Path(part.name).replace(folder / f"{key}.json")
-            except BaseException:
-                Path(part.name).unlink(missing_ok=True)
-                raise
-        _forget_old(folder)
-    except OSError:
-        return
-
-
-def _forget_old(folder: Path) -> None:
-    by_age = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in [*by_age[_KEPT:], *_abandoned(folder)]:
-        file.unlink(missing_ok=True)
-
-
-def _abandoned(folder: Path) -> list[Path]:
-    """Parts that somebody began to write an hour before the newest, and did not finish."""
-    parts = list(folder.glob(".part-*"))
-    newest = max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
-    return [part for part in parts if part.stat().st_mtime < newest - 3600]
-
-
-def _folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(base) / "provision" / "inventory"
-
-
-def _is_ours(folder: Path) -> bool:
-    status = os.lstat(folder)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    if _VAULT not in text and _PRIVATE_KEY not in text:
+        kept_files.write(_KIND, key, text)
 
 
 def _parts(path: Path) -> Iterator[bytes]:
@@ -141,7 +85,7 @@ def _parts(path: Path) -> Iterator[bytes]:
     for file in _files(path):
         content = file.read_bytes()
         total += len(content)
-        if total > _MOST_BYTES or _VAULT in content:
+        if total > kept_files.MOST_BYTES or _VAULT in content:
             raise _DoubtfulError(file)
         variables = {"group_vars", "host_vars"} & set(file.parts)
         if not variables and (os.access(file, os.X_OK) or content.startswith(b"#!") or _PLUGIN.search(content)):

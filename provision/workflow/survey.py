@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import NodeError, ProvisionError
-from provision.model import Cluster, Node, NodeChecks, Verification
+from provision.model import Cluster, CommandResult, Node, NodeChecks, Verification
 
 if TYPE_CHECKING:
     from provision.checks import PairOutcome
     from provision.checks.base import Verdict
     from provision.connectors.base import Connector
-    from provision.facts import NodeFacts
+    from provision.facts import NodeFacts, Outputs
     from provision.hostfiles import HostEntry
 
 __all__ = [
@@ -89,28 +89,37 @@ def probe(
     is written on a node. With `keep` the facts hold the text that they were read from. `took` takes the seconds after
     which each node that was reached had answered.
     """
+    from provision import facts
     from provision.connectors import each
+    from provision.workflow import kept_outputs
 
     known = {node.name: node for node in nodes}
     resolved = tuple(names if names is not None else known)
+    outputs = None if keep or read_only or len(nodes) == 1 else kept_outputs.load(resolved)
     started = time.monotonic()
 
     def one(connector: Connector) -> NodeFacts:
-        found = _probe(connector, known[connector.name], resolved, read_only, keep)
+        result = _run_probe(connector, known[connector.name], resolved, outputs, read_only=read_only)
+        found = facts.parse(result.stdout, keep=keep, outputs=outputs)
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return found
 
-    return each(nodes, one)
+    results = each(nodes, one)
+    if outputs is not None:
+        kept_outputs.save(resolved, outputs)
+    return results
 
 
-def _probe(connector: Connector, node: Node, names: tuple[str, ...], read_only: bool, keep: bool) -> NodeFacts:  # noqa: FBT001
+def _run_probe(
+    connector: Connector, node: Node, names: tuple[str, ...], outputs: Outputs | None, *, read_only: bool
+) -> CommandResult:
     from provision import facts
 
     limits = [fact.limit_seconds for fact in facts.ALL_FACTS]
     limit = (sum(limits) if read_only else max(limits)) + _PROBE_MARGIN_SECONDS
-    text = facts.script(facts.ALL_FACTS, facts.parameters(node.variables, names), read_only=read_only)
-    result = connector.run(text, timeout=limit)
+    parameters = facts.parameters(node.variables, names, outputs)
+    result = connector.run(facts.script(facts.ALL_FACTS, parameters, read_only=read_only), timeout=limit)
     if not result.ok:
         raise NodeError(
             f"the probe ended with code {result.exit_code}",
@@ -118,7 +127,7 @@ def _probe(connector: Connector, node: Node, names: tuple[str, ...], read_only: 
             output=result.last_lines(),
             remedy="Check that the login user may become root without a terminal, and that /run can be written.",
         )
-    return facts.parse(result.stdout, keep=keep)
+    return result
 
 
 @dataclass(frozen=True)

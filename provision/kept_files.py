@@ -1,0 +1,88 @@
+"""Files under the operator's cache folder: whole, closed to others, and believed only while they are both.
+
+What is kept there can always be found out again, so whatever goes wrong with such a file is no error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["MOST_BYTES", "read", "write"]
+
+MOST_BYTES = 32 * 1024 * 1024
+"""Of one file."""
+_KEPT = 50
+"""Files of one kind; the oldest beyond them go."""
+
+
+def read(kind: str, key: str) -> bytes | None:
+    """Return what was kept under `key`; None where there is nothing that can be believed."""
+    folder = _folder(kind)
+    try:
+        descriptor = os.open(folder / f"{key}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        if not private or status.st_size > MOST_BYTES or not _is_ours(folder):
+            return None
+        try:
+            digest, _, content = stream.read().partition(b"\n")
+            if hashlib.sha256(content).hexdigest() != digest.decode("ascii"):
+                return None
+        except (OSError, ValueError):
+            return None
+    with suppress(OSError):
+        os.utime(folder / f"{key}.json")
+    return content
+
+
+def write(kind: str, key: str, content: bytes) -> None:
+    """Keep `content`, whole or not at all; not to be able to is no error."""
+    if len(content) > MOST_BYTES:
+        return
+    folder = _folder(kind)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_ours(folder):
+            return
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".part-", delete=False) as part:
+            try:
+                part.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+                part.close()
+                Path(part.name).replace(folder / f"{key}.json")
+            except BaseException:
+                Path(part.name).unlink(missing_ok=True)
+                raise
+        _forget_old(folder)
+    except OSError:
+        return
+
+
+def _forget_old(folder: Path) -> None:
+    by_age = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in [*by_age[_KEPT:], *_abandoned(folder)]:
+        file.unlink(missing_ok=True)
+
+
+def _abandoned(folder: Path) -> list[Path]:
+    """Parts that somebody began to write an hour before the newest, and did not finish."""
+    parts = list(folder.glob(".part-*"))
+    newest = max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
+    return [part for part in parts if part.stat().st_mtime < newest - 3600]
+
+
+def _folder(kind: str) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base) / "provision" / kind
+
+
+def _is_ours(folder: Path) -> bool:
+    status = os.lstat(folder)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077

@@ -1,0 +1,35 @@
+"""The long outputs that a cluster's nodes print alike: kept from look to look, so that they are not sent again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from provision import kept_files
+from provision.facts import Outputs
+
+__all__ = ["load", "save"]
+
+_FORMAT = 1
+_KIND = "outputs"
+
+
+def load(names: Sequence[str]) -> Outputs:
+    """Return what is kept of the cluster whose nodes have these names; nothing where there is nothing."""
+    content = kept_files.read(_KIND, _key(names))
+    try:
+        texts = json.loads(content) if content is not None else {}
+        return Outputs({str(digest): str(text) for digest, text in texts.items()})
+    except (ValueError, AttributeError):
+        return Outputs()
+
+
+def save(names: Sequence[str], outputs: Outputs) -> None:
+    """Keep what this look has brought, if it has brought anything."""
+    if outputs.new:
+        kept_files.write(_KIND, _key(names), json.dumps(outputs.texts()).encode())
+
+
+def _key(names: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps([_FORMAT, *names]).encode()).hexdigest()

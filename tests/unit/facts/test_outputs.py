@@ -1,0 +1,92 @@
+"""Long outputs are sent once: a node is told which texts we have, and sends the hash of those."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from typing import ClassVar
+
+from provision.facts import Outputs, Parameters, RawOutput, Unknown, script
+from provision.facts.script import split
+
+LONG = "\n".join(f"package-{number}=1.{number}" for number in range(200)) + "\n"
+
+
+class Packages:
+    """Prints much that is the same on all nodes."""
+
+    name: ClassVar[str] = "packages"
+    label: ClassVar[str] = "dpkg-query"
+    limit_seconds: ClassVar[int] = 5
+    command: ClassVar[str] = 'number=0; while [ $number -lt 200 ]; do echo "package-$number=1.$number"; number=$((number + 1)); done; exit 3'  # fmt: skip  # noqa: E501
+
+    def parse(self, raw: RawOutput) -> RawOutput:
+        """Keep the output as it is."""
+        return raw
+
+
+class Hostname(Packages):
+    """Prints little."""
+
+    name: ClassVar[str] = "hostname"
+    command: ClassVar[str] = "echo node; echo trouble >&2"
+
+
+FACTS = [Packages(), Hostname()]
+
+
+def look(outputs: Outputs | None = None) -> str:
+    text = script(FACTS, Parameters(known=outputs.digests() if outputs else ()))
+    done = subprocess.run(["sh"], input=text, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_two_nodes_printed_is_not_sent_by_the_third():
+    """It is read as if it had been, with its exit code; what is short or another node's own is sent each time."""
+    outputs = Outputs()
+    whole = split(look(), FACTS, outputs)
+    assert not outputs.digests(), "one node alone may be the only one that prints it"
+    split(look(), FACTS, outputs)
+    third = look(outputs)
+    assert "package-7=" not in third
+    assert len(third) < len(LONG) / 4
+    assert split(third, FACTS, outputs) == whole
+    assert whole["packages"] == RawOutput(LONG, 3)
+    assert whole["hostname"] == RawOutput("node\n", 0, "trouble\n")
+
+
+def test_a_changed_output_is_sent():
+    """A node that prints something else than what is kept is believed, not the cache."""
+    other = LONG.replace("package-7=1.7", "package-7=2.0")
+    outputs = Outputs({hashlib.sha256(other.encode()).hexdigest(): other})
+    assert split(look(outputs), FACTS, outputs)["packages"] == RawOutput(LONG, 3)
+
+
+def test_a_hash_that_nobody_asked_for_is_no_output():
+    """A node that names a text which we do not have has told nothing."""
+    outputs = Outputs()
+    split(look(), FACTS, outputs)
+    split(look(), FACTS, outputs)
+    found = split(look(outputs), FACTS, Outputs())
+    assert isinstance(found["packages"], Unknown)
+    assert isinstance(split(look(outputs), FACTS)["packages"], Unknown)
+    assert found["hostname"] == RawOutput("node\n", 0, "trouble\n")
+
+
+def test_a_kept_text_that_is_not_what_its_hash_says_is_dropped():
+    """Otherwise a cache that others wrote would tell what is on the nodes."""
+    digest = hashlib.sha256(LONG.encode()).hexdigest()
+    assert Outputs({digest: LONG}).digests() == (digest,)
+    assert not Outputs({digest: LONG + "package-evil=1\n"}).digests()
+
+
+def test_what_is_kept_has_a_bound_and_begins_with_what_was_used_last():
+    """A node is told all hashes, so that a cluster that has changed for years must not grow them."""
+    texts = {hashlib.sha256(text.encode()).hexdigest(): text for text in (f"{n} {LONG}" for n in range(100))}
+    outputs = Outputs(texts)
+    last = list(texts)[-1]
+    outputs.known(last)
+    kept = outputs.texts()
+    assert len(kept) == 64
+    assert next(iter(kept)) == last

@@ -1,0 +1,59 @@
+"""What nodes print alike is kept from look to look, for the operator alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.workflow import kept_outputs
+
+NAMES = ("gpu1", "gpu2")
+LONG = "package=1\n" * 300
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where an operator's outputs are kept who has none yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "provision" / "outputs"
+
+
+def keep_one() -> None:
+    outputs = kept_outputs.load(NAMES)
+    outputs.saw(LONG)
+    outputs.saw(LONG)
+    kept_outputs.save(NAMES, outputs)
+
+
+def test_what_was_kept_is_there_at_the_next_look(cache: Path):
+    """For the same nodes; others' are others."""
+    keep_one()
+    (digest,) = kept_outputs.load(NAMES).digests()
+    assert kept_outputs.load(NAMES).known(digest) == LONG
+    assert not kept_outputs.load(("gpu1", "gpu3")).digests()
+    (file,) = cache.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_look_that_brings_nothing_new_writes_nothing(cache: Path):
+    """A plan every minute does not write every minute."""
+    kept_outputs.save(NAMES, kept_outputs.load(NAMES))
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a": 1}', b"0" * 64 + b"\n{}"])
+def test_a_broken_file_is_as_good_as_none(cache: Path, content: bytes):
+    """Nothing of it is believed, and nothing fails."""
+    keep_one()
+    (file,) = cache.iterdir()
+    file.write_bytes(content)
+    assert not kept_outputs.load(NAMES).digests()
+
+
+def test_others_cannot_lend_their_file(cache: Path):
+    """What somebody else could have written is not believed."""
+    keep_one()
+    (file,) = cache.iterdir()
+    file.chmod(0o644)
+    assert not kept_outputs.load(NAMES).digests()
