@@ -265,9 +265,11 @@ done
 get /sys/module/nvidia_peermem/parameters/peerdirect_support; echo "peerdirect=$value"
 grep -hsE '^[[:space:]]*options[[:space:]]+nvidia[-_]peermem[[:space:]]' \
   /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf /lib/modprobe.d/*.conf
-grep -w ib_register_peer_memory_client /proc/kallsyms 2>/dev/null | while read -r _ _ _ module; do
-  echo "provider=${module:-kernel}"
-done
+if [ -d /sys/class/infiniband ] || grep -q '^ib_' /proc/modules; then
+  grep -w ib_register_peer_memory_client /proc/kallsyms 2>/dev/null | while read -r _ _ _ module; do
+    echo "provider=${module:-kernel}"
+  done
+fi
 release=$(uname -r); ofed=/usr/src/ofa_kernel
 grep -lsw ib_register_peer_memory_client "$ofed/$(uname -m)/$release/Module.symvers" \
   "$ofed/$release/Module.symvers" "$ofed/default/Module.symvers" "/lib/modules/$release/build/Module.symvers" \
