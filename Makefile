@@ -95,10 +95,10 @@ roles: setup
 jobs: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/integration -m "not long"
 
-# What takes too long for `make test`: each drift alone, a hundred plans, nodes that are half dead, where secrets are.
+# What takes too long for `make test`: each drift alone, a hundred plans, nodes that are half dead, where secrets are, the way back.
 drift: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_drift.py \
-	  tests/integration/test_gray_faults.py tests/integration/test_secrets.py
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, \
+	  drift.py gray_faults.py plan_diff.py secrets.py site_reset.py)
 
 # CHAOS_SEED=N repeats a run.
 chaos: setup

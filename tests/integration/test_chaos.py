@@ -18,7 +18,7 @@ from tests.integration.faults import FAULTS, Place, ready
 from tests.support.command import Provision
 from tests.support.engine import engine_host
 
-LAB = f"chaos{os.getpid()}"
+OWN = f"chaos{os.getpid()}"
 SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
 """CHAOS_SEED repeats a run."""
 MOST_SECONDS = 25
@@ -41,34 +41,34 @@ TORN = (
 
 
 @pytest.fixture(scope="module")
-def lab(provision: Provision) -> Iterator[dict]:
-    """Two nodes of its own, because what is done to them is not to hurt other tests; applied once."""
+def own_lab(provision: Provision) -> Iterator[dict]:
+    """Two nodes for many faults; applied once."""
     try:
-        provision.ok("lab", "up", LAB, "--driver", "container", "--nodes", "2", "--machine", "pair")
-        ENGINES.add(engine_host(provision.folder / "state/provision/labs" / LAB))
-        provision.ok("apply", "--lab", LAB, "--yes")
-        yield provision.ok("lab", "status", LAB, "--json").document
+        provision.ok("lab", "up", OWN, "--driver", "container", "--nodes", "2", "--machine", "pair")
+        ENGINES.add(engine_host(provision.folder / "state/provision/labs" / OWN))
+        provision.ok("apply", "--lab", OWN, "--yes")
+        yield provision.ok("lab", "status", OWN, "--json").document
     finally:
-        down = provision("lab", "down", LAB)
+        down = provision("lab", "down", OWN)
     assert down.code == 0, str(down)
 
 
 def one_round(provision: Provision, lab: dict, dice: random.Random, number: int) -> None:
     """Undo something on the nodes, let a fault come at some moment of the apply, lift it, and apply once."""
-    names = [node["name"] for node in lab["nodes"]]
+    name, names = lab["name"], [node["name"] for node in lab["nodes"]]
     node, fault = dice.choice(names), dice.choice(FAULTS)
     unmade, moment = dice.sample(UNMAKE, 3), dice.uniform(0, MOST_SECONDS)
     told = f"seed {SEED}, round {number}: {fault.__name__} on {node} after {moment:.1f} s; before: {'; '.join(unmade)}"
     sys.stdout.write(told + "\n")
-    for name in names:
-        provision.ok("lab", "ssh", LAB, name, "--", "touch /root/begun; " + "; ".join([*unmade, "true"]))
+    for each in names:
+        provision.ok("lab", "ssh", name, each, "--", "touch /root/begun; " + "; ".join([*unmade, "true"]))
     with subprocess.Popen(
-        provision.argv("apply", "--lab", LAB, "--yes"),
+        provision.argv("apply", "--lab", name, "--yes"),
         cwd=provision.folder, env=provision.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     ) as apply:  # fmt: skip
-        services = Path(provision.environment["XDG_STATE_HOME"]) / "provision/labs" / LAB / "services"
-        place = Place(provision, LAB, node, services, apply)
+        services = Path(provision.environment["XDG_STATE_HOME"]) / "provision/labs" / name / "services"
+        place = Place(provision, name, node, services, apply)
         try:
             time.sleep(moment)  # the moment is what is tried
             with place.lift:
@@ -81,22 +81,23 @@ def one_round(provision: Provision, lab: dict, dice: random.Random, number: int)
         finally:
             if apply.poll() is None:
                 os.killpg(apply.pid, signal.SIGKILL)
-    done = provision("apply", "--lab", LAB, "--yes")
+    done = provision("apply", "--lab", name, "--yes")
     assert done.code == 0, f"{told}: {done}"
-    plan = provision("plan", "--lab", LAB, "--exit-code")
+    plan = provision("plan", "--lab", name, "--exit-code")
     assert plan.code == 0, f"{told}: {plan}"
-    for name in names:
-        torn = provision.ok("lab", "ssh", LAB, name, "--", TORN).out
+    for each in names:
+        torn = provision.ok("lab", "ssh", name, each, "--", TORN).out
         assert torn.strip() == "", f"{told}: {torn}"
 
 
-def test_a_fault_at_a_random_moment(provision: Provision, lab: dict) -> None:
-    """The short form of the next one."""
-    one_round(provision, lab, random.Random(SEED), 0)  # noqa: S311 - to be repeated
+def test_a_fault_at_a_random_moment(provision: Provision, cluster: dict) -> None:
+    """The short form of the next one, on nodes that other tests go on with."""
+    one_round(provision, cluster, random.Random(SEED), 0)  # noqa: S311 - to be repeated
 
 
 @pytest.mark.long
-def test_many_faults_at_random_moments(provision: Provision, lab: dict) -> None:
+def test_many_faults_at_random_moments(provision: Provision, own_lab: dict) -> None:
+    """The seed that is printed repeats a run."""
     dice = random.Random(SEED)  # noqa: S311 - to be repeated
     for number in range(25):
-        one_round(provision, lab, dice, number)
+        one_round(provision, own_lab, dice, number)

@@ -64,7 +64,7 @@ def found_and_repaired(provision, cluster, on_node, image: str, drifts: tuple[Dr
     assert again.code == 0, str(again)
 
 
-SHORT = {"files", "masked", "containers", "records"}
+SHORT = {"files", "records"}
 """What `make test` has time for; each of the others has a test of its own in the long form."""
 
 
@@ -87,6 +87,7 @@ def variables(own_inventory) -> Iterator[Path]:
     return own_inventory("drift")
 
 
+@pytest.mark.long
 def test_a_variable_that_a_role_sees_puts_it_in_the_plan(provision, variables: Path) -> None:
     """In group_vars, in host_vars and through a reference; one that no role sees does not."""
     all_file = variables / "group_vars/all.yml"

@@ -56,6 +56,7 @@ def test_the_changed_lines_are_shown_and_nothing_is_changed(provision, drifted, 
     assert PASSWORD not in text.out + text.err + told.out + told.err
 
 
+@pytest.mark.long
 def test_a_step_that_waits_for_a_job_is_compared_too(provision, cluster, on_node) -> None:
     """The role would refuse to go on under a job; to compare disturbs none."""
     node = cluster["nodes"][0]["name"]
@@ -76,6 +77,7 @@ def test_a_step_that_waits_for_a_job_is_compared_too(provision, cluster, on_node
         provision.ok("apply", "--lab", LAB, "--yes")
 
 
+@pytest.mark.long
 def test_a_role_that_cannot_be_compared_does_not_make_the_plan_fail(provision, cluster, on_node) -> None:
     """Why is said, and the plan stands: here a link stands where a file should be."""
     node = cluster["nodes"][0]["name"]
