@@ -21,6 +21,8 @@ _BUSY = 0.5
 """The part of a processor in use from which on more at once would only be in each other's way: Python has one."""
 _LONGEST_SECONDS = 0.05
 """The longest that anything waits for its beginning."""
+_FEW = 16
+"""As many begin without waiting: they cannot be much in each other's way."""
 
 
 class Pace:
@@ -94,7 +96,7 @@ def outcomes(
 def _start(work: Callable[[], None], count: int, pace: Pace | None) -> None:
     """Start `count` threads, or as many as the system gives."""
     for number in range(count):
-        if pace is not None:
+        if pace is not None and number >= _FEW:
             pace.wait()
         try:
             threading.Thread(target=work, daemon=True).start()
