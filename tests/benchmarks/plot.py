@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-__all__ = ["lines"]
+__all__ = ["bars", "lines"]
 
 _COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#34495e", "#16a085")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 860, 460, 70, 50, 560, 350
+_BARS_LEFT = 260
 
 
 def lines(title: str, unit: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
@@ -39,6 +40,27 @@ def lines(title: str, unit: str, curves: Mapping[str, Sequence[tuple[float, floa
         key = _TOP + 14 + 20 * number
         parts.append(f'<rect x="{_LEFT + _PLOT_WIDTH + 16}" y="{key - 9}" width="12" height="10" fill="{colour}"/>')
         parts.append(f'<text x="{_LEFT + _PLOT_WIDTH + 34}" y="{key}">{escape(name)}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def bars(title: str, unit: str, values: Mapping[str, float]) -> str:
+    """Return an SVG with a bar for each of `values`; the axis is logarithmic, from a tenth of `unit` on."""
+    scale = _Scale([0.1, *values.values()], _PLOT_WIDTH - 140)
+    height = 2 * _TOP + 24 * len(values)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="12" y="24" font-size="15">{escape(title)}</text>',
+    ]
+    for value, at in scale.ticks():
+        x = _BARS_LEFT + at
+        parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{height - _TOP}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x:.1f}" y="{height - _TOP + 18}" text-anchor="middle">{value:g} {escape(unit)}</text>')
+    for number, (name, value) in enumerate(values.items()):
+        y = _TOP + 24 * number + 4
+        parts.append(f'<text x="{_BARS_LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<rect x="{_BARS_LEFT}" y="{y}" width="{scale(value):.1f}" height="16" fill="{_COLOURS[0]}"/>')
+        parts.append(f'<text x="{_BARS_LEFT + scale(value) + 6:.1f}" y="{y + 12}">{value:.2f}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
