@@ -78,7 +78,10 @@ def judge(
     bandwidth: Bandwidth | None = None,
 ) -> tuple[CheckResult, ...]:
     """Judge one node that was reached; `all_facts` of the other nodes sharpen what is expected of names and keys."""
-    return run(Scene(node, facts, cluster, {**(all_facts or {}), node.name: facts}, supported, bandwidth))
+    everybody = all_facts or {}
+    if everybody.get(node.name) is not facts:
+        everybody = {**everybody, node.name: facts}
+    return run(Scene(node, facts, cluster, everybody, supported, bandwidth))
 
 
 def judge_cluster(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
-from provision.facts import data_address
+from provision.checks.everybody import Everybody, everybody
+from provision.model import Same
 
 __all__ = ["amount", "limit_problems"]
 
@@ -72,25 +74,30 @@ def amount(limit: int | None) -> str:
 def _hosts(scene: Scene) -> Verdict:
     if not scene.want("base_system_hosts_enabled", default=True):
         return skip("switched off by base_system_hosts_enabled")
-    names = known(scene.facts.names)
-    wrong: list[str] = []
-    judged = 0
-    for node in scene.cluster.nodes:
-        want = data_address(node.variables, scene.all_facts.get(node.name))
-        if want is None or node.name not in names:
-            continue
-        judged += 1
-        found = names[node.name]
-        if want not in found:
-            wrong.append(f"{node.name} is {', '.join(found) or 'unknown'} instead of {want}")
-        elif any(address.startswith("127.") for address in found):
-            wrong.append(f"{node.name} is also a loopback address")
+    judged, wrong = _resolved(Same(known(scene.facts.names)), Same(everybody(scene)))
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         return fail(f"names resolve wrongly here: {'; '.join(wrong[:_SHOWN])}{more}", scene.apply)
     if not judged:
         return skip("no data address is known of any node")
     return passed(f"{judged} node names resolve to data addresses")
+
+
+@lru_cache(maxsize=16)
+def _resolved(names: Same[Mapping[str, tuple[str, ...]]], all_nodes: Same[Everybody]) -> tuple[int, tuple[str, ...]]:
+    """Return how many names could be judged, and what is wrong; nodes that resolve the same share the answer."""
+    wrong: list[str] = []
+    judged = 0
+    for name, want in all_nodes.it.addresses.items():
+        found = names.it.get(name)
+        if found is None:
+            continue
+        judged += 1
+        if want not in found:
+            wrong.append(f"{name} is {', '.join(found) or 'unknown'} instead of {want}")
+        elif any(address.startswith("127.") for address in found):
+            wrong.append(f"{name} is also a loopback address")
+    return judged, tuple(wrong)
 
 
 @check("base_system.time_sync", role="base_system")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip
+from provision.checks.everybody import Everybody, everybody
 from provision.facts import data_address
-from provision.facts.container import ContainerSsh, fingerprint
+from provision.facts.container import ContainerSsh, ContainerTrust, fingerprint
+from provision.model import Same
 
 __all__: list[str] = []
 
@@ -48,20 +53,10 @@ def _host_key(scene: Scene) -> Verdict:
 
 @check("container_ssh.known_hosts", role="container_ssh", after="container_ssh.host_key")
 def _known_hosts(scene: Scene) -> Verdict:
-    ssh = _ssh(scene)
-    if ssh is None:
+    if _ssh(scene) is None:
         return skip("there are no SSH files")
     port = scene.want("container_ssh_port", default=2222)
-    missing: list[str] = []
-    other: list[str] = []
-    for node in scene.cluster.nodes:
-        pinned = ssh.known_hosts.get(f"[{node.name}]:{port}" if port != 22 else node.name)  # noqa: PLR2004 - ssh's own
-        facts = scene.all_facts.get(node.name)
-        theirs = facts.container_ssh if facts else None
-        if not pinned:
-            missing.append(node.name)
-        elif isinstance(theirs, ContainerSsh) and theirs.host_key and theirs.host_key not in pinned:
-            other.append(node.name)
+    missing, other = _unpinned(Same(known(scene.facts.container_trust)), Same(everybody(scene)), port)
     if other:
         return fail(f"another host key is pinned than the one in use: {_list(other)}", _remedy(other, scene))
     if missing:
@@ -69,43 +64,62 @@ def _known_hosts(scene: Scene) -> Verdict:
     return passed(f"the host keys of {len(scene.cluster.nodes)} nodes are pinned")
 
 
+@lru_cache(maxsize=16)
+def _unpinned(
+    trust: Same[ContainerTrust], all_nodes: Same[Everybody], port: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the nodes that have no host key pinned, and those that have another than theirs.
+
+    Nodes that trust the same share the answer.
+    """
+    missing: list[str] = []
+    other: list[str] = []
+    for name in all_nodes.it.names:
+        pinned = trust.it.known_hosts.get(f"[{name}]:{port}" if port != 22 else name)  # noqa: PLR2004 - ssh's own
+        if not pinned:
+            missing.append(name)
+        elif all_nodes.it.host_keys.get(name, pinned[0]) not in pinned:
+            other.append(name)
+    return tuple(missing), tuple(other)
+
+
 @check("container_ssh.trusted_nodes", role="container_ssh", after="container_ssh.host_key")
 def _trusted_nodes(scene: Scene) -> Verdict:
     """Other than container_ssh.known_hosts this finds what is too much: keys that were never withdrawn."""
-    ssh = _ssh(scene)
-    if ssh is None:
+    if _ssh(scene) is None:
         return skip("there are no SSH files")
-    names, known_nodes = [node.name for node in scene.cluster.nodes], frozenset(ssh.known_nodes)
+    said = _distrusted(Same(known(scene.facts.container_trust)), Same(everybody(scene)))
+    if said:
+        return fail(said, "Run: provision apply")
+    return passed(f"exactly the {len(scene.cluster.nodes)} nodes of the inventory can log in and are known")
+
+
+@lru_cache(maxsize=16)
+def _distrusted(trust: Same[ContainerTrust], all_nodes: Same[Everybody]) -> str:
+    """Return what is wrong with whom a node lets in and knows; nodes that trust the same share the answer."""
+    names, keys = all_nodes.it.names, all_nodes.it.client_keys
+    admitted, known_nodes = trust.it.authorized_nodes, frozenset(trust.it.known_nodes)
     problems = {
-        "authorized_keys still admits": sorted(set(ssh.authorized_nodes) - set(names)),
+        "authorized_keys still admits": sorted(set(admitted) - set(names)),
         "known_hosts still knows": sorted(known_nodes - set(names)),
         "authorized_keys admits another key than the one in use of": [
-            name for name in names if not _only(ssh.authorized_nodes.get(name, ()), _client_key(scene, name))
+            name for name in names if not _only(admitted.get(name, ()), keys.get(name, ""))
         ],
-        "authorized_keys lacks": [name for name in names if name not in ssh.authorized_nodes],
+        "authorized_keys lacks": [name for name in names if name not in admitted],
         "known_hosts lacks": [name for name in names if name not in known_nodes],
     }
-    said = [f"{what} {_list(found)}" for what, found in problems.items() if found]
-    if said:
-        return fail("; ".join(said), "Run: provision apply")
-    return passed(f"exactly the {len(names)} nodes of the inventory can log in and are known")
+    return "; ".join(f"{what} {_list(found)}" for what, found in problems.items() if found)
 
 
 def _only(keys: tuple[str, ...], key: str) -> bool:
     return len(keys) <= 1 and (not key or not keys or keys == (key,))
 
 
-def _client_key(scene: Scene, name: str) -> str:
-    facts = scene.facts if name == scene.node.name else scene.all_facts.get(name)
-    theirs = facts.container_ssh if facts else None
-    return theirs.client_key if isinstance(theirs, ContainerSsh) else ""
-
-
-def _remedy(names: list[str], scene: Scene) -> str:
+def _remedy(names: Sequence[str], scene: Scene) -> str:
     others = [name for name in names[:_SHOWN] if name != scene.node.name]
     return f"Run: provision apply --limit {','.join([scene.node.name, *others])}"
 
 
-def _list(names: list[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.docker import as_object
@@ -19,6 +18,8 @@ __all__ = [
     "ContainerFact",
     "ContainerSsh",
     "ContainerSshFact",
+    "ContainerTrust",
+    "ContainerTrustFact",
     "Process",
     "fingerprint",
 ]
@@ -132,13 +133,19 @@ def _processes(text: str) -> list[Process]:
 
 @dataclass(frozen=True)
 class ContainerSsh:
-    """The public half of the SSH that containers use among each other, as kept on the node."""
+    """A node's own part of the SSH that containers use among each other."""
 
     files: Mapping[str, str]
     """File name -> octal mode."""
     host_key: str
     """Type and base64 text of the container's host key."""
     client_key: str
+
+
+@dataclass(frozen=True)
+class ContainerTrust:
+    """Whom the containers let in and whom they know: the same on all nodes of a cluster."""
+
     known_hosts: Mapping[str, tuple[str, ...]]
     """``[name]:port`` -> the keys (type and base64 text) pinned for it."""
     authorized: tuple[str, ...]
@@ -161,7 +168,6 @@ class ContainerSshFact:
     command: ClassVar[str] = """
 cd /var/lib/provision/container_ssh 2>/dev/null || exit 0
 stat -c 'mode %a %n' authorized_keys known_hosts ssh_config sshd_config 2>/dev/null
-grep -H '' known_hosts authorized_keys 2>/dev/null
 cd keys 2>/dev/null || exit 0
 stat -c 'mode %a %n' ssh_host_ed25519_key id_ed25519 2>/dev/null
 for file in ssh_host_ed25519_key.pub id_ed25519.pub; do
@@ -175,37 +181,46 @@ exit 0
     def parse(self, raw: RawOutput) -> ContainerSsh | None:
         """None means that nothing was ever made on this node."""
         files: dict[str, str] = {}
-        parts: dict[str, list[str]] = {}
+        keys: dict[str, str] = {}
         for line in raw.stdout.splitlines():
             title, mark, text = line.partition(":")
             if line.startswith("mode ") and len(words := line.split(None, 2)) == 3:  # noqa: PLR2004 - word, mode, name
                 files[words[2]] = words[1]
-            elif mark:
-                parts.setdefault(title, []).append(text)
+            elif mark and title not in keys and (key := next(iter(_keys(text)), "")):
+                keys[title] = key
         if not files:
             return None
+        return ContainerSsh(files, keys.get("ssh_host_ed25519_key.pub", ""), keys.get("id_ed25519.pub", ""))
 
-        def text_of(name: str) -> str:
-            return "\n".join(parts.get(name, ()))
 
-        trust = _trust(text_of("known_hosts"), text_of("authorized_keys"))
-        return ContainerSsh(
-            files=files,
-            host_key=next(iter(_keys(text_of("ssh_host_ed25519_key.pub"))), ""),
-            client_key=next(iter(_keys(text_of("id_ed25519.pub"))), ""),
-            **trust,
+class ContainerTrustFact:
+    """Reads the files that are the same on all nodes, a line for each node in each; their own keys are elsewhere.
+
+    So all nodes print the same text, which is read once for a thousand nodes.
+    """
+
+    name: ClassVar[str] = "container_trust"
+    label: ClassVar[str] = "cat /var/lib/provision/container_ssh/known_hosts"
+    limit_seconds: ClassVar[int] = 20
+    command: ClassVar[str] = """
+cd /var/lib/provision/container_ssh 2>/dev/null && grep -H '' known_hosts authorized_keys 2>/dev/null
+exit 0
+"""
+
+    def parse(self, raw: RawOutput) -> ContainerTrust:
+        """A file that is not there knows nobody."""
+        parts: dict[str, list[str]] = {"known_hosts": [], "authorized_keys": []}
+        for line in raw.stdout.splitlines():
+            title, _, text = line.partition(":")
+            if title in parts:
+                parts[title].append(text)
+        known_hosts, authorized_keys = parts["known_hosts"], parts["authorized_keys"]
+        return ContainerTrust(
+            known_hosts=_known_hosts(known_hosts),
+            authorized=tuple(key for line in authorized_keys for key in _keys(line)),
+            authorized_nodes=_owners(authorized_keys),
+            known_nodes=tuple(_owners(known_hosts, named=True)),
         )
-
-
-@functools.lru_cache(maxsize=8)
-def _trust(known_hosts: str, authorized_keys: str) -> dict[str, Any]:
-    """Read the two files that are the same on all nodes of a cluster, a line for each: a thousand nodes share them."""
-    return {
-        "known_hosts": _known_hosts(known_hosts),
-        "authorized": tuple(_keys(authorized_keys)),
-        "authorized_nodes": _owners(authorized_keys),
-        "known_nodes": tuple(_owners(known_hosts, named=True)),
-    }
 
 
 def fingerprint(key: str) -> str:
@@ -230,10 +245,10 @@ def _keys(text: str) -> list[str]:
     return found
 
 
-def _owners(text: str, *, named: bool = False) -> dict[str, tuple[str, ...]]:
+def _owners(lines: Sequence[str], *, named: bool = False) -> dict[str, tuple[str, ...]]:
     """Comment of each key's line -> keys; without a comment the line's first name, or else the key's fingerprint."""
     found: dict[str, tuple[str, ...]] = {}
-    for line in text.splitlines():
+    for line in lines:
         key = next(iter(_keys(line)), "")
         if not key or line.startswith("#"):
             continue
@@ -243,9 +258,9 @@ def _owners(text: str, *, named: bool = False) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _known_hosts(text: str) -> dict[str, tuple[str, ...]]:
+def _known_hosts(lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for line in text.splitlines():
+    for line in lines:
         names, _, rest = line.strip().partition(" ")
         key = next(iter(_keys(rest)), "")
         if not key or names.startswith(("#", "@")):

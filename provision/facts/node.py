@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.facts.base import Fact, RawOutput, Unknown
-from provision.facts.container import Container, ContainerFact, ContainerSsh, ContainerSshFact
+from provision.facts.container import (
+    Container,
+    ContainerFact,
+    ContainerSsh,
+    ContainerSshFact,
+    ContainerTrust,
+    ContainerTrustFact,
+)
 from provision.facts.distance import GpuNicsFact
 from provision.facts.docker import (
     DockerConfig,
@@ -109,6 +116,7 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     ImageFact(),
     ContainerFact(),
     ContainerSshFact(),
+    ContainerTrustFact(),
     ReceiptsFact(),
     ManagedFact(),
     SimulatedFact(),
@@ -160,6 +168,7 @@ class NodeFacts:
     image: Image | Unknown | None = _NOT_ASKED
     container: Container | Unknown | None = _NOT_ASKED
     container_ssh: ContainerSsh | Unknown | None = _NOT_ASKED
+    container_trust: ContainerTrust | Unknown = _NOT_ASKED
     receipts: Mapping[str, Receipt] | Unknown = _NOT_ASKED
     managed: Managed | Unknown = _NOT_ASKED
     simulated: Mapping[str, str] | Unknown = _NOT_ASKED

@@ -5,6 +5,7 @@ from provision.model.bandwidth import Bandwidth, PairBandwidth, Port
 from provision.model.check import CheckResult, CheckStatus, NodeChecks, Verification
 from provision.model.cluster import Cluster, Connection, Node
 from provision.model.difference import Difference, FileDiff, RoleDiff
+from provision.model.identity import Same
 from provision.model.plan import NodePlan, Plan, Step, StepClass
 from provision.model.reload import NodeReload, ReloadResult
 from provision.model.reset import NodeReset, ResetResult
@@ -37,6 +38,7 @@ __all__ = [
     "RoleDiff",
     "RoleReport",
     "RoleStatus",
+    "Same",
     "Secret",
     "Step",
     "StepClass",

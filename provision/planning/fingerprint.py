@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from provision.model import Cluster, Node, Secret
+from provision.model import Cluster, Node, Same, Secret
 from provision.planning.causes import Cause, CauseKind
 
 __all__ = ["NODES", "RoleSource", "changed", "fingerprint", "salt_of"]
@@ -43,28 +43,15 @@ class RoleSource:
     """Every word (``[A-Za-z_][A-Za-z0-9_]*``) in its text files."""
 
 
-class _Same:
-    """A key by which an object is equal to itself alone: nodes and clusters cannot be hashed."""
-
-    def __init__(self, it: Any) -> None:
-        self.it = it
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.it is other.it
-
-    def __hash__(self) -> int:
-        return id(self.it)
-
-
 def fingerprint(
     role: str, node: Node, cluster: Cluster, sources: Mapping[str, RoleSource], salt: str
 ) -> dict[str, Any]:
     """Return what a receipt keeps of the role's code and of the variables that it sees on the node."""
-    values = _values(_Same(node))
+    values = _values(Same(node))
     names, others = _seen(sources[role].words, values)
     variables = {name: _hash(salt, name, values[name][0]) for name in sorted(names)}
     if others:
-        variables[NODES] = _hash(salt, NODES, _nodes(_Same(cluster)))
+        variables[NODES] = _hash(salt, NODES, _nodes(Same(cluster)))
     code = f"{sources[role].code} {sources['platform'].code}"
     return {"salt": salt, "code": hashlib.sha256(code.encode()).hexdigest(), "variables": variables}
 
@@ -123,7 +110,7 @@ def _seen(words: frozenset[str], values: Mapping[str, tuple[str, frozenset[str]]
 
 
 @lru_cache(maxsize=2)
-def _values(node: _Same) -> dict[str, tuple[str, frozenset[str]]]:
+def _values(node: Same[Node]) -> dict[str, tuple[str, frozenset[str]]]:
     """Return for each variable its value as text, and the words of it when it holds Jinja."""
     found = {}
     for name, value in node.it.variables.items():
@@ -134,7 +121,7 @@ def _values(node: _Same) -> dict[str, tuple[str, frozenset[str]]]:
 
 
 @lru_cache(maxsize=2)
-def _nodes(cluster: _Same) -> str:
+def _nodes(cluster: Same[Cluster]) -> str:
     found = {node.name: [node.variables.get(name) for name in _ADDRESS] for node in cluster.it.nodes}
     return hashlib.sha256(_text(found).encode()).hexdigest()
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 
 from provision.checks.base import CHECKS, Scene
-from provision.facts import Unknown, data_interface, plain
-from provision.facts.container import ContainerSsh
+from provision.facts import NodeFacts, Unknown, data_interface, plain
+from provision.facts.container import ContainerSsh, ContainerTrust
 from provision.gdr.observed import verdict_of
-from provision.model import CheckResult, CheckStatus, Node
+from provision.model import CheckResult, CheckStatus, Cluster, Node, Same
 from provision.planning.scene import PlanScene
 
 __all__ = ["NEVER", "SOMETIMES", "mended"]
@@ -115,25 +116,35 @@ def _keys_can_come(scene: PlanScene, result: CheckResult) -> bool:
 
     A node that cannot be reached, or is not asked for, brings its keys when it takes part again.
     """
-    ssh = scene.facts.container_ssh
-    if not isinstance(ssh, ContainerSsh):
+    ssh, trust = scene.facts.container_ssh, scene.facts.container_trust
+    if not isinstance(ssh, ContainerSsh) or not isinstance(trust, ContainerTrust):
         return True
-    everybody = {**scene.all_facts, scene.node.name: scene.facts}
-    nodes = tuple(node for node in scene.cluster.nodes if _takes_part(node, everybody) or _is_known(node, ssh, result))
-    cluster = dataclasses.replace(scene.cluster, nodes=nodes)
+    everybody = scene.all_facts
+    if everybody.get(scene.node.name) is not scene.facts:
+        everybody = {**everybody, scene.node.name: scene.facts}
+    cluster = _with_keys(Same(scene.cluster), Same(everybody), Same(trust), result.id)
     verdict = CHECKS[result.id].judge(Scene(scene.node, scene.facts, cluster, everybody, scene.supported))
     return verdict.status is CheckStatus.FAIL
+
+
+@lru_cache(maxsize=8)
+def _with_keys(
+    cluster: Same[Cluster], everybody: Same[Mapping[str, NodeFacts]], trust: Same[ContainerTrust], check: str
+) -> Cluster:
+    """Return the cluster without the nodes whose keys cannot be had; nodes that trust the same share the answer."""
+    nodes = (node for node in cluster.it.nodes if _takes_part(node, everybody.it) or _is_known(node, trust.it, check))
+    return dataclasses.replace(cluster.it, nodes=tuple(nodes))
 
 
 def _takes_part(node: Node, reached: Collection[str]) -> bool:
     return node.name in reached and node.variables.get("container_ssh_enabled") is not False
 
 
-def _is_known(node: Node, ssh: ContainerSsh, result: CheckResult) -> bool:
+def _is_known(node: Node, trust: ContainerTrust, check: str) -> bool:
     """Return whether its keys are recorded, in the place that the check looks at."""
-    if result.id == "container_ssh.trusted_nodes":
-        return node.name in ssh.authorized_nodes or node.name in ssh.known_nodes
-    return any(name == node.name or name.startswith(f"[{node.name}]:") for name in ssh.known_hosts)
+    if check == "container_ssh.trusted_nodes":
+        return node.name in trust.authorized_nodes or node.name in trust.known_nodes
+    return any(name == node.name or name.startswith(f"[{node.name}]:") for name in trust.known_hosts)
 
 
 SOMETIMES: dict[str, Callable[[PlanScene, CheckResult], bool]] = {

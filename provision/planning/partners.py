@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from provision.facts import data_address, plain, running_container
-from provision.facts.container import ContainerSsh
-from provision.model import NodePlan, Step, StepClass
+from provision.facts.container import ContainerSsh, ContainerTrust
+from provision.model import NodePlan, Same, Step, StepClass
 from provision.planning.causes import Cause, CauseKind
 from provision.planning.scene import ROLES, PlanScene
 from provision.planning.steps import causes_of, waiting
@@ -54,14 +55,21 @@ def with_partners(plans: Sequence[NodePlan], scenes: Mapping[str, PlanScene]) ->
 
 def _keys_change(scene: PlanScene, causes: Sequence[Cause]) -> bool:
     """Return whether the keys or the address by which others know the node may be others afterwards."""
-    ssh = scene.facts.container_ssh
+    ssh, trust = scene.facts.container_ssh, scene.facts.container_trust
     if not isinstance(ssh, ContainerSsh) or not ssh.host_key or not ssh.client_key:
+        return True
+    if not isinstance(trust, ContainerTrust):
         return True
     if any(cause.kind in _OWN_CHANGE or cause.name == "container_ssh.host_key" for cause in causes):
         return True
     address = data_address(scene.node.variables, scene.facts)
-    known = {name.partition("]:")[0].removeprefix("[") for name in ssh.known_hosts}
-    return address is not None and address not in known
+    return address is not None and address not in _known_places(Same(trust))
+
+
+@lru_cache(maxsize=8)
+def _known_places(trust: Same[ContainerTrust]) -> frozenset[str]:
+    """Return the names and addresses of known_hosts, without ports."""
+    return frozenset(name.partition("]:")[0].removeprefix("[") for name in trust.it.known_hosts)
 
 
 def _is_of_others(cause: Cause) -> bool:

@@ -144,7 +144,11 @@ def _container_ssh(node: Description, _variables: Mapping[str, str]) -> str:
     lines += ["mode 600 ssh_host_ed25519_key", "mode 600 id_ed25519"]
     lines.append(f"ssh_host_ed25519_key.pub:{_key(node.number, 'host')}")
     lines.append(f"id_ed25519.pub:{_key(node.number, 'client')}")
-    return "\n".join([_keys_of_all(node.total), *lines])
+    return "\n".join(lines)
+
+
+def _container_trust(node: Description, _variables: Mapping[str, str]) -> str:
+    return _keys_of_all(node.total)
 
 
 @functools.lru_cache(maxsize=4)
@@ -281,6 +285,7 @@ _FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "image": _constant(_image),
     "container": _constant(_container),
     "container_ssh": _container_ssh,
+    "container_trust": _container_trust,
     "simulated": _constant("everything=a node of a benchmark (SIMULATED)"),
 }
 """Fact -> what its command prints; a fact that is not here prints nothing."""

@@ -8,7 +8,7 @@ import pytest
 
 from provision.checks import judge
 from provision.facts import NodeFacts
-from provision.facts.container import Container, ContainerSsh, Process
+from provision.facts.container import Container, ContainerSsh, ContainerTrust, Process
 from provision.facts.docker import DockerConfig, DockerInfo, DockerService, Image
 from provision.facts.gpu import Gpu
 from provision.facts.gpu_health import GpuHealth
@@ -169,6 +169,8 @@ def healthy(number: int = 1) -> NodeFacts:
             {"ssh_host_ed25519_key": "600", "id_ed25519": "600"},
             f"ssh-ed25519 KEY{number}",
             f"ssh-ed25519 CLIENT{number}",
+        ),
+        container_trust=ContainerTrust(
             {"[gpu1]:2222": ("ssh-ed25519 KEY1",), "[gpu2]:2222": ("ssh-ed25519 KEY2",)},
             ("ssh-ed25519 CLIENT1", "ssh-ed25519 CLIENT2"),
             {"gpu1": ("ssh-ed25519 CLIENT1",), "gpu2": ("ssh-ed25519 CLIENT2",)},

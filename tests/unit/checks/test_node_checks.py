@@ -107,14 +107,14 @@ BROKEN = [
         "container_ssh.known_hosts",
         FAIL,
         "gpu2",
-        changed("container_ssh", known_hosts={"[gpu1]:2222": ("ssh-ed25519 KEY1",)}),
+        changed("container_trust", known_hosts={"[gpu1]:2222": ("ssh-ed25519 KEY1",)}),
     ),
     (
         "container_ssh.known_hosts",
         FAIL,
         "another host key is pinned than the one in use: gpu2",
         changed(
-            "container_ssh",
+            "container_trust",
             known_hosts={"[gpu1]:2222": ("ssh-ed25519 KEY1",), "[gpu2]:2222": ("ssh-ed25519 OLD",)},
         ),
     ),
@@ -122,27 +122,29 @@ BROKEN = [
         "container_ssh.trusted_nodes",
         FAIL,
         "authorized_keys still admits gpu9",
-        changed("container_ssh", authorized_nodes={**BASE.container_ssh.authorized_nodes, "gpu9": ("ssh-ed25519 X",)}),
+        changed(
+            "container_trust", authorized_nodes={**BASE.container_trust.authorized_nodes, "gpu9": ("ssh-ed25519 X",)}
+        ),
     ),
     (
         "container_ssh.trusted_nodes",
         FAIL,
         "known_hosts still knows gpu9",
-        changed("container_ssh", known_nodes=("gpu1", "gpu2", "gpu9")),
+        changed("container_trust", known_nodes=("gpu1", "gpu2", "gpu9")),
     ),
     (
         "container_ssh.trusted_nodes",
         FAIL,
         "authorized_keys lacks gpu2",
-        changed("container_ssh", authorized_nodes={"gpu1": ("ssh-ed25519 CLIENT1",)}),
+        changed("container_trust", authorized_nodes={"gpu1": ("ssh-ed25519 CLIENT1",)}),
     ),
-    ("container_ssh.trusted_nodes", FAIL, "known_hosts lacks gpu1", changed("container_ssh", known_nodes=("gpu2",))),
+    ("container_ssh.trusted_nodes", FAIL, "known_hosts lacks gpu1", changed("container_trust", known_nodes=("gpu2",))),
     (
         "container_ssh.trusted_nodes",
         FAIL,
         "another key than the one in use of gpu2",
         changed(
-            "container_ssh",
+            "container_trust",
             authorized_nodes={"gpu1": ("ssh-ed25519 CLIENT1",), "gpu2": ("ssh-ed25519 CLIENT2", "ssh-ed25519 OLD")},
         ),
     ),

@@ -6,7 +6,15 @@ import os
 import subprocess
 
 from provision.facts import RawOutput, Unknown
-from provision.facts.container import Container, ContainerFact, ContainerSshFact, Process, fingerprint
+from provision.facts.container import (
+    Container,
+    ContainerFact,
+    ContainerSshFact,
+    ContainerTrust,
+    ContainerTrustFact,
+    Process,
+    fingerprint,
+)
 from provision.facts.docker import DockerConfigFact, DockerInfoFact, DockerServiceFact, Image, ImageFact
 from provision.facts.gpu import GpuPciFact, GpusFact
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
@@ -261,27 +269,30 @@ def test_the_public_half_of_container_ssh_is_read():
     text = (
         "mode 600 id_ed25519\nmode 644 known_hosts\n"
         f"ssh_host_ed25519_key.pub:ssh-ed25519 {KEY} root@x\nid_ed25519.pub:ssh-ed25519 {KEY}\n"
+    )
+    told = (
         f"known_hosts:# a comment\nknown_hosts:[gpu1]:2222,[10.0.0.1]:2222 ssh-ed25519 {KEY} gpu1\n"
         f'authorized_keys:no-pty,command="x y" ssh-ed25519 {KEY} gpu1\n'
     )
-    ssh = ContainerSshFact().parse(out(text))
+    ssh, trust = ContainerSshFact().parse(out(text)), ContainerTrustFact().parse(out(told))
 
     assert ssh.files == {"id_ed25519": "600", "known_hosts": "644"}
     assert ssh.host_key == ssh.client_key == f"ssh-ed25519 {KEY}"
-    assert ssh.known_hosts["[gpu1]:2222"] == ssh.known_hosts["[10.0.0.1]:2222"] == (f"ssh-ed25519 {KEY}",)
-    assert ssh.authorized == (f"ssh-ed25519 {KEY}",)
-    assert ssh.authorized_nodes == {"gpu1": (f"ssh-ed25519 {KEY}",)}
-    assert ssh.known_nodes == ("gpu1",)
+    assert trust.known_hosts["[gpu1]:2222"] == trust.known_hosts["[10.0.0.1]:2222"] == (f"ssh-ed25519 {KEY}",)
+    assert trust.authorized == (f"ssh-ed25519 {KEY}",)
+    assert trust.authorized_nodes == {"gpu1": (f"ssh-ed25519 {KEY}",)}
+    assert trust.known_nodes == ("gpu1",)
     assert ContainerSshFact().parse(out("")) is None
+    assert ContainerTrustFact().parse(out("")) == ContainerTrust({}, ())
 
 
 def test_a_key_that_names_no_node_is_told_all_the_same():
     """A line without a comment counts under the host's name or the key's fingerprint: it is never overlooked."""
-    text = f"mode 644 known_hosts\nknown_hosts:[gpu9]:2222,x ssh-ed25519 {KEY}\nauthorized_keys:ssh-ed25519 {KEY}\n"
-    ssh = ContainerSshFact().parse(out(text))
+    text = f"known_hosts:[gpu9]:2222,x ssh-ed25519 {KEY}\nauthorized_keys:ssh-ed25519 {KEY}\n"
+    trust = ContainerTrustFact().parse(out(text))
 
-    assert ssh.known_nodes == ("[gpu9]:2222",)
-    assert list(ssh.authorized_nodes) == [fingerprint(f"ssh-ed25519 {KEY}")]
+    assert trust.known_nodes == ("[gpu9]:2222",)
+    assert list(trust.authorized_nodes) == [fingerprint(f"ssh-ed25519 {KEY}")]
 
 
 def test_the_folder_of_the_keys_is_read_with_care(tmp_path):
@@ -294,19 +305,19 @@ def test_the_folder_of_the_keys_is_read_with_care(tmp_path):
     (keys / "ssh_host_ed25519_key.pub").write_text(f"ssh-ed25519 {KEY} x\x0cauthorized_keys:y\nmode 600 z\n")
     (keys / "mode 777 planted").touch()
 
-    def probe():
-        command = ContainerSshFact.command.replace("/var/lib/provision/container_ssh", str(tmp_path))
+    def probe(fact):
+        command = fact.command.replace("/var/lib/provision/container_ssh", str(tmp_path))
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
-        return ContainerSshFact().parse(out(done.stdout))
+        return fact.parse(out(done.stdout))
 
-    found = probe()
+    found, trust = probe(ContainerSshFact()), probe(ContainerTrustFact())
     (keys / "ssh_host_ed25519_key.pub").unlink()
     os.mkfifo(keys / "ssh_host_ed25519_key.pub")
-    piped = probe()
+    piped = probe(ContainerSshFact())
 
     assert found.client_key == ""
     assert found.host_key == f"ssh-ed25519 {KEY}"
-    assert found.authorized == (f"ssh-ed25519 {KEY}",)
+    assert trust.authorized == (f"ssh-ed25519 {KEY}",)
     assert list(found.files) == ["authorized_keys"]
     assert piped.host_key == ""
 

@@ -178,7 +178,7 @@ def test_a_node_that_cannot_be_reached_keeps_nobody_in_the_plan_for_its_keys():
 
 
 def test_keys_that_were_never_withdrawn_are_withdrawn():
-    ssh = HEALTHY.container_ssh
-    more = dataclasses.replace(ssh, authorized_nodes={**ssh.authorized_nodes, "gone": ("ssh-ed25519 X",)})
+    trust = HEALTHY.container_trust
+    more = dataclasses.replace(trust, authorized_nodes={**trust.authorized_nodes, "gone": ("ssh-ed25519 X",)})
 
-    assert roles(scene_of(container_ssh=more)) == ["container_ssh"]
+    assert roles(scene_of(container_trust=more)) == ["container_ssh"]

@@ -34,12 +34,11 @@ def cluster(**variables):
 
 def known_to_all(facts):
     """The checks' healthy nodes are two; here each knows three."""
-    ssh = facts.container_ssh
     known = {f"[{host}]:2222": (f"ssh-ed25519 KEY{n}",) for n in (1, 2, 3) for host in (f"gpu{n}", f"10.77.0.{n}")}
     clients = {f"gpu{n}": (f"ssh-ed25519 CLIENT{n}",) for n in (1, 2, 3)}
     names = {f"gpu{n}": (f"10.77.0.{n}",) for n in (1, 2, 3)}
-    ssh = dataclasses.replace(ssh, known_hosts=known, authorized_nodes=clients, known_nodes=NODES)
-    return dataclasses.replace(facts, container_ssh=ssh, names=names)
+    trust = dataclasses.replace(facts.container_trust, known_hosts=known, authorized_nodes=clients, known_nodes=NODES)
+    return dataclasses.replace(facts, container_trust=trust, names=names)
 
 
 HEALTHY = known_to_all(facts_of(cluster()))
@@ -97,7 +96,7 @@ def test_a_fresh_node_takes_all_others_along_because_all_nodes_know_its_keys():
         ({"managed": changed("container_ssh", "files", f"{KEYS}/known_hosts", {"type": "missing"})}, LEARNS),
         ({"managed": changed("container_ssh", "files", f"{KEYS}/known_hosts", {**FILE, "sum": "x"})}, LEARNS),
         ({"container_ssh": dataclasses.replace(HEALTHY.container_ssh, host_key="")}, MAY_CHANGE),
-        ({"container_ssh": dataclasses.replace(HEALTHY.container_ssh, known_nodes=("gpu1",))}, LEARNS),
+        ({"container_trust": dataclasses.replace(HEALTHY.container_trust, known_nodes=("gpu1",))}, LEARNS),
     ],
 )  # fmt: skip
 def test_whatever_may_change_or_lose_keys_takes_all_others_along(facts, reason):

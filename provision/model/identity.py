@@ -1,0 +1,22 @@
+"""Keys for what is computed once of objects that cannot be hashed, or are too large to be compared."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+__all__ = ["Same"]
+
+T = TypeVar("T")
+
+
+class Same(Generic[T]):
+    """A key by which an object is equal to itself alone; the object lives as long as the key."""
+
+    def __init__(self, it: T) -> None:
+        self.it = it
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.it is other.it
+
+    def __hash__(self) -> int:
+        return id(self.it)
