@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
@@ -216,12 +217,17 @@ def cluster_check(
 def run(scene: Scene) -> tuple[CheckResult, ...]:
     """Judge one node by every check, area by area."""
     done: dict[str, CheckResult] = {}
-    for item in sorted(CHECKS.values(), key=lambda item: _AREAS.index(item.id.partition(".")[0])):
+    for item in map(CHECKS.__getitem__, _in_order(tuple(CHECKS))):
         if item.full and scene.bandwidth is None:
             continue
         verdict = _verdict(item, scene, done)
         done[item.id] = CheckResult(item.id, verdict.status, verdict.reason, verdict.remedy, verdict.simulated)
     return tuple(done.values())
+
+
+@lru_cache(maxsize=4)
+def _in_order(ids: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(ids, key=lambda id: _AREAS.index(id.partition(".")[0])))  # noqa: A006
 
 
 def _verdict(item: Check[Scene], scene: Scene, done: Mapping[str, CheckResult]) -> Verdict:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
 from provision.checks.health_limits import CLOCK_EVENTS, RESET, ClockEvent
@@ -14,6 +15,7 @@ from provision.facts.gpu import Gpu
 from provision.facts.nvlink import FabricManager, Links
 from provision.facts.pci_links import PciLink
 from provision.facts.system import NodeKind
+from provision.model import Same
 
 __all__: list[str] = []
 
@@ -192,13 +194,19 @@ def _manager_fault(scene: Scene, manager: FabricManager) -> Verdict | None:
         )
     packages = {} if isinstance(scene.facts.packages, Unknown) else scene.facts.packages
     drivers = {gpu.driver for gpu in _gpus(scene)}
-    for name, version in packages.items():
-        if _MANAGER.fullmatch(name) and (bare := version.rpartition(":")[2].partition("-")[0]) not in drivers:
+    for version in _managers(Same(packages)):
+        if (bare := version.rpartition(":")[2].partition("-")[0]) not in drivers:
             return fail(
                 f"the fabric manager is {bare}, the driver {', '.join(sorted(drivers))}",
                 "Install the fabric manager of the driver's very version, and restart it.",
             )
     return None
+
+
+@lru_cache(maxsize=16)
+def _managers(packages: Same[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the versions of fabric managers; nodes with the same packages share the answer."""
+    return tuple(version for name, version in packages.it.items() if _MANAGER.fullmatch(name))
 
 
 @check("gpu.pcie_width", after="gpu.driver")

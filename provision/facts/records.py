@@ -41,15 +41,17 @@ exit 0
     def parse(self, raw: RawOutput) -> Mapping[str, Receipt]:
         """A receipt that is no JSON object is kept with the reason, so that its role runs again."""
         found: dict[str, Receipt] = {}
-        texts: dict[str, str] = {}
-        for line in raw.lines():
+        texts: dict[str, list[str]] = {}
+        for line in raw.stdout.splitlines():
             title, _, text = line.partition(":")
-            if title.endswith(".json"):
-                texts[title] = texts.get(title, "") + text + "\n"
-        for title, text in texts.items():
+            if title in texts:
+                texts[title].append(text)
+            elif title.endswith(".json"):
+                texts[title] = [text]
+        for title, lines in texts.items():
             role = title.removesuffix(".json")
             try:
-                value = json.loads(text)
+                value = json.loads("\n".join([*lines, ""]))
             except ValueError as problem:
                 found[role] = Receipt(role, {}, f"not JSON: {problem}")
                 continue

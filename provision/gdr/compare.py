@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 __all__ = ["at_least", "numbers"]
 
 
+@lru_cache(maxsize=1024)
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers that a version begins with: ``5.15.0-105-generic`` is (5, 15, 0)."""
     found = re.match(r"\d+(?:\.\d+)*", version)

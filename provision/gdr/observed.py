@@ -14,12 +14,20 @@ from provision.gdr import versions
 from provision.gdr.base import Cards, Evidence, Flavor, GdrPath, GdrVerdict, Situation, Stack
 from provision.gdr.compare import numbers
 from provision.gdr.verdict import verdict
+from provision.model import Same
 
 __all__ = ["architecture", "has_gpus", "running_kernel", "situation", "untold", "verdict_of"]
 
 
 def verdict_of(facts: NodeFacts) -> GdrVerdict:
     """Return the verdict on a node; ``none`` where there is no GPU, or no way to tell."""
+    return _verdict_of(Same(facts))
+
+
+@functools.lru_cache(maxsize=4)
+def _verdict_of(of: Same[NodeFacts]) -> GdrVerdict:
+    """Several checks of a node ask for it, one after the other."""
+    facts = of.it
     if not has_gpus(facts):
         return GdrVerdict(GdrPath.NONE, ("the node has no GPU",))
     reason = untold(facts)
@@ -47,6 +55,12 @@ def running_kernel(facts: NodeFacts) -> InstalledKernel | None:
 
 def situation(facts: NodeFacts) -> Situation:
     """Return what the verdict needs; a fact that is Unknown leaves its part to the versions."""
+    return _situation(Same(facts))
+
+
+@functools.lru_cache(maxsize=4)
+def _situation(of: Same[NodeFacts]) -> Situation:
+    facts = of.it
     gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
     modules = facts.nvidia_modules
     flavor = "" if isinstance(modules, Unknown) else modules.flavor

@@ -29,7 +29,7 @@ def differences(recorded: Mapping[str, Any], observed: Mapping[str, Any], booted
     causes: list[Cause] = []
     for section, (kind, told) in _SECTIONS.items():
         before, now = recorded.get(section), observed.get(section)
-        if not isinstance(before, dict) or not isinstance(now, dict):
+        if not isinstance(before, dict) or not isinstance(now, dict) or before == now:
             continue
         for name in sorted(str(name) for name in before):
             if name in before and name in now and before[name] != now[name]:

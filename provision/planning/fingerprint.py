@@ -31,6 +31,12 @@ _BY_WAY_OF_PLATFORM = {"data_address": _ADDRESS, "data_interface": _ADDRESS, "pl
 _FOR_EVERY_ROLE = frozenset({"platform_package_sets"})
 """The packages that platform installs for each role."""
 _DIGITS = 16
+_SCALARS = frozenset({str, int, bool, type(None)})
+"""Types whose equal values have the same text; not so of floats (0.0 and -0.0)."""
+_NO_WORDS: frozenset[str] = frozenset()
+
+_References = Same[dict[str, frozenset[str]]]
+"""Variable -> the words in its value when that holds Jinja: what it may name."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,17 @@ def fingerprint(
     role: str, node: Node, cluster: Cluster, sources: Mapping[str, RoleSource], salt: str
 ) -> dict[str, Any]:
     """Return what a receipt keeps of the role's code and of the variables that it sees on the node."""
-    values = _values(Same(node))
-    names, others = _seen(sources[role].words, values)
-    variables = {name: _hash(salt, name, values[name][0]) for name in sorted(names)}
+    texts, references = _values(Same(node))
+    names, others = _seen(sources[role].words, references)
+    variables = {name: _hash(salt, name, texts[name]) for name in names}
     if others:
         variables[NODES] = _hash(salt, NODES, _nodes(Same(cluster)))
-    code = f"{sources[role].code} {sources['platform'].code}"
-    return {"salt": salt, "code": hashlib.sha256(code.encode()).hexdigest(), "variables": variables}
+    return {"salt": salt, "code": _code(sources[role].code, sources["platform"].code), "variables": variables}
+
+
+@lru_cache(maxsize=64)
+def _code(*codes: str) -> str:
+    return hashlib.sha256(" ".join(codes).encode()).hexdigest()
 
 
 def salt_of(recorded: Any) -> str | None:
@@ -72,7 +82,7 @@ def changed(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Cause,
     before, after = recorded["variables"], now["variables"]
     same_code = recorded["code"] == now["code"]
     causes = [] if same_code else [Cause(CauseKind.CODE, "", "the role itself has changed since it was last applied")]
-    for name in sorted({*before, *after}):
+    for name in sorted({*before, *after}) if before != after else ():
         reason = _told(name, before, after, same_code=same_code)
         if reason:
             causes.append(Cause(CauseKind.VARIABLE, name, reason))
@@ -95,29 +105,53 @@ def _name(name: str) -> str:
     return name if _WORD.fullmatch(name) else "a variable"
 
 
-def _seen(words: frozenset[str], values: Mapping[str, tuple[str, frozenset[str]]]) -> tuple[set[str], bool]:
-    """Return the variables that a text of these words sees, and whether it reads other nodes."""
+@lru_cache(maxsize=1024)
+def _seen(words: frozenset[str], references: _References) -> tuple[tuple[str, ...], bool]:
+    """Return the variables that a text of these words sees, sorted, and whether it reads other nodes."""
+    values = references.it
     direct = {name for word, names in _BY_WAY_OF_PLATFORM.items() if word in words for name in names}
     left = [name for name in values if name in words or name in direct or name in _FOR_EVERY_ROLE]
     seen, others = set(left), not words.isdisjoint(_OTHER_NODES)
     while left:
-        named = values[left.pop()][1]
+        named = values[left.pop()]
         others = others or not named.isdisjoint(_OTHER_NODES)
         more = {name for name in named if name in values and name not in seen}
         seen |= more
         left.extend(more)
-    return seen, others
+    return tuple(sorted(seen)), others
 
 
 @lru_cache(maxsize=2)
-def _values(node: Same[Node]) -> dict[str, tuple[str, frozenset[str]]]:
+def _values(node: Same[Node]) -> tuple[dict[str, str], _References]:
     """Return for each variable its value as text, and the words of it when it holds Jinja."""
-    found = {}
-    for name, value in node.it.variables.items():
-        text = _text(value)
-        words = frozenset(_WORD.findall(text)) if "{{" in text or "{%" in text else frozenset[str]()
-        found[name] = (text, words)
-    return found
+    told = {name: _text_and_words(value) for name, value in node.it.variables.items()}
+    texts = {name: text for name, (text, _) in told.items()}
+    return texts, _references(tuple((name, words) for name, (_, words) in told.items()))
+
+
+@lru_cache(maxsize=64)
+def _references(words: tuple[tuple[str, frozenset[str]], ...]) -> _References:
+    """Return the same object for all nodes whose variables name the same others: most nodes of a cluster."""
+    return Same(dict(words))
+
+
+def _text_and_words(value: Any) -> tuple[str, frozenset[str]]:
+    """Return a value's text, and its words when it holds Jinja; most values are the same on all nodes."""
+    return _of_scalar(value) if type(value) in _SCALARS else _of_object(Same(value))
+
+
+@lru_cache(maxsize=2048, typed=True)
+def _of_scalar(value: str | int | None) -> tuple[str, frozenset[str]]:
+    return _with_words(json.dumps(value))
+
+
+@lru_cache(maxsize=256)
+def _of_object(value: Same[Any]) -> tuple[str, frozenset[str]]:
+    return _with_words(_text(value.it))
+
+
+def _with_words(text: str) -> tuple[str, frozenset[str]]:
+    return text, frozenset(_WORD.findall(text)) if "{{" in text or "{%" in text else _NO_WORDS
 
 
 @lru_cache(maxsize=2)
