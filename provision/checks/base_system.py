@@ -15,6 +15,7 @@ __all__ = ["amount", "limit_problems"]
 _WANTED_LIMITS: Mapping[str, int | None] = {"Max locked memory": None, "Max open files": 1048576}
 _VARIABLES = {"Max locked memory": "base_system_memlock_limit", "Max open files": "base_system_nofile_limit"}
 _SHOWN = 5
+_LOOPBACK = "127."
 
 
 @check("base_system.limits", role="base_system")
@@ -93,9 +94,11 @@ def _resolved(names: Same[Mapping[str, tuple[str, ...]]], all_nodes: Same[Everyb
         if found is None:
             continue
         judged += 1
+        if found == (want,) and not want.startswith(_LOOPBACK):
+            continue
         if want not in found:
             wrong.append(f"{name} is {', '.join(found) or 'unknown'} instead of {want}")
-        elif any(address.startswith("127.") for address in found):
+        elif any(address.startswith(_LOOPBACK) for address in found):
             wrong.append(f"{name} is also a loopback address")
     return judged, tuple(wrong)
 

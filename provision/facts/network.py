@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
@@ -100,15 +101,16 @@ exit 0
 
     def parse(self, raw: RawOutput) -> Mapping[str, tuple[str, ...]]:
         """A name that does not resolve has no addresses; each address is kept once, in order."""
-        found: dict[str, tuple[str, ...]] = {}
-        name = ""
-        for line in raw.lines():
-            if line.startswith("name="):
-                name = line.removeprefix("name=")
-                found[name] = ()
-            elif name and line.split()[0] not in found[name]:
-                found[name] = (*found[name], line.split()[0])
-        return found
+        _, *parts = f"\n{raw.stdout}".split("\nname=")
+        return dict(map(_resolved, parts))
+
+
+@lru_cache(maxsize=4096)
+def _resolved(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a name and its addresses; nodes that do not resolve all names the same have most of them in common."""
+    name, _, lines = text.partition("\n")
+    addresses = dict.fromkeys(line.split()[0] for line in lines.splitlines() if line.strip())
+    return name, tuple(addresses) if name else ()
 
 
 @dataclass(frozen=True)

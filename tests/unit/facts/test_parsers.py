@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from provision.facts import RawOutput, Unknown
+from provision.facts import NodeFacts, RawOutput, Unknown, parse
 from provision.facts.container import (
     Container,
     ContainerFact,
@@ -351,3 +351,23 @@ def test_receipts_good_and_broken():
 def test_stand_ins_are_listed():
     """Each has its name and what it stands in for."""
     assert SimulatedFact().parse(out("nvidia-smi=NVIDIA driver and GPUs\n")) == {"nvidia-smi": "NVIDIA driver and GPUs"}
+
+
+def test_trust_that_is_the_same_on_many_nodes_is_read_once():
+    """Each of a thousand nodes prints a line for each of a thousand: what is equal letter by letter is one value."""
+    facts = (ContainerSshFact(), ContainerTrustFact())
+    trust = "\n".join(f"known_hosts:[gpu{n}]:2222 ssh-ed25519 {KEY} gpu{n}" for n in range(20))
+
+    def node(number: int, trust: str) -> NodeFacts:
+        token = f"{number:032x}"
+        own = f"mode 600 id_ed25519\nid_ed25519.pub:ssh-ed25519 {KEY}{number}"
+        told = {"container_ssh": own, "container_trust": trust}
+        parts = [f"{token} out {n}\n{out}\n{token} err {n}\n\n{token} end {n} 0" for n, out in told.items()]
+        return parse("\n".join([f"provision-probe 1 {token}", *parts, ""]), facts)
+
+    first, second, other = node(1, trust), node(2, trust), node(3, trust.replace("gpu7", "gpu8"))
+
+    assert first.container_trust is second.container_trust
+    assert first.container_ssh.client_key != second.container_ssh.client_key
+    assert "gpu7" in first.container_trust.known_nodes
+    assert "gpu7" not in other.container_trust.known_nodes

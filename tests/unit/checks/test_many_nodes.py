@@ -1,0 +1,246 @@
+"""Many nodes: each is judged by what it should know of all, and no pair of nodes is looked at by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import ClassVar
+
+import pytest
+
+from provision.checks import judge
+from provision.facts import Unknown
+from provision.facts.container import ContainerTrust
+from provision.model import CheckStatus, Cluster
+from tests.unit.checks.conftest import healthy, make_cluster, make_node
+
+PASS, FAIL, SKIP = CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.SKIP
+MUTUAL = ("base_system.hosts", "container_ssh.known_hosts", "container_ssh.trusted_nodes")
+"""The checks of what nodes know of each other."""
+COUNT = 40
+ALL = range(1, COUNT + 1)
+FOREIGN = "ssh-ed25519 FOREIGN"
+
+
+class Counted(dict):
+    """A mapping that counts how often something is looked up in it."""
+
+    looks: ClassVar[Counter[str]] = Counter()
+
+    def get(self, key, default=None):
+        self.looks["get"] += 1
+        return super().get(key, default)
+
+    def __getitem__(self, key):
+        self.looks["item"] += 1
+        return super().__getitem__(key)
+
+    def __contains__(self, key):
+        self.looks["in"] += 1
+        return super().__contains__(key)
+
+
+def cluster_of(count: int, **variables: object) -> Cluster:
+    nodes = tuple(make_node(f"gpu{n}", f"10.77.0.{n}", **variables) for n in range(1, count + 1))
+    return Cluster("test", make_cluster().inventory, nodes)
+
+
+def names_of(numbers):
+    return {f"gpu{n}": (f"10.77.0.{n}",) for n in numbers}
+
+
+def trust_of(numbers):
+    return ContainerTrust(
+        {f"[gpu{n}]:2222": (f"ssh-ed25519 KEY{n}",) for n in numbers},
+        tuple(f"ssh-ed25519 CLIENT{n}" for n in numbers),
+        {f"gpu{n}": (f"ssh-ed25519 CLIENT{n}",) for n in numbers},
+        tuple(f"gpu{n}" for n in numbers),
+    )
+
+
+def trusting(**fields):
+    """What a node trusts on which something is not as on the others."""
+    return {"container_trust": dataclasses.replace(trust_of(ALL), **fields)}
+
+
+def without(number, mapping):
+    return {name: value for name, value in mapping.items() if name not in {f"gpu{number}", f"[gpu{number}]:2222"}}
+
+
+def facts_of_all(numbers, names=None, trust=None):
+    """All nodes as they should be; they share what is the same on all."""
+    shared = {"names": names or names_of(numbers), "container_trust": trust or trust_of(numbers)}
+    return {f"gpu{n}": dataclasses.replace(healthy(n), **shared) for n in numbers}
+
+
+def judged_all(facts, cluster=None):
+    """Node -> check -> (status, reason, remedy), of the checks of what nodes know of each other."""
+    nodes = (cluster or cluster_of(COUNT)).nodes
+    found = {
+        n.name: judge(n, facts[n.name], cluster or cluster_of(COUNT), all_facts=facts) for n in nodes if n.name in facts
+    }
+    return {
+        name: {r.id: (r.status, r.reason, r.remedy) for r in results if r.id in MUTUAL}
+        for name, results in found.items()
+    }
+
+
+def with_one(**facts):
+    """Judge all nodes, of which gpu7 has these facts; return what is said of gpu7 and what of the others."""
+    everybody = facts_of_all(ALL)
+    everybody["gpu7"] = dataclasses.replace(everybody["gpu7"], **facts)
+    found = judged_all(everybody)
+    return found.pop("gpu7"), found
+
+
+def test_no_pair_of_nodes_is_looked_at_by_itself():
+    """Four hundred nodes are 160 000 pairs; a look at each would be seen here three times over and more."""
+    count = 400
+    trust = trust_of(range(1, count + 1))
+    counted = dataclasses.replace(
+        trust, known_hosts=Counted(trust.known_hosts), authorized_nodes=Counted(trust.authorized_nodes)
+    )
+    names = Counted(names_of(range(1, count + 1)))
+    facts = Counted(facts_of_all(range(1, count + 1), names, counted))
+    Counted.looks.clear()
+
+    found = judged_all(facts, cluster_of(count))
+
+    assert {status for checks in found.values() for status, _, _ in checks.values()} == {PASS}
+    assert sum(Counted.looks.values()) < 20 * count
+
+
+def test_no_pair_of_nodes_is_looked_at_when_all_nodes_miss_one():
+    """A node that was added concerns all others, and they are told by one comparison."""
+    count = 400
+    trust = trust_of(range(1, count))
+    counted = dataclasses.replace(trust, known_hosts=Counted(trust.known_hosts))
+    facts = Counted(facts_of_all(range(1, count + 1), Counted(names_of(range(1, count + 1))), counted))
+    Counted.looks.clear()
+
+    found = judged_all(facts, cluster_of(count))
+
+    assert {checks["container_ssh.known_hosts"][1] for checks in found.values()} == {
+        "no host key is pinned for: gpu400"
+    }
+    assert sum(Counted.looks.values()) < 20 * count
+
+
+def test_healthy_nodes_know_all_others():
+    assert set(map(str, judged_all(facts_of_all(ALL)).values())) == {
+        str(
+            {
+                "base_system.hosts": (PASS, "40 node names resolve to data addresses", None),
+                "container_ssh.known_hosts": (PASS, "the host keys of 40 nodes are pinned", None),
+                "container_ssh.trusted_nodes": (
+                    PASS, "exactly the 40 nodes of the inventory can log in and are known", None,
+                ),
+            }
+        )
+    }  # fmt: skip
+
+
+APPLY, SOME = "Run: provision apply", "Run: provision apply --limit gpu7"
+PINNED, CLIENTS = trust_of(ALL).known_hosts, trust_of(ALL).authorized_nodes
+
+
+@pytest.mark.parametrize(
+    ("facts", "check", "reason", "remedy"),
+    [
+        ({"names": {**names_of(ALL), "gpu9": ("10.77.0.8",)}}, "base_system.hosts",
+         "names resolve wrongly here: gpu9 is 10.77.0.8 instead of 10.77.0.9", SOME),
+        ({"names": {**names_of(ALL), "gpu9": ()}}, "base_system.hosts",
+         "names resolve wrongly here: gpu9 is unknown instead of 10.77.0.9", SOME),
+        ({"names": {**names_of(ALL), "gpu7": ("127.0.1.1", "10.77.0.7")}}, "base_system.hosts",
+         "names resolve wrongly here: gpu7 is also a loopback address", SOME),
+        ({"names": dict.fromkeys(names_of(ALL), ("10.0.0.1", "10.0.0.2"))}, "base_system.hosts",
+         "names resolve wrongly here: " + "; ".join(
+             f"gpu{n} is 10.0.0.1, 10.0.0.2 instead of 10.77.0.{n}" for n in range(1, 6)) + " and 35 more", SOME),
+        ({"names": Unknown("hung: getent ahosts")}, "base_system.hosts", "hung: getent ahosts",
+         "Log in to the node and run that command by hand to see where it stops."),
+        (trusting(known_hosts=without(9, PINNED)), "container_ssh.known_hosts",
+         "no host key is pinned for: gpu9", f"{SOME},gpu9"),
+        (trusting(known_hosts=without(7, PINNED)), "container_ssh.known_hosts",
+         "no host key is pinned for: gpu7", SOME),
+        (trusting(known_hosts={**PINNED, "[gpu9]:2222": (FOREIGN,)}), "container_ssh.known_hosts",
+         "another host key is pinned than the one in use: gpu9", f"{SOME},gpu9"),
+        (trusting(known_hosts={**without(3, PINNED), "[gpu9]:2222": (FOREIGN,)}), "container_ssh.known_hosts",
+         "another host key is pinned than the one in use: gpu9", f"{SOME},gpu9"),
+        (trusting(known_hosts={}), "container_ssh.known_hosts",
+         "no host key is pinned for: gpu1, gpu2, gpu3, gpu4, gpu5 and 35 more", f"{SOME},gpu1,gpu2,gpu3,gpu4,gpu5"),
+        (trusting(authorized_nodes={**CLIENTS, "gone": (FOREIGN,)}), "container_ssh.trusted_nodes",
+         "authorized_keys still admits gone", APPLY),
+        (trusting(authorized_nodes={**CLIENTS, "gpu9": (FOREIGN,)}), "container_ssh.trusted_nodes",
+         "authorized_keys admits another key than the one in use of gpu9", APPLY),
+        (trusting(authorized_nodes={**CLIENTS, "gpu9": (*CLIENTS["gpu9"], FOREIGN)}), "container_ssh.trusted_nodes",
+         "authorized_keys admits another key than the one in use of gpu9", APPLY),
+        (trusting(authorized_nodes=without(9, CLIENTS)), "container_ssh.trusted_nodes",
+         "authorized_keys lacks gpu9", APPLY),
+        (trusting(known_nodes=("gone", *(f"gpu{n}" for n in ALL if n != 9))), "container_ssh.trusted_nodes",
+         "known_hosts still knows gone; known_hosts lacks gpu9", APPLY),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_on_one_node_is_said_of_that_node_alone(facts, check, reason, remedy):
+    said, others = with_one(**facts)
+
+    assert said.pop(check) == (FAIL, reason, remedy)
+    assert {status for status, _, _ in said.values()} == {PASS}
+    assert {status for checks in others.values() for status, _, _ in checks.values()} == {PASS}
+
+
+@pytest.mark.parametrize("fact", ["known_hosts", "trusted_nodes"])
+def test_trust_that_cannot_be_read_fails_the_checks_that_need_it(fact):
+    said, others = with_one(container_trust=Unknown("hung: cat known_hosts"))
+
+    assert said[f"container_ssh.{fact}"][:2] == (FAIL, "hung: cat known_hosts")
+    assert said["base_system.hosts"][0] is PASS
+    assert {status for checks in others.values() for status, _, _ in checks.values()} == {PASS}
+
+
+@pytest.mark.parametrize(
+    ("key", "check", "reason", "remedy"),
+    [
+        ("host_key", "container_ssh.known_hosts",
+         "another host key is pinned than the one in use: gpu7", "Run: provision apply --limit {name},gpu7"),
+        ("client_key", "container_ssh.trusted_nodes",
+         "authorized_keys admits another key than the one in use of gpu7", APPLY),
+    ],
+)  # fmt: skip
+def test_a_node_with_other_keys_of_its_own_concerns_all_nodes(key, check, reason, remedy):
+    """What it uses now decides, on itself and on all that trust its old key; each remedy names the node it is for."""
+    ssh = dataclasses.replace(healthy(7).container_ssh, **{key: FOREIGN})
+    itself, others = with_one(container_ssh=ssh)
+
+    assert itself[check] == (FAIL, reason, remedy.format(name="gpu7").replace("gpu7,gpu7", "gpu7"))
+    assert {name: checks[check] for name, checks in others.items()} == {
+        name: (FAIL, reason, remedy.format(name=name)) for name in others
+    }
+
+
+def test_a_node_without_files_or_without_an_answer_asks_nothing_of_the_others():
+    """Its keys are not known then: what is pinned for it may be right."""
+    everybody = facts_of_all(ALL)
+    everybody["gpu7"] = dataclasses.replace(everybody["gpu7"], container_ssh=None)
+    everybody["gpu8"] = dataclasses.replace(everybody["gpu8"], container_ssh=Unknown("hung: cat"))
+    del everybody["gpu9"]
+    found = judged_all(everybody)
+
+    assert found.pop("gpu7")["container_ssh.known_hosts"] == (SKIP, "waits for container_ssh.host_key", None)
+    assert found.pop("gpu8")["container_ssh.known_hosts"] == (SKIP, "waits for container_ssh.host_key", None)
+    assert {status for checks in found.values() for status, _, _ in checks.values()} == {PASS}
+
+
+def test_each_cluster_and_each_look_has_verdicts_of_its_own():
+    """The same node is judged anew when nodes were added, or have other addresses or keys than at the last look."""
+    trust, names = trust_of(ALL), names_of(ALL)
+    before = judged_all(facts_of_all(ALL, names, trust))["gpu1"]
+    moved = judged_all(facts_of_all(ALL, names, trust), cluster_of(COUNT, cluster_data_address="10.1.1.1"))["gpu1"]
+    fewer = judged_all(facts_of_all(range(1, COUNT), names, trust), cluster_of(COUNT - 1))["gpu1"]
+    ported = judged_all(facts_of_all(ALL, names, trust), cluster_of(COUNT, container_ssh_port=2200))["gpu1"]
+
+    assert {status for status, _, _ in before.values()} == {PASS}
+    assert "gpu2 is 10.77.0.2 instead of 10.1.1.1" in moved["base_system.hosts"][1]
+    assert fewer["container_ssh.trusted_nodes"][1] == (
+        "authorized_keys still admits gpu40; known_hosts still knows gpu40"
+    )
+    assert ported["container_ssh.known_hosts"][0] is FAIL
