@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
@@ -41,6 +42,12 @@ class Gid:
         return str(ipaddress.IPv4Address(int(digits, 16)))
 
 
+@lru_cache(maxsize=64)
+def _gbit(rate: str) -> float | None:
+    found = re.match(r"([\d.]+) Gb/sec", rate)
+    return float(found[1]) if found else None
+
+
 @dataclass(frozen=True)
 class RdmaPort:
     """One port of a device."""
@@ -62,8 +69,7 @@ class RdmaPort:
     @property
     def gbit(self) -> float | None:
         """The rate in Gbit/s; None when it is not told."""
-        found = re.match(r"([\d.]+) Gb/sec", self.rate)
-        return float(found[1]) if found else None
+        return _gbit(self.rate)
 
     @property
     def lanes(self) -> int | None:

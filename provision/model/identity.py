@@ -12,6 +12,8 @@ T = TypeVar("T")
 class Same(Generic[T]):
     """A key by which an object is equal to itself alone; the object lives as long as the key."""
 
+    __slots__ = ("it",)
+
     def __init__(self, it: T) -> None:
         self.it = it
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from typing import ClassVar
 
 import pytest
 
@@ -38,6 +40,24 @@ VARIABLES = {
 }
 UNLIMITED = {"Max locked memory": None, "Max open files": 1048576, "Max stack size": 67108864}
 CUT = {"Max locked memory": 8388608, "Max open files": 20000, "Max stack size": 67108864}
+
+
+class Counted(dict):
+    """A mapping that counts how often something is looked up in it."""
+
+    looks: ClassVar[Counter[str]] = Counter()
+
+    def get(self, key, default=None):
+        self.looks["get"] += 1
+        return super().get(key, default)
+
+    def __getitem__(self, key):
+        self.looks["item"] += 1
+        return super().__getitem__(key)
+
+    def __contains__(self, key):
+        self.looks["in"] += 1
+        return super().__contains__(key)
 
 
 def make_node(name: str, address: str, **variables: object) -> Node:

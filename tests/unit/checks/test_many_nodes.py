@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from typing import ClassVar
 
 import pytest
 
@@ -12,7 +10,7 @@ from provision.checks import judge
 from provision.facts import Unknown
 from provision.facts.container import ContainerTrust
 from provision.model import CheckStatus, Cluster
-from tests.unit.checks.conftest import healthy, make_cluster, make_node
+from tests.unit.checks.conftest import Counted, healthy, make_cluster, make_node
 
 PASS, FAIL, SKIP = CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.SKIP
 MUTUAL = ("base_system.hosts", "container_ssh.known_hosts", "container_ssh.trusted_nodes")
@@ -20,24 +18,6 @@ MUTUAL = ("base_system.hosts", "container_ssh.known_hosts", "container_ssh.trust
 COUNT = 40
 ALL = range(1, COUNT + 1)
 FOREIGN = "ssh-ed25519 FOREIGN"
-
-
-class Counted(dict):
-    """A mapping that counts how often something is looked up in it."""
-
-    looks: ClassVar[Counter[str]] = Counter()
-
-    def get(self, key, default=None):
-        self.looks["get"] += 1
-        return super().get(key, default)
-
-    def __getitem__(self, key):
-        self.looks["item"] += 1
-        return super().__getitem__(key)
-
-    def __contains__(self, key):
-        self.looks["in"] += 1
-        return super().__contains__(key)
 
 
 def cluster_of(count: int, **variables: object) -> Cluster:

@@ -16,7 +16,7 @@ from provision.facts.rdma import RdmaStack
 from provision.facts.records import Receipt
 from provision.planning import ROLES, findings, plan_node
 from provision.planning.mending import NEVER, SOMETIMES
-from tests.unit.checks.conftest import kernel, peer_record, rdma_device
+from tests.unit.checks.conftest import Counted, kernel, peer_record, rdma_device
 from tests.unit.checks.test_peer_memory import WITH_OFED, peers
 from tests.unit.planning.conftest import cluster_of, facts_of, receipts_of, scene_of
 
@@ -182,3 +182,17 @@ def test_keys_that_were_never_withdrawn_are_withdrawn():
     more = dataclasses.replace(trust, authorized_nodes={**trust.authorized_nodes, "gone": ("ssh-ed25519 X",)})
 
     assert roles(scene_of(container_trust=more)) == ["container_ssh"]
+
+
+def test_whose_keys_can_be_had_is_asked_once_for_all_nodes_that_lack_the_same_ones():
+    """A thousand nodes lack the key of one that was added: that is no million of questions."""
+    cluster = cluster_of(60)
+    trust = HEALTHY.container_trust
+    shared = {"container_trust": trust, "names": {**HEALTHY.names}}
+    everybody = Counted({n.name: dataclasses.replace(facts_of(cluster, n.name), **shared) for n in cluster.nodes})
+    base = scene_of(now=cluster)
+    scenes = [dataclasses.replace(base, node=n, facts=everybody[n.name], all_facts=everybody) for n in cluster.nodes]
+    Counted.looks.clear()
+
+    assert {tuple(roles(scene)) for scene in scenes} == {("container_ssh",)}
+    assert sum(Counted.looks.values()) < 20 * len(scenes)
