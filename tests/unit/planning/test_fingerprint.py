@@ -41,6 +41,12 @@ def test_a_number_is_not_the_same_as_its_text():
     assert reasons(of(seen=1), of(seen="1")) == ["seen changed in the inventory"]
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1, 1.0), (0.0, -0.0), ([1], [True])])
+def test_values_that_python_takes_for_equal_are_not_the_same_where_their_texts_differ(before, after):
+    assert reasons(of(seen=before), of(seen=after)) == ["seen changed in the inventory"]
+    assert reasons(of(seen=after), of(seen=after)) == []
+
+
 def test_a_variable_that_the_role_does_not_see_does_not_count():
     assert changed(of(seen=1, motd="hello"), of(seen=1, motd="bye", ansible_port=23)) == ()
 
