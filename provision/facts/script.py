@@ -12,7 +12,7 @@ import functools
 import re
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,17 +128,28 @@ def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None)
 
 def _sections(text: str, token: str, outputs: Outputs | None) -> dict[str, tuple[str, str, str]]:
     """Return what stands between the marks: fact -> stdout, stderr and how it ended. A long text is read once."""
-    parts = [part.partition("\n") for part in text.split(f"\n{token} ")]
+    parts = list(_parts(text, f"\n{token} "))
     found: dict[str, tuple[str, str, str]] = {}
-    for (out, _, stdout), (err, _, stderr), (end, _, _) in zip(parts, parts[1:], parts[2:], strict=False):
+    for (out, *stdout), (err, *stderr), (end, *_) in zip(parts, parts[1:], parts[2:], strict=False):
         word, _, name = out.partition(" ")
         ended = end.split(" ")
         if err != f"err {name}" or ended[:2] != ["end", name] or len(ended) != 3 or name in found:  # noqa: PLR2004
             continue
-        whole = _whole(word, stdout, outputs)
+        whole = _whole(word, text[slice(*stdout)], outputs)
         if whole is not None:
-            found[name] = (whole, stderr, ended[2])
+            found[name] = (whole, text[slice(*stderr)], ended[2])
     return found
+
+
+def _parts(text: str, mark: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the rest of each line that begins with `mark`, and from where to where what follows stands in `text`."""
+    at = text.find(mark)
+    while at >= 0:
+        begin = at + len(mark)
+        end = text.find("\n", begin)
+        end = len(text) if end < 0 else end
+        at = text.find(mark, end)
+        yield text[begin:end], end + 1, at if at >= 0 else len(text)
 
 
 def _whole(word: str, stdout: str, outputs: Outputs | None) -> str | None:
