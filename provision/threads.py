@@ -19,10 +19,12 @@ _NAP_SECONDS = 0.002
 _LATE_SECONDS = 0.004
 _BUSY = 0.5
 """The part of a processor in use from which on more at once would only be in each other's way: Python has one."""
-_LONGEST_SECONDS = 0.05
-"""The longest that anything waits for its beginning."""
 _FEW = 16
-"""As many begin without waiting: they cannot be much in each other's way."""
+"""As many begin without waiting."""
+_MANY = 64
+"""From here on more are of use only if those that have begun do little but wait."""
+_AFTER_FEW, _AFTER_MANY = (1, 1, 0.05), (3, 4, 0.5)
+"""Naps in a row that have to be quiet, how many begin then, and the longest wait in seconds."""
 
 
 class Pace:
@@ -39,18 +41,28 @@ class Pace:
         used: Callable[[], float] = time.process_time,
     ) -> None:
         self._sleep, self._now, self._used = sleep, now, used
+        self._granted = 0
 
-    def wait(self) -> None:
-        """Return when one more may begin."""
-        end = self._now() + _LONGEST_SECONDS
-        while True:
-            before, used = self._now(), self._used()
-            self._sleep(_NAP_SECONDS)
-            seconds, used = self._now() - before, self._used() - used
-            if seconds < _NAP_SECONDS + _LATE_SECONDS and used < _BUSY * seconds:
-                return
+    def wait(self, begun: int) -> None:
+        """Return when one more may begin beside those that have `begun`."""
+        if begun < _FEW:
+            return
+        if self._granted:
+            self._granted -= 1
+            return
+        naps, together, longest = _AFTER_FEW if begun < _MANY else _AFTER_MANY
+        end, quiet = self._now() + longest, 0
+        while quiet < naps:
+            quiet = quiet + 1 if self._is_quiet() else 0
             if self._now() >= end:
                 return
+        self._granted = together - 1
+
+    def _is_quiet(self) -> bool:
+        before, used = self._now(), self._used()
+        self._sleep(_NAP_SECONDS)
+        seconds, used = self._now() - before, self._used() - used
+        return seconds < _NAP_SECONDS + _LATE_SECONDS and used < _BUSY * seconds
 
 
 def outcomes(
@@ -96,8 +108,8 @@ def outcomes(
 def _start(work: Callable[[], None], count: int, pace: Pace | None) -> None:
     """Start `count` threads, or as many as the system gives."""
     for number in range(count):
-        if pace is not None and number >= _FEW:
-            pace.wait()
+        if pace is not None:
+            pace.wait(number)
         try:
             threading.Thread(target=work, daemon=True).start()
         except RuntimeError:

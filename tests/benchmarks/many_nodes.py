@@ -31,6 +31,7 @@ PROGRAMS = {
     "connectors": "{python} -m tests.benchmarks.fan_out connectors {inventory}",
     "look": "{python} -m tests.benchmarks.look {inventory}",
     "plan": "{python} -m provision plan --json -i {inventory}",
+    "plan again": "{python} -m provision plan --json -i {inventory}",
 }
 _SLOW = {"login_seconds": 0.5, "smi_seconds": 3.0}
 _SLOWEST = 3.5

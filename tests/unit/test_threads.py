@@ -56,18 +56,32 @@ class Clock:
 def test_what_begins_waits_for_a_machine_that_is_behind():
     """Late wake-ups hold the next one back until there is one in time; without them it begins at once."""
     idle, busy = Clock(), Clock(0.01, 0.01, 0.0)
-    threads.Pace(idle.sleep, idle.now).wait()
-    threads.Pace(busy.sleep, busy.now).wait()
+    threads.Pace(idle.sleep, idle.now).wait(20)
+    threads.Pace(busy.sleep, busy.now).wait(20)
 
     assert (idle.naps, busy.naps) == (1, 3)
 
 
-def test_a_machine_that_is_always_busy_stops_nothing():
-    """Others may keep it so for ever: each begins after a twentieth of a second at the latest."""
-    clock = Clock(*[0.02] * 100)
-    threads.Pace(clock.sleep, clock.now).wait()
+def test_a_few_begin_at_once_and_very_many_only_beside_others_that_wait():
+    """Eight nodes are not held up by anything; the hundredth begins, with three more, when all is quiet for longer."""
+    busy, behind, idle = Clock(*[0.02] * 100), Clock(0.0, 0.0, 0.01), Clock()
+    threads.Pace(busy.sleep, busy.now).wait(7)
+    threads.Pace(behind.sleep, behind.now).wait(100)
+    pace = threads.Pace(idle.sleep, idle.now)
+    for begun in range(100, 108):
+        pace.wait(begun)
 
-    assert clock.time < 0.1
+    assert (busy.naps, behind.naps, idle.naps) == (0, 6, 6)
+
+
+def test_a_machine_that_is_always_busy_stops_nothing():
+    """Others may keep it so for ever: each begins after a while."""
+    some, many = Clock(*[0.02] * 100), Clock(*[0.02] * 100)
+    threads.Pace(some.sleep, some.now).wait(20)
+    threads.Pace(many.sleep, many.now).wait(100)
+
+    assert some.time < 0.1
+    assert many.time < 0.6
 
 
 def test_items_that_hang_hold_up_no_other():
