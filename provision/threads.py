@@ -94,7 +94,7 @@ def outcomes(
 
     found: dict[int, Out | Exception] = {}
     try:
-        _start(work, min(limit, len(items)), pace)
+        _start(work, min(limit, len(items)), pace, todo.empty)
         while len(found) < len(items):
             # With a limit: a Ctrl-C that comes just before a wait begins would not end one without.
             with suppress(queue.Empty):
@@ -105,11 +105,13 @@ def outcomes(
     return [found[number] for number in range(len(items))]
 
 
-def _start(work: Callable[[], None], count: int, pace: Pace | None) -> None:
-    """Start `count` threads, or as many as the system gives."""
+def _start(work: Callable[[], None], count: int, pace: Pace | None, nothing_left: Callable[[], bool]) -> None:
+    """Start `count` threads, or as many as the system gives, or as there is something left to do for."""
     for number in range(count):
         if pace is not None:
             pace.wait(number)
+        if nothing_left():
+            return
         try:
             threading.Thread(target=work, daemon=True).start()
         except RuntimeError:

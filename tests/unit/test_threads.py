@@ -105,6 +105,16 @@ def test_items_that_hang_hold_up_no_other():
     assert found == list(range(40))
 
 
+def test_threads_are_started_only_while_there_is_something_to_do(monkeypatch):
+    """A thousand quick nodes are no thousand threads: the first have done it all before the last could begin."""
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread), start(thread)))
+
+    assert threads.outcomes(str, range(1000), limit=1000, pace=threads.Pace()) == [str(n) for n in range(1000)]
+    assert len(started) < 500
+
+
 def test_fewer_threads_than_wanted_do_the_work(monkeypatch):
     """Where the system gives no more threads, those that there are take the rest."""
     start, count = threading.Thread.start, iter(range(10))
