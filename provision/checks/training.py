@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
 from provision.checks.base_system import amount, limit_problems
+from provision.checks.wording import few
 from provision.facts import Unknown
 from provision.facts.container import Container
 
@@ -59,6 +60,18 @@ def _image(scene: Scene) -> Verdict:
     if container.image_id != image.id:
         return fail("the container was made from another image than the one that is wanted now", scene.apply)
     return passed(f"made from {container.image_id.removeprefix('sha256:')[:12]}, the image that is wanted")
+
+
+@check("training_container.mounts", role="training_container", after="training_container.running")
+def _mounts(scene: Scene) -> Verdict:
+    container = _container(scene)
+    if container.deleted:
+        gone = few([f"{mount.source} (in it {mount.target})" for mount in container.deleted])
+        return fail(
+            f"the running container still holds what was deleted on the node: {gone}",
+            f"Only a new container gets what is there now. {scene.apply}",
+        )
+    return passed("nothing that it has mounted was deleted on the node")
 
 
 def compute_uverbs(scene: Scene) -> list[str]:

@@ -20,6 +20,7 @@ __all__ = [
     "ContainerSshFact",
     "ContainerTrust",
     "ContainerTrustFact",
+    "DeletedMount",
     "Process",
     "fingerprint",
 ]
@@ -35,6 +36,16 @@ class Process:
 
     pid: int
     command: str
+
+
+@dataclass(frozen=True)
+class DeletedMount:
+    """What the container still has mounted though it was deleted on the node: nothing new ever gets there."""
+
+    source: str
+    """Its path on the node, where by now there may be another one of the name."""
+    target: str
+    """Its path in the container."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Container:
     devices: tuple[str, ...]
     """Names under /dev/infiniband and /dev/nvidia* inside it."""
     processes: tuple[Process, ...]
+    deleted: tuple[DeletedMount, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -71,7 +83,11 @@ class Container:
 
 
 class ContainerFact:
-    """Inspects the container without its environment, which may hold secrets, and looks into its /proc and /dev."""
+    """Inspects the container without its environment, which may hold secrets, and looks into its /proc and /dev.
+
+    Of the mounts only folders count, and the file of the node's names. Another file is replaced by whoever edits it,
+    and a container that is made anew at every edit would be worse than one that has the older file.
+    """
 
     name: ClassVar[str] = "container"
     label: ClassVar[str] = "docker inspect"
@@ -91,6 +107,12 @@ echo '== devices'
 for file in /proc/$pid/root/dev/infiniband/* /proc/$pid/root/dev/nvidia*; do
   [ ! -e "$file" ] || echo "${file#/proc/$pid/root/dev/}"
 done
+echo '== deleted'
+while read -r _ _ _ root target _; do
+  case $root in *//deleted) ;; *) continue;; esac
+  target=$(printf '%b.' "$target"); target=${target%.}
+  [ "$target" != /etc/hosts ] && [ ! -d "/proc/$pid/root$target" ] || printf '%s\n' "$target"
+done </proc/$pid/mountinfo
 echo '== processes'; space=$(readlink /proc/$pid/ns/pid) || exit 0
 ls -l /proc/[0-9]*/ns/pid 2>/dev/null | while read -r line; do
   case $line in *"-> $space") ;; *) continue;; esac
@@ -105,10 +127,12 @@ exit 0
         head, _, rest = raw.stdout.partition("== limits")
         limits, _, rest = rest.partition("== devices")
         devices, _, processes = rest.partition("== processes")
+        devices, _, deleted = devices.partition("== deleted")
         data = as_object(head)
         if not data.get("status"):
             missing = not raw.stderr.strip() or "no such container" in raw.stderr.lower()
             return None if missing else Unknown(f"docker inspect failed: {raw.said()}")
+        binds = tuple(str(bind) for bind in data.get("binds") or ())
         return Container(
             status=str(data["status"]),
             exit_code=int(data.get("exit_code") or 0),
@@ -117,18 +141,26 @@ exit 0
             labels={str(key): str(value) for key, value in (data.get("labels") or {}).items()},
             privileged=bool(data.get("privileged")),
             network=str(data.get("network") or ""),
-            binds=tuple(str(bind) for bind in data.get("binds") or ()),
+            binds=binds,
             shm_size=int(data.get("shm_size") or 0),
             restarts=int(data.get("restarts") or 0),
             limits=parse_limits(limits),
             devices=tuple(devices.split()),
             processes=tuple(_processes(processes)),
+            deleted=tuple(_deleted(deleted, binds)),
         )
 
 
 def _processes(text: str) -> list[Process]:
     rows = [line.split(None, 1) for line in text.splitlines() if line.strip()]
     return [Process(int(row[0]), row[1].strip()) for row in rows if len(row) > 1 and row[0].isdecimal()]
+
+
+def _deleted(text: str, binds: tuple[str, ...]) -> list[DeletedMount]:
+    """Read the targets of deleted mounts; those that docker or a runtime's hook made by itself are none of ours."""
+    sources = {words[1]: words[0] for bind in binds if len(words := bind.split(":")) > 1}
+    targets = dict.fromkeys(text.splitlines())
+    return [DeletedMount(sources[target], target) for target in targets if target in sources]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from provision.facts import Unknown, running_container
+from provision.facts.container import Container
 from provision.facts.managed import Managed
 from provision.facts.system import Boot
 from provision.model import CheckStatus, Step, StepClass
@@ -107,11 +108,17 @@ def _whole(reason: str) -> tuple[Cause, ...]:
 
 
 def _booted(scene: PlanScene) -> str:
-    """Return when the node booted, by the clock of whoever reads the plan; empty where nobody can tell."""
+    """Return when the node booted, by the clock of whoever reads the plan; empty where nobody can tell.
+
+    A node may say that it has been up for longer than there are years.
+    """
     boot = scene.facts.boot
     if not isinstance(boot, Boot) or scene.now is None:
         return ""
-    at = scene.now - timedelta(seconds=boot.uptime_seconds)
+    try:
+        at = scene.now - timedelta(seconds=boot.uptime_seconds)
+    except OverflowError:
+        return ""
     return at.strftime("%H:%M" if scene.now - at < _DAY else "%Y-%m-%d %H:%M")
 
 
@@ -127,9 +134,15 @@ def waiting(
         late |= {role for role in classes if late.intersection(WAITS_WITH.get(role, ()))}
     if "training_container" in late and "container_ssh" in classes:
         own = any(cause.kind is not CauseKind.NEED for cause in causes.get("container_ssh", ()))
-        if not (own and running_container(scene.facts)):
+        if not (own and running_container(scene.facts)) or _holds_deleted(scene):
             late.add("container_ssh")
     return dict.fromkeys(late, jobs)
+
+
+def _holds_deleted(scene: PlanScene) -> bool:
+    """Return whether the container has folders that were deleted on the node: what is written now does not reach it."""
+    container = scene.facts.container
+    return isinstance(container, Container) and bool(container.deleted)
 
 
 def _jobs(scene: PlanScene) -> tuple[str, ...]:

@@ -291,6 +291,35 @@ def test_options_of_other_hands_are_seen(options: dict[str, Any], foreign: list[
     assert node.foreign({"HostConfig": options}) == foreign
 
 
+def test_folders_that_were_deleted_under_the_container_are_seen(tmp_path: Path) -> None:
+    """It is made anew then; for another file, or a mount that nobody asked for, it is not."""
+    module = load("training_container", "training_container_node")
+    for folder in ("a", "b c", "docker"):
+        (tmp_path / "7/root" / folder).mkdir(parents=True)
+    rows = [("/srv/a//deleted", "/a"), ("/srv/b//deleted", r"/b\040c"), ("/srv/f//deleted", "/f"),
+            ("/h//deleted", "/etc/hosts"), ("/srv/d", "/d"), ("/x//deleted", "/docker")]  # fmt: skip
+    table = "".join(f"{number} 1 8:1 {root} {target} rw - ext4 x rw\n" for number, (root, target) in enumerate(rows))
+    (tmp_path / "7/mountinfo").write_text(f"odd\n{table}")
+    (tmp_path / "7/root/f").touch()
+    binds = ["/srv/a:/a:ro", "/srv/b:/b c", "/srv/f:/f", "/h:/etc/hosts:ro", "/srv/d:/d", "volume"]
+    container = {"State": {"Pid": 7}, "HostConfig": {"Binds": binds}}
+
+    assert module.deleted(container, str(tmp_path)) == ["/srv/a", "/srv/b", "/h"]
+    assert module.deleted({}, str(tmp_path)) == []
+    assert module.deleted({"State": {"Pid": 0}, "HostConfig": {"Binds": None}}, str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("foreign", "deleted", "anew"), [([], [], False), (["Memory"], [], True), ([], ["/a"], True)])
+def test_a_container_is_made_anew_for_what_docker_compares_not(foreign: list, deleted: list, anew: bool) -> None:  # noqa: FBT001
+    """Plain Ansible sees it as well: the role looks for itself."""
+    node = {"image": True, "foreign": foreign, "deleted": deleted, "jobs": []}
+    role = Role("training_container", __training_container_node={"node": node}, __training_container_plan={})
+    recreate = role.task("service", "Compare the container with its settings")["community.docker.docker_container"]["recreate"]
+
+    assert role.templar.template(recreate) is anew
+    assert role.value("__training_container_differences") == [*foreign, *(f"{p} was deleted on the node" for p in deleted)]
+
+
 @pytest.mark.parametrize(
     ("loaded", "written", "reload"), [("id", [], False), ("other", [], True), ("id", ["/x/sshd_config"], True)]
 )

@@ -24,8 +24,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node:
-  description: docker (its answer), image (present), devices, left_out, jobs, foreign (options of other hands), watching (the unit
-    runs), ssh_keys (the folder is there).
+  description: docker (its answer), image (present), devices, left_out, jobs, foreign (options of other hands), deleted (what
+    it has mounted though it was deleted on the node), watching (the unit runs), ssh_keys (the folder is there).
   returned: always
   type: dict
 """
@@ -34,6 +34,7 @@ import glob
 import json
 import os
 import pwd
+import re
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
@@ -70,6 +71,8 @@ NEVER_SET = (
 )
 # What keeps a container up that others made, and does nothing.
 IDLERS = ("docker-init", "tini", "dumb-init", "sh", "dash", "bash", "sleep", "tail", "pause")
+# A space and the like in a table of mounts.
+ESCAPED = re.compile(r"\\([0-7]{3})")
 LOGIN_PROGRAMS = ("sshd", "sshd-session", "sshd-auth")
 
 
@@ -196,6 +199,26 @@ def foreign(description):
     return [name for name in NEVER_SET if options.get(name)]
 
 
+def deleted(description, proc="/proc"):
+    """Return the paths on the node of folders, and of the file of names, that the container keeps though they were deleted.
+
+    The kernel marks them in the table of its mounts. Other files are replaced by whoever edits them, and do not count.
+    """
+    pid = (description.get("State") or {}).get("Pid") or 0
+    binds = [bind.split(":") for bind in (description.get("HostConfig") or {}).get("Binds") or []]
+    sources = {words[1]: words[0] for words in binds if len(words) > 1}
+    found = []
+    for line in read(f"{proc}/{pid}/mountinfo").decode(errors="replace").splitlines() if pid else []:
+        words = line.split()
+        if len(words) < 5 or not words[3].endswith("//deleted"):
+            continue
+        target = ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), words[4])
+        folder = target == "/etc/hosts" or os.path.isdir(f"{proc}/{pid}/root{target}")
+        if folder and target in sources and sources[target] not in found:
+            found.append(sources[target])
+    return found
+
+
 def running_jobs(description):
     """Return the jobs in the container, none when it does not run."""
     state, config = description.get("State") or {}, description.get("Config") or {}
@@ -231,6 +254,7 @@ def main():
         "left_out": left_out,
         "jobs": running_jobs(description),
         "foreign": foreign(description),
+        "deleted": deleted(description),
         "watching": all(module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0 for unit in UNITS)
         and module.run_command(["systemctl", "is-active", "--quiet", UNITS[1]])[0] == 0
         and module.run_command(["systemctl", "is-failed", "--quiet", UNITS[0]])[0] != 0,

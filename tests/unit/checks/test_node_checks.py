@@ -9,6 +9,7 @@ import pytest
 from provision.checks import unreachable
 from provision.errors import ConnectionFailed
 from provision.facts import Unknown
+from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerConfig, DockerService, Image
 from provision.facts.kernel import TimeSync
 from provision.facts.network import Listening
@@ -97,6 +98,12 @@ BROKEN = [
     ("training_container.image", FAIL, "another image", changed("container", image_id="sha256:99")),
     ("training_container.devices", FAIL, "uverbs0", changed("container", devices=("nvidia0",))),
     ("training_container.devices", FAIL, "nvidia0", changed("container", devices=("infiniband/uverbs0",))),
+    (
+        "training_container.mounts",
+        FAIL,
+        "still holds what was deleted on the node: /srv/a (in it /a)",
+        changed("container", deleted=(DeletedMount("/srv/a", "/a"),)),
+    ),
     ("training_container.limits", FAIL, "locked memory", changed("container", limits=CUT)),
     ("container_ssh.sshd", FAIL, "no sshd", changed("container", processes=())),
     ("container_ssh.sshd", FAIL, "nothing listens", {"listening": ()}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 
@@ -12,6 +13,7 @@ from provision.facts.container import (
     ContainerSshFact,
     ContainerTrust,
     ContainerTrustFact,
+    DeletedMount,
     Process,
     fingerprint,
 )
@@ -256,6 +258,33 @@ def test_a_container_with_a_job_is_busy():
     assert container.busy == (Process(13, "python3"),)
     assert container.limits == {"Max locked memory": None}
     assert container.devices == ("infiniband/uverbs0", "nvidia0")
+
+
+def test_folders_that_were_deleted_under_the_running_container_are_told(tmp_path):
+    """Those that it was given, and the file of the nodes' names; not what docker or an editor of one file replaces."""
+    binds = ["/srv/a:/a:ro", "/srv/b c:/b c", "/srv/f:/f:ro", "/srv/there:/there", "/var/hosts:/etc/hosts:ro", "odd"]
+    rows = [("/srv/a//deleted", "/a"), ("/srv/b\\040c//deleted", "/b\\040c"), ("/srv/f//deleted", "/f"),
+            ("/srv/there", "/there"), ("/var/hosts//deleted", "/etc/hosts"), ("/x//deleted", "/docker")]  # fmt: skip
+    process = tmp_path / "proc/7"
+    for folder in ("ns", "root/a", "root/b c", "root/there", "root/docker", "root/etc"):
+        (process / folder).mkdir(parents=True)
+    (process / "ns/pid").symlink_to("pid:[1]")
+    for file in ("limits", "root/f", "root/etc/hosts"):
+        (process / file).touch()
+    table = [f"{number} 1 8:1 {root} {target} ro - ext4 /dev/sda1 rw" for number, (root, target) in enumerate(rows)]
+    (process / "mountinfo").write_text("\n".join(table) + "\n")
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho '7 {json.dumps({'status': 'running', 'binds': binds})}'\n")
+    docker.chmod(0o755)
+
+    command = ContainerFact.command.replace("/proc/", f"{tmp_path}/proc/")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", "-c", command], env={"PATH": path}, capture_output=True, text=True, timeout=20)
+    container = ContainerFact().parse(out(done.stdout))
+
+    assert container.deleted == (
+        DeletedMount("/srv/a", "/a"), DeletedMount("/srv/b c", "/b c"), DeletedMount("/var/hosts", "/etc/hosts")
+    )  # fmt: skip
 
 
 def test_no_container_is_told_from_a_silent_engine():

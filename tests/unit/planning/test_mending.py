@@ -30,7 +30,8 @@ ALWAYS = {
     "container_ssh.host_key", "container_ssh.sshd",
     "docker_engine.daemon_json", "docker_engine.registry_ca",
     "nvidia_container.runtime", "peer_memory.binding", "rdma_stack.packages",
-    "training_container.devices", "training_container.limits", "training_container.running",
+    "training_container.devices", "training_container.limits", "training_container.mounts",
+    "training_container.running",
     "training_image.digest", "training_image.present",
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from provision.facts import Unknown
+from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerService
 from provision.facts.managed import Managed
 from provision.facts.records import Receipt
@@ -168,6 +169,14 @@ def test_a_module_that_is_not_loaded_is_told_with_the_hour_of_the_boot():
         assert reasons(scene)["rdma_stack"] == (f"module ib_uverbs is not loaded {words}",)
 
 
+def test_a_node_that_says_that_it_booted_before_all_time_is_planned_all_the_same():
+    now = datetime(2026, 11, 21, 12, 12, tzinfo=UTC)
+    managed = changed("rdma_stack", "modules", "ib_uverbs", value=False)
+    for seconds in (10**11, 10**20):
+        scene = dataclasses.replace(scene_of(managed=managed, boot=Boot(seconds, "b")), now=now)
+        assert reasons(scene)["rdma_stack"] == ("module ib_uverbs is not loaded any more",)
+
+
 def test_a_failing_check_that_an_apply_mends_makes_its_role_run():
     stopped = DockerService(loaded=True, active="inactive", enabled="enabled", client=True)
 
@@ -199,6 +208,25 @@ def test_on_a_busy_node_what_can_hurt_a_job_waits_and_says_for_which():
     assert steps["rdma_stack"].step_class is StepClass.NEEDS_IDLE
     assert steps["rdma_stack"].waits_for == (JOB,)
     assert steps["base_system"].waits_for == ()
+
+
+def test_a_container_whose_folders_were_deleted_is_made_anew_before_anything_is_written_for_it():
+    """What container_ssh writes would not get into the old one: both go together, or wait together."""
+    gone = dataclasses.replace(
+        scene_of().facts.container, deleted=(DeletedMount("/var/lib/provision/container_ssh", "/etc/provision/ssh"),)
+    )
+    lost = changed("container_ssh", "files", "/var/lib/provision/container_ssh/ssh_config", {"type": "missing"})
+    idle = {step.role: step for step in plan_node(scene_of(container=gone, container_ssh=None, managed=lost))}
+    waits = {step.role: step for step in plan_node(scene_of(container=gone, container_ssh=None, managed=busy(lost)))}
+
+    assert list(idle) == list(waits) == ["training_container", "container_ssh"]
+    assert idle["training_container"].step_class is StepClass.NEEDS_IDLE
+    assert idle["training_container"].reasons == (
+        "the running container still holds what was deleted on the node: "
+        "/var/lib/provision/container_ssh (in it /etc/provision/ssh)",
+    )
+    assert not any(step.waits_for for step in idle.values())
+    assert all(step.waits_for == (JOB,) for step in waits.values())
 
 
 def test_where_nobody_can_tell_whether_a_job_runs_the_node_counts_as_busy():
