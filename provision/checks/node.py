@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed
+from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
 from provision.facts.system import NodeKind
 
 __all__: list[str] = []
@@ -36,6 +36,34 @@ def _kind(scene: Scene) -> Verdict:
     return passed(f"a physical machine ({kind.detail})")
 
 
+_CLOCK_SECONDS = 300
+"""The node reads its clock when a look begins, we ours when it ends: with something that hangs that is minutes later."""
+
+
+@check("node.clock")
+def _clock(scene: Scene) -> Verdict:
+    clock, ours = known(scene.facts.clock), scene.facts.read_at
+    if ours is None:
+        return skip("it is not known when the node told its time")
+    ahead = clock - ours
+    if abs(ahead) >= _CLOCK_SECONDS:
+        return warn(
+            f"the node's clock is {_length(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's",
+            "See which of the two is wrong (`date -u` on both), and what keeps time there: `timedatectl`, `chronyc "
+            "tracking`. So much is often set right only when that service starts: restart it. Until then certificates "
+            "may count as expired or not yet valid, and times in logs and `provision history` are wrong.",
+        )
+    return passed("the node's clock agrees with this machine's")
+
+
+def _length(seconds: float) -> str:
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    if hours >= _DAYS_HOURS:
+        return f"{hours // 24} days"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+_DAYS_HOURS = 48
 _FULL_MIB = 50
 _FEW_INODES = 100
 

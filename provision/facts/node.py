@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from provision.facts.base import Fact, RawOutput, Unknown
+from provision.facts.clock import ClockFact
 from provision.facts.container import (
     Container,
     ContainerFact,
@@ -81,6 +83,7 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     SystemFact(),
     KindFact(),
     BootFact(),
+    ClockFact(),
     HardwareFact(),
     LimitsFact(),
     DisksFact(),
@@ -133,6 +136,8 @@ class NodeFacts:
     system: System | Unknown = _NOT_ASKED
     kind: Kind | Unknown = _NOT_ASKED
     boot: Boot | Unknown = _NOT_ASKED
+    clock: int | Unknown = _NOT_ASKED
+    """In seconds since 1970, when the look began."""
     hardware: Hardware | Unknown = _NOT_ASKED
     limits: Limits | Unknown = _NOT_ASKED
     disks: tuple[Disk, ...] | Unknown = _NOT_ASKED
@@ -174,6 +179,8 @@ class NodeFacts:
     simulated: Mapping[str, str] | Unknown = _NOT_ASKED
     raw: str = dataclasses.field(default="", repr=False, compare=False)
     """The probe's output as it came, for a support bundle; empty where it was not kept."""
+    read_at: float | None = dataclasses.field(default=None, repr=False, compare=False)
+    """When the node's answer was there, by the clock of this machine."""
 
 
 def parse(
@@ -181,12 +188,13 @@ def parse(
 ) -> NodeFacts:
     """Read the output of ``script(facts)``; never raises, whatever a node printed. With `keep` the text is kept too.
 
-    `outputs` are those whose hashes were among the script's parameters. Nodes of one kind print much that is the same,
-    letter by letter: it is read once, and they share its value.
+    It is called when the text has just come: the node's clock is compared with this machine's at that time. `outputs`
+    are those whose hashes were among the script's parameters. Nodes of one kind print much that is the same, letter by
+    letter: it is read once, and they share its value.
     """
     raws = split(text, facts, outputs)
     values = {fact.name: _remembered(fact, raws[fact.name]) for fact in facts}
-    return NodeFacts(raw=text if keep else "", **values)
+    return NodeFacts(raw=text if keep else "", read_at=time.time(), **values)
 
 
 def _value(fact: Fact[Any], raw: RawOutput | Unknown) -> Any:

@@ -170,9 +170,9 @@ def local_time(utc: str) -> str:
     """Return a time of the history as the clock on the wall shows it; anything else as it is."""
     try:
         moment = datetime.strptime(utc, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
+        return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError):
         return utc
-    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def plain(value: Any) -> str:

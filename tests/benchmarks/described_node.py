@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -243,6 +244,7 @@ _FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "system": _constant(f"{_OS_RELEASE * 2}probe_uname={KERNEL} x86_64\nprobe_python3=/usr/bin/python3"),
     "kind": _constant("container=none\nvm=none\nsys_vendor=SIMULATED\nproduct_name=HGX H100"),
     "boot": _constant("uptime=864000.12\nboot_id=5f0c6e7a-0000-4000-8000-000000000000"),
+    "clock": lambda _node, _variables: f"{time.time():.0f}",
     "hardware": _constant("cpus=192\nmemory=2113600000"),
     "limits": _constant(f"{_LIMITS}== init\n{_LIMITS}"),
     "disks": _disks,

@@ -106,6 +106,12 @@ OTHER_FLAGS = (
           f"rm {SSH}/keys/ssh_host_ed25519_key*; ssh-keygen -q -t ed25519 -N '' -f {SSH}/keys/ssh_host_ed25519_key; "
           f"chown --reference={SSH}/keys {SSH}/keys/*"),
 )  # fmt: skip
+FOLDER_GONE = (
+    drift("the folder of the container's SSH deleted", "training_container",
+          rf"still holds what was deleted on the node: {SSH} \(in it /etc/provision/ssh\)", f"rm -rf {SSH}"),
+    drift("the file of the nodes' names deleted", "training_container",
+          r"/var/lib/provision/container_hosts \(in it /etc/hosts\)", "rm /var/lib/provision/container_hosts"),
+)  # fmt: skip
 IMAGE_GONE = (
     drift("the image removed", "training_image", r"image IMAGE is not on the node any more",
           "docker rm -f provision-training >/dev/null; docker rmi -f IMAGE >/dev/null"),
@@ -127,6 +133,7 @@ BATCHES: dict[str, tuple[Drift, ...]] = {
     "containers": CONTAINERS,
     "remade": REMADE,
     "other-flags": OTHER_FLAGS,
+    "folder-gone": FOLDER_GONE,
     "image-gone": IMAGE_GONE,
     "records": RECORDS,
 }

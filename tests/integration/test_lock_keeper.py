@@ -123,6 +123,25 @@ def test_a_second_operator_is_told_who_holds_the_node(node):
     assert "provision unlock gpu1" in error.remedy
 
 
+@pytest.mark.parametrize("since", ["1970-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "now"])
+def test_a_lock_is_held_whatever_time_stands_in_it(node, since, monkeypatch):
+    """The node's clock may have jumped since, or the operator's be wrong: a lock has no age by which it could go."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    first = node.keep("alice", holder={**holder("alice"), "since": since})
+    first.answer()
+    error, _ = node_lock.read_keeper("gpu1", node.keep("bob").answer(), "id-bob")
+    look = node_lock.read_look("gpu1", node.ask("look", entries=1))
+    told = look.holder.told()
+    monkeypatch.undo()
+    time.tzset()
+
+    assert error.exit_code == 4
+    assert "in use by alice on ops1 (process 4711), since" in str(error)
+    assert told in str(error)
+    assert look.held
+
+
 def test_the_lock_goes_when_it_is_given_up_and_history_has_what_was_done(node):
     """One apply: its steps, its outcome, and the way is free."""
     keeper = node.keep("alice")

@@ -108,7 +108,7 @@ def test_why_an_installation_failed_is_said(
 def test_package_lists_are_fresh_until_a_source_changes(
     apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lists are fetched when there are none, when they are old, and when a source is newer than they."""
+    """Lists are fetched when there are none, when they are old or of the future, and when a source is newer."""
     lists, sources = tmp_path / "lists", tmp_path / "sources.list.d"
     (lists / "partial").mkdir(parents=True)
     sources.mkdir()
@@ -119,12 +119,14 @@ def test_package_lists_are_fresh_until_a_source_changes(
 
     none = apt.lists_are_fresh(3600)
     (lists / "x_InRelease").touch()
-    os.utime(lists / "partial", (now + 5, now + 5))
+    os.utime(lists / "partial", (time.time(), time.time()))
     fresh, old = apt.lists_are_fresh(3600), apt.lists_are_fresh(-10)
+    os.utime(lists / "partial", (now + 7200, now + 7200))
+    future = apt.lists_are_fresh(3600)
     os.utime(lists / "partial", (now - 5, now - 5))
     changed = apt.lists_are_fresh(3600)
 
-    assert [none, fresh, old, changed] == [False, True, False, False]
+    assert [none, fresh, old, future, changed] == [False, True, False, False, False]
 
 
 def test_a_proxys_password_reaches_apt_and_nothing_else(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

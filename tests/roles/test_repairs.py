@@ -314,10 +314,11 @@ def test_a_container_is_made_anew_for_what_docker_compares_not(foreign: list, de
     """Plain Ansible sees it as well: the role looks for itself."""
     node = {"image": True, "foreign": foreign, "deleted": deleted, "jobs": []}
     role = Role("training_container", __training_container_node={"node": node}, __training_container_plan={})
-    recreate = role.task("service", "Compare the container with its settings")["community.docker.docker_container"]["recreate"]
+    task = role.task("service", "Compare the container with its settings")
+    told = [*foreign, *(f"{path} was deleted on the node" for path in deleted)]
 
-    assert role.templar.template(recreate) is anew
-    assert role.value("__training_container_differences") == [*foreign, *(f"{p} was deleted on the node" for p in deleted)]
+    assert role.templar.template(task["community.docker.docker_container"]["recreate"]) is anew
+    assert role.value("__training_container_differences") == told
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ class Apt:
     def __init__(self, module):
         """Start the clock of the lock timeout."""
         self.module = module
-        self.deadline = time.time() + module.params["lock_timeout"]
+        self.deadline = time.monotonic() + module.params["lock_timeout"]
         module.run_command_environ_update = {
             "DEBIAN_FRONTEND": "noninteractive",
             "DEBIAN_PRIORITY": "critical",
@@ -181,7 +181,7 @@ class Apt:
             if code == 0 or not LOCKED.search(out + err):
                 return code, out + err
             holder = lock_holder() or self._holder_in(err) or holder
-            if time.time() >= self.deadline:
+            if time.monotonic() >= self.deadline:
                 self.module.fail_json(
                     msg="the package database is locked by {}: waited {} seconds for it. Wait until it has finished, or "
                     "stop it, and apply again; never delete the lock files. platform_lock_timeout_seconds sets the wait.".format(
@@ -189,7 +189,7 @@ class Apt:
                     ),
                     stderr=err[-2000:],
                 )
-            time.sleep(min(3, max(0.1, self.deadline - time.time())))
+            time.sleep(min(3, max(0.1, self.deadline - time.monotonic())))
 
     @staticmethod
     def _holder_in(err):
@@ -253,13 +253,16 @@ class HeldServices:
 
 
 def lists_are_fresh(valid_seconds):
-    """Return whether the package lists are young enough and younger than every source."""
+    """Return whether the package lists are young enough and younger than every source.
+
+    Lists of the future were fetched while the node's clock was wrong: nobody knows how old they are.
+    """
     newest_list = max((os.stat(path).st_mtime for path in glob.glob(LISTS + "/partial")), default=0)
     if not glob.glob(LISTS + "/*Release"):
         return False
     sources = [path for pattern in SOURCES for path in glob.glob(pattern)]
     newest_source = max((os.stat(path).st_ctime for path in sources if os.path.exists(path)), default=0)
-    return newest_list > newest_source and time.time() - newest_list < valid_seconds
+    return newest_list > newest_source and 0 <= time.time() - newest_list < valid_seconds
 
 
 def main():

@@ -146,6 +146,8 @@ def healthy(number: int = 1) -> NodeFacts:
         system=System("debian", "12", "Debian GNU/Linux 12", "6.1.0", "x86_64"),
         kind=Kind(NodeKind.METAL, "NVIDIA DGX", sysctls_writable=True),
         boot=Boot(7200, "b"),
+        clock=1_800_000_000,
+        read_at=1_800_000_004.0,
         hardware=Hardware(16, 64000),
         limits=Limits(UNLIMITED, UNLIMITED),
         disks=(Disk("/var/lib/docker", 50000, 100000),),

@@ -278,8 +278,8 @@ def test_folders_that_were_deleted_under_the_running_container_are_told(tmp_path
     docker.chmod(0o755)
 
     command = ContainerFact.command.replace("/proc/", f"{tmp_path}/proc/")
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    done = subprocess.run(["sh", "-c", command], env={"PATH": path}, capture_output=True, text=True, timeout=20)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", command], env=path, capture_output=True, text=True, timeout=20, check=True)
     container = ContainerFact().parse(out(done.stdout))
 
     assert container.deleted == (

@@ -12,6 +12,11 @@ from provision.report.remedies import remedy_for
         ("E: dpkg was interrupted, you must manually run 'dpkg --configure -a'", "dpkg --configure -a"),
         ("Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 411", "package manager"),
         ("Get https://10.0.2.2:5000/v2/: x509: certificate signed by unknown authority", "docker_engine_registry_ca"),
+        (
+            "x509: certificate has expired or is not yet valid: current time 1999-01-01T00:00:00Z is before 2026",
+            "date -u",
+        ),
+        ("E: Release file for http://m/InRelease is not valid yet (invalid for another 2h 3min 5s)", "date -u"),
         ("manifest for registry/x:1 not found: manifest unknown", "training_image_reference"),
         (
             "Get https://10.0.2.2:5000/v2/: dial tcp 10.0.2.2:5000: connect: connection refused",
