@@ -37,7 +37,7 @@ def _kind(scene: Scene) -> Verdict:
 
 
 _CLOCK_SECONDS = 300
-"""The node reads its clock when a look begins, we ours when it ends: with something that hangs that is minutes later."""
+"""The node's clock is read when a look begins, ours when it has ended: minutes later, where something hangs."""
 
 
 @check("node.clock")
