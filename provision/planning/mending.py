@@ -15,7 +15,7 @@ from provision.facts import NodeFacts, Unknown, data_interface, plain
 from provision.facts.container import ContainerSsh, ContainerTrust
 from provision.gdr.observed import verdict_of
 from provision.model import CheckResult, CheckStatus, Cluster, Node, Same
-from provision.planning.scene import PlanScene
+from provision.planning.scene import ROLES, PlanScene
 
 __all__ = ["NEVER", "SOMETIMES", "mended"]
 
@@ -40,7 +40,7 @@ NEVER = frozenset(
         "rdma_stack.port_rate",  # cables
     }
 )
-"""Checks that no apply mends. Those of the areas ``node`` and ``gpu`` belong to no role, and are not named."""
+"""Checks that no apply mends; besides them none of the areas ``node`` and ``gpu``, which belong to no role."""
 
 
 def mended(scene: PlanScene, result: CheckResult) -> bool:
@@ -50,7 +50,7 @@ def mended(scene: PlanScene, result: CheckResult) -> bool:
     """
     if result.status is CheckStatus.WARN and result.id != "peer_memory.kernels":
         return False
-    if result.id in NEVER or _unseen(scene, result):
+    if result.id.partition(".")[0] not in ROLES or result.id in NEVER or _unseen(scene, result):
         return False
     decide = SOMETIMES.get(result.id)
     return decide is None or decide(scene, result)

@@ -9,7 +9,7 @@ from provision.facts import Unknown, running_container
 from provision.facts.container import Container
 from provision.facts.managed import Managed
 from provision.facts.system import Boot
-from provision.model import CheckStatus, Step, StepClass
+from provision.model import CheckResult, CheckStatus, Step, StepClass
 from provision.planning.causes import Cause, CauseKind, shown
 from provision.planning.classes import step_class
 from provision.planning.differences import differences
@@ -35,13 +35,19 @@ def plan_node(scene: PlanScene) -> tuple[Step, ...]:
 
 
 def findings(scene: PlanScene) -> tuple[str, ...]:
-    """Return what is wrong on the node and no apply mends, and what could not be seen."""
+    """Return what is wrong on the node and no apply mends, with what to do, and what could not be seen."""
     found = [
-        f"{check.id}: {check.reason}"
+        _finding(scene, check)
         for check in scene.failing
         if check.status is CheckStatus.FAIL and not mended(scene, check)
     ]
     return (*found, *_unseen(scene))
+
+
+def _finding(scene: PlanScene, check: CheckResult) -> str:
+    """A remedy that names the node is left out: nodes of which there is the same to tell are told of together."""
+    told = f"{check.id}: {check.reason}"
+    return told if not check.remedy or scene.node.name in check.remedy else f"{told}. {check.remedy}"
 
 
 def blind(scene: PlanScene) -> str | None:

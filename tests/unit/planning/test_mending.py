@@ -48,6 +48,8 @@ def roles(scene):
 
 
 NOT_MENDED = {
+    "node.disks": {"disks": (dataclasses.replace(HEALTHY.disks[0], writable=False),)},
+    "gpu.count": {"gpu_pci": (*HEALTHY.gpu_pci, "0000:07:00.0")},
     "rdma_stack.devices": {"rdma": DOWN},
     "docker_engine.storage": {"disks": (dataclasses.replace(HEALTHY.disks[0], free_mib=1),)},
     "gpu.driver": {"gpus": Unknown("hung: nvidia-smi")},

@@ -12,7 +12,7 @@ from provision.facts.container import DeletedMount
 from provision.facts.docker import DockerService
 from provision.facts.managed import Managed
 from provision.facts.records import Receipt
-from provision.facts.system import Boot
+from provision.facts.system import Boot, Disk
 from provision.inventory.specs import roles_folder
 from provision.model import NodePlan, Plan, Secret, StepClass
 from provision.planning import ROLES, RoleSource, blind, findings, fingerprint, plan_node
@@ -197,7 +197,18 @@ def test_what_hangs_is_told_and_is_no_reason_to_run_a_role():
     scene = scene_of(managed=dataclasses.replace(scene_of().facts.managed, hung=("systemctl show",)), limits=HUNG)
 
     assert plan_node(scene) == ()
-    assert findings(scene) == (f"base_system.limits: {HUNG.reason}", "systemctl show did not answer in time")
+    limits, managed = findings(scene)
+    assert limits.startswith(f"base_system.limits: {HUNG.reason}. Log in to the node and run that command by hand")
+    assert managed == "systemctl show did not answer in time"
+
+
+def test_a_finding_says_what_to_do_unless_that_would_set_apart_nodes_with_the_same_finding():
+    scenes = [scene_of(name, disks=(Disk("/", 5000, 10000, None, writable=False),)) for name in ("gpu1", "gpu2")]
+    lost = [scene_of(name, container_ssh=HUNG, docker_info=HUNG) for name in ("gpu1", "gpu2")]
+
+    assert findings(scenes[0]) == findings(scenes[1])
+    assert "mount -o remount,rw" in findings(scenes[0])[0]
+    assert findings(lost[0]) == findings(lost[1])
 
 
 def test_on_a_busy_node_what_can_hurt_a_job_waits_and_says_for_which():
