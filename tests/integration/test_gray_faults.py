@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import LAB
+from tests.support.engine import engine_host, held
 
 pytestmark = pytest.mark.long
 
@@ -88,6 +89,31 @@ def test_no_inode_left_is_named(planned, on_node, names) -> None:
         on_node(names[0], "umount /tmp")
 
     assert any("/tmp has no inode free" in finding for finding in found["findings"]), found
+
+
+@contextmanager
+def room_for(provision, node: str, processes: int) -> Iterator[None]:
+    """Let a node start so many processes more, all in all; further ones fail as they do where all numbers are used up."""
+    folder = provision.folder / "state/provision/labs" / LAB
+    (pid,) = held(engine_host(folder), "inspect", "-f", "{{.State.Pid}}", f"provision-{LAB}-{node}")
+    groups = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    group = next(path for _, kind, path in groups if kind == "pids").partition("/init.scope")[0]
+    limit = Path(f"/sys/fs/cgroup/pids{group}/pids.max")
+    limit.write_text(str(int(limit.with_name("pids.current").read_text()) + processes))
+    try:
+        yield
+    finally:
+        limit.write_text("max")
+
+
+@pytest.mark.parametrize("processes", [0, 2, 4, 8])
+def test_a_node_that_can_start_no_process_is_named(provision, planned, names, processes) -> None:
+    """None at all, not for the login, none after it, and not all that a look starts."""
+    with room_for(provision, names[0], processes):
+        found = planned()
+
+    assert found["error"], found
+    assert found["remedy"], found
 
 
 def test_a_node_that_goes_silent_in_the_middle_is_named(provision, names, on_node) -> None:
