@@ -93,7 +93,7 @@ def test_no_inode_left_is_named(planned, on_node, names) -> None:
 
 @contextmanager
 def room_for(provision, node: str, processes: int) -> Iterator[None]:
-    """Let a node start so many processes more, all in all; further ones fail as they do where all numbers are used up."""
+    """Let a node start so many processes more; further ones fail as where all numbers are used up."""
     folder = provision.folder / "state/provision/labs" / LAB
     (pid,) = held(engine_host(folder), "inspect", "-f", "{{.State.Pid}}", f"provision-{LAB}-{node}")
     groups = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
