@@ -70,12 +70,12 @@ def test_a_program_that_hangs_is_named(planned, on_node, names, path, told) -> N
 
 
 def test_a_root_that_became_read_only_is_named(planned, on_node, names) -> None:
-    """As the kernel does after an error of the file system."""
-    on_node(names[0], "mount -o remount,ro /")
+    """As the kernel does after an error of the file system; of a container only the mount can be changed."""
+    on_node(names[0], "mount -o remount,bind,ro /")
     try:
         found = planned()
     finally:
-        on_node(names[0], "mount -o remount,rw /")
+        on_node(names[0], "mount -o remount,bind,rw /")
 
     assert any("mounted read-only: /" in finding for finding in found["findings"]), found
 
