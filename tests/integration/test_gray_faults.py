@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ ALONE_SECONDS = 2
 """As much longer than alone may a healthy node take beside a sick one."""
 STOPPED = "#!/bin/sh\nkill -STOP $$\nsleep 1000\n"
 """A program that hangs; a process that no signal can end is not to be had in a container."""
+LATER = '#!/bin/sh\nexec /usr/bin/date.whole -d "2 hours 3 minutes" "$@"\n'
+"""A clock that is wrong; that of a container is the machine's own, and stays as it is."""
 OTHER_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJ5w1cCm4Wb0ThT5YlWn0YmPdR2m5z8m1yU0c3Q0S8hX"
 
 
@@ -51,9 +54,9 @@ def planned(provision, names):
 
 
 @contextmanager
-def program(on_node, node: str, path: str) -> Iterator[None]:
-    """Put a program that hangs in another's place."""
-    on_node(node, f"mv {path} {path}.whole && printf '%s' '{STOPPED}' >{path} && chmod 755 {path}")
+def program(on_node, node: str, path: str, text: str = STOPPED) -> Iterator[None]:
+    """Put another program in one's place, one that hangs unless another is given."""
+    on_node(node, f"mv {path} {path}.whole && printf '%s' '{text}' >{path} && chmod 755 {path}")
     try:
         yield
     finally:
@@ -89,6 +92,24 @@ def test_no_inode_left_is_named(planned, on_node, names) -> None:
         on_node(names[0], "umount /tmp")
 
     assert any("/tmp has no inode free" in finding for finding in found["findings"]), found
+
+
+def test_a_clock_that_jumped_is_named_and_changes_no_plan(provision, names, on_node) -> None:
+    """Ahead by some hours; what the roles left is of the past then, and still counts."""
+    sick, healthy = names
+    with program(on_node, sick, "/usr/bin/date", LATER):
+        began = time.monotonic()
+        verified = provision("verify", "--lab", LAB, "--json").document
+        seconds = time.monotonic() - began
+        planned = provision("plan", "--lab", LAB, "--exit-code")
+    nodes = {node["name"]: {check["id"]: check for check in node["checks"]} for node in verified["nodes"]}
+
+    assert seconds < MOST_SECONDS
+    assert nodes[sick]["node.clock"]["status"] == "warn"
+    assert re.search(r"the node's clock is 2 h [23] min ahead", nodes[sick]["node.clock"]["reason"])
+    assert "restart it" in nodes[sick]["node.clock"]["remedy"]
+    assert nodes[healthy]["node.clock"]["status"] == "pass"
+    assert planned.code == 0, str(planned)
 
 
 @contextmanager
