@@ -73,7 +73,7 @@ def test_a_program_that_hangs_is_named(planned, on_node, names, path, told) -> N
 
 
 def test_a_file_system_that_became_read_only_is_named(planned, on_node, names) -> None:
-    """As the kernel does after an error. That of / cannot be made so here, as others write to it; /etc stands for it."""
+    """As the kernel does after an error. Others write to / here, so that it cannot be made so; /etc stands for it."""
     on_node(names[0], "mount --rbind /etc /etc && mount -o remount,bind,ro /etc")
     try:
         found = planned()
