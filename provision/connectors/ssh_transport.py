@@ -145,7 +145,8 @@ def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> N
         failure = ConnectionFailed(
             f"{settings.host} port {settings.port} does not speak SSH with us: {error or 'it closed the connection'}",
             node=node,
-            remedy="is it an SSH server, and not overloaded (MaxStartups)? Try `ssh -v` by hand",
+            remedy="is it an SSH server, not overloaded (MaxStartups), and can the machine still start a process? Try"
+            " `ssh -v` by hand, and look at its console",
         )
         failure.__cause__ = error
         if not transport.remote_version:

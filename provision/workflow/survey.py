@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,9 @@ __all__ = [
 
 _PROBE_MARGIN_SECONDS = 180
 """What a slow node may need beyond its slowest fact: the slack that the script gives it, and to send the outputs."""
+
+_NO_PROCESS = re.compile(r"cannot fork|fork: |resource temporarily unavailable|cannot allocate memory", re.IGNORECASE)
+"""What dash, bash and busybox say when the kernel gives them no process."""
 
 
 def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
@@ -121,13 +125,27 @@ def _run_probe(
     parameters = facts.parameters(node.variables, names, outputs)
     result = connector.run(facts.script(facts.ALL_FACTS, parameters, read_only=read_only), timeout=limit)
     if not result.ok:
-        raise NodeError(
-            f"the probe ended with code {result.exit_code}",
-            node=node.name,
-            output=result.last_lines(),
-            remedy="Check that the login user may become root without a terminal, and that /run can be written.",
-        )
+        raise _no_answer(node, result)
     return result
+
+
+def _no_answer(node: Node, result: CommandResult) -> NodeError:
+    """Return why the probe came to no end, in the words of its shell."""
+    said = result.last_lines()
+    if _NO_PROCESS.search(said):
+        return NodeError(
+            "it can start no further process, so that nothing can be looked at or done there",
+            node=node.name,
+            output=said,
+            remedy="Something has used up its processes, or its memory: on its console, end what starts so many "
+            "(`ls -d /proc/[0-9]* | wc -l`; limits: kernel.pid_max, TasksMax of systemd), or reboot.",
+        )
+    return NodeError(
+        f"the probe ended with code {result.exit_code}",
+        node=node.name,
+        output=said,
+        remedy="Check that the login user may become root without a terminal, and that /run can be written.",
+    )
 
 
 @dataclass(frozen=True)

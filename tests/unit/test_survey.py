@@ -17,14 +17,14 @@ from provision.model import Cluster, CommandResult, Connection, Node, Secret
 class Answer:
     """A connector to a node that knows its CPUs and nothing else."""
 
-    def __init__(self, name: str, code: int = 0) -> None:
-        self.name, self.code = name, code
+    def __init__(self, name: str, code: int = 0, said: str = "sudo: a password is required\n") -> None:
+        self.name, self.code, self.said = name, code, said
 
     def run(self, script: str, **_: object) -> CommandResult:
         """Answer the probe with one readable fact; anything else ends with the code."""
         token = "0" * 32
         if "provision-probe 1" not in script or self.code:
-            return CommandResult("", "sudo: a password is required\n", self.code)
+            return CommandResult("", self.said, self.code)
         body = "".join(
             f"{token} out {f.name}\n{'cpus=4' + chr(10) + 'memory=2048' if f.name == 'hardware' else ''}\n"
             f"{token} err {f.name}\n\n{token} end {f.name} 0\n"
@@ -102,6 +102,31 @@ def test_nodes_that_were_not_reached_fail_and_the_others_are_judged(cluster):
     assert checks["gone"] == checks["nosudo"] == ["node.reachable"]
     assert len(checks["good"]) > 20
     assert not survey.verification.ok
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sh: 16: Cannot fork\n",
+        "sh: fork: retry: Resource temporarily unavailable\n",
+        "sh: can't fork: Cannot allocate memory",
+    ],
+)
+def test_a_node_that_can_start_no_process_says_so(cluster, monkeypatch, said):
+    """Root and /run are not to blame then."""
+    monkeypatch.setattr(
+        connectors, "each", lambda nodes, function, **_: {n.name: _error(function, n.name, said) for n in nodes}
+    )
+    error = workflow.probe(cluster.nodes[:1])["good"]
+
+    assert "it can start no further process" in error.message
+    assert "pid_max" in error.remedy
+
+
+def _error(function, name, said):
+    with pytest.raises(NodeError) as caught:
+        function(Answer(name, code=2, said=said))
+    return caught.value
 
 
 def test_who_is_left_out_of_a_host_file_is_named(cluster):
