@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs drift chaos bench docs clean
+.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs drift chaos bench bench-look bench-nodes docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -23,7 +23,7 @@ help:
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
-	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs; tests/benchmarks/README.md"
+	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
 	@echo "make clean      remove the virtual environment"
 
 demo: setup
@@ -107,8 +107,21 @@ chaos: setup
 baremetal: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/baremetal
 
-bench: setup
+# tests/benchmarks/README.md says how to read them; pyinfra has an environment of its own.
+BENCH_VENV := build/bench/venv
+
+bench: bench-look bench-nodes
+
+bench-look: setup
 	$(BIN)/python -m tests.benchmarks.many_nodes $(BENCH)
+
+bench-nodes: setup $(BENCH_VENV)/.done
+	$(BIN)/python -m tests.benchmarks.container_nodes --pyinfra $(BENCH_VENV)/bin/pyinfra $(BENCH)
+
+$(BENCH_VENV)/.done: tests/benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/benchmarks/requirements.txt
+	touch $@
 
 docs: setup
 	$(BIN)/python -m provision.inventory.example > inventories/example/group_vars/all.yml
