@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,23 +41,34 @@ exit 0
 
     def parse(self, raw: RawOutput) -> Mapping[str, Receipt]:
         """A receipt that is no JSON object is kept with the reason, so that its role runs again."""
-        found: dict[str, Receipt] = {}
-        texts: dict[str, list[str]] = {}
-        for line in raw.stdout.splitlines():
-            title, _, text = line.partition(":")
-            if title in texts:
-                texts[title].append(text)
-            elif title.endswith(".json"):
-                texts[title] = [text]
-        for title, lines in texts.items():
-            role = title.removesuffix(".json")
-            try:
-                value = json.loads("\n".join([*lines, ""]))
-            except ValueError as problem:
-                found[role] = Receipt(role, {}, f"not JSON: {problem}")
-                continue
-            found[role] = Receipt(role, value) if isinstance(value, dict) else Receipt(role, {}, "not a JSON object")
-        return found
+        return {
+            title.removesuffix(".json"): _receipt(title.removesuffix(".json"), text)
+            for title, text in _files(raw.stdout).items()
+        }
+
+
+def _receipt(role: str, text: str) -> Receipt:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        return Receipt(role, {}, f"not JSON: {problem}")
+    return Receipt(role, value) if isinstance(value, dict) else Receipt(role, {}, "not a JSON object")
+
+
+def _files(text: str) -> dict[str, str]:
+    """Take apart what ``grep -H ''`` prints, file by file rather than line by line: receipts have hundreds of lines."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        stop = text.find("\n", at)
+        end = stop + 1 if stop >= 0 else len(text)
+        title, mark, _ = text[at:end].partition(":")
+        if mark and title.endswith(".json"):
+            other = re.compile(rf"^(?!{re.escape(title)}:)", re.MULTILINE).search(text, end)
+            end = other.start() if other else len(text)
+            found[title] = found.get(title, "") + text[at + len(title) + 1 : end].replace(f"\n{title}:", "\n")
+        at = end
+    return found
 
 
 class SimulatedFact:
