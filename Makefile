@@ -113,10 +113,10 @@ BENCH_VENV := build/bench/venv
 bench: bench-look bench-nodes
 
 bench-look: setup
-	$(BIN)/python -m tests.benchmarks.many_nodes $(BENCH)
+	$(BIN)/python -m tests.benchmarks.many_nodes $(BENCH_LOOK)
 
 bench-nodes: setup $(BENCH_VENV)/.done
-	$(BIN)/python -m tests.benchmarks.container_nodes --pyinfra $(BENCH_VENV)/bin/pyinfra $(BENCH)
+	$(BIN)/python -m tests.benchmarks.container_nodes --pyinfra $(BENCH_VENV)/bin/pyinfra $(BENCH_NODES)
 
 $(BENCH_VENV)/.done: tests/benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH_VENV)

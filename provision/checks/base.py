@@ -173,6 +173,8 @@ _AREAS = (
 )
 """The order of the results: what others depend on comes first."""
 
+UNJUDGED = "what the node answered cannot be judged"
+"""So begins the reason of a check that could not make sense of a fact."""
 _FACT_REMEDY = "Log in to the node and run that command by hand to see where it stops."
 
 
@@ -242,3 +244,5 @@ def _verdict(item: Check[Scene], scene: Scene, done: Mapping[str, CheckResult]) 
         return item.judge(scene)
     except NotKnownError as problem:
         return fail(str(problem), item.remedy)
+    except Exception as problem:  # noqa: BLE001 - one node's odd answer must not hide what is known of the others
+        return fail(f"{UNJUDGED}: {type(problem).__name__}: {problem}", item.remedy)

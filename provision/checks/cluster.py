@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from provision.checks.base import ClusterScene, Verdict, cluster_check, fail, passed, skip, warn
-from provision.facts.container import ContainerSsh, fingerprint
+from provision.facts.container_ssh import ContainerSsh, fingerprint
 
 __all__: list[str] = []
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip
 from provision.checks.everybody import Everybody, everybody
 from provision.facts import data_address
-from provision.facts.container import ContainerSsh, ContainerTrust, fingerprint
+from provision.facts.container_ssh import ContainerSsh, ContainerTrust, fingerprint
 from provision.model import Same
 
 __all__: list[str] = []

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from provision.checks.base import Scene
 from provision.facts import NodeFacts, data_address
-from provision.facts.container import ContainerSsh
+from provision.facts.container_ssh import ContainerSsh
 from provision.model import Cluster, Same
 
 __all__ = ["Everybody", "everybody"]

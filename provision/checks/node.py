@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.wording import span
 from provision.facts.system import NodeKind
 
 __all__: list[str] = []
@@ -48,7 +49,7 @@ def _clock(scene: Scene) -> Verdict:
     ahead = clock - ours
     if abs(ahead) >= _CLOCK_SECONDS:
         return warn(
-            f"the node's clock is {_length(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's",
+            f"the node's clock is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's",
             "See which of the two is wrong (`date -u` on both), and what keeps time there: `timedatectl`, `chronyc "
             "tracking`. So much is often set right only when that service starts: restart it. Until then certificates "
             "may count as expired or not yet valid, and times in logs and `provision history` are wrong.",
@@ -56,14 +57,6 @@ def _clock(scene: Scene) -> Verdict:
     return passed("the node's clock agrees with this machine's")
 
 
-def _length(seconds: float) -> str:
-    hours, minutes = divmod(int(seconds) // 60, 60)
-    if hours >= _DAYS_HOURS:
-        return f"{hours // 24} days"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-_DAYS_HOURS = 48
 _FULL_MIB = 50
 _FEW_INODES = 100
 

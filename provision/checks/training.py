@@ -66,7 +66,7 @@ def _image(scene: Scene) -> Verdict:
 def _mounts(scene: Scene) -> Verdict:
     container = _container(scene)
     if container.deleted:
-        gone = few([f"{mount.source} (in it {mount.target})" for mount in container.deleted])
+        gone = few([f"{mount.source} (mounted in it as {mount.target})" for mount in container.deleted])
         return fail(
             f"the running container still holds what was deleted on the node: {gone}",
             f"Only a new container gets what is there now. {scene.apply}",

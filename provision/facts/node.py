@@ -11,14 +11,8 @@ from typing import Any
 
 from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.clock import ClockFact
-from provision.facts.container import (
-    Container,
-    ContainerFact,
-    ContainerSsh,
-    ContainerSshFact,
-    ContainerTrust,
-    ContainerTrustFact,
-)
+from provision.facts.container import Container, ContainerFact
+from provision.facts.container_ssh import ContainerSsh, ContainerSshFact, ContainerTrust, ContainerTrustFact
 from provision.facts.distance import GpuNicsFact
 from provision.facts.docker import (
     DockerConfig,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-__all__ = ["Outputs"]
+__all__ = ["SHARED", "Outputs"]
+
+SHARED = frozenset({"container_trust", "modules", "names", "nvlinks", "packages", "pci_routing"})
+"""Facts whose outputs are long, alike on many nodes, and hold nothing that a site wants to keep for itself."""
 
 _SHORT = 1024
 """Characters; what is shorter is sent each time."""
+_LONG = 512 * 1024
+"""What is longer is no output of ours."""
 _MOST = 64
-"""Texts that are kept: a node is told the hashes of all."""
-_MOST_CHARACTERS = 8 * 1024 * 1024
+"""Texts that are kept: a node is told the hashes of all. In one look there may be twice as many."""
 
 
 class Outputs:
@@ -32,36 +36,32 @@ class Outputs:
 
     def digests(self) -> tuple[str, ...]:
         """Return the hashes of all texts, in hexadecimal."""
-        return tuple(self._texts)
+        with self._lock:
+            return tuple(self._texts)
 
     def known(self, digest: str) -> str | None:
         """Return the text of a hash; None where it is not known."""
-        text = self._texts.get(digest)
-        if text is not None:
-            self._used[digest] = None
-        return text
-
-    def saw(self, text: str) -> None:
-        """Take note of a text that a node has sent."""
-        if len(text) < _SHORT:
-            return
-        digest = _digest(text)
         with self._lock:
-            if digest not in self._once:
-                self._once.add(digest)
-            elif digest not in self._texts:
-                self._texts[digest], self._used[digest], self.new = text, None, True
+            text = self._texts.get(digest)
+            if text is not None:
+                self._used[digest] = None
+            return text
+
+    def saw(self, texts: Collection[str]) -> None:
+        """Take note of the texts that one node has sent."""
+        digests = {_digest(text): text for text in texts if _SHORT <= len(text) <= _LONG}
+        with self._lock:
+            for digest, text in digests.items():
+                if digest not in self._once:
+                    self._once.add(digest)
+                elif digest not in self._texts and len(self._texts) < 2 * _MOST:
+                    self._texts[digest], self._used[digest], self.new = text, None, True
 
     def texts(self) -> dict[str, str]:
         """Return what is worth keeping, by hash: what this look has used first, and no more than is of use."""
-        ordered = [*self._used, *(digest for digest in self._texts if digest not in self._used)]
-        found: dict[str, str] = {}
-        left = _MOST_CHARACTERS
-        for digest in ordered[:_MOST]:
-            left -= len(self._texts[digest])
-            if left >= 0:
-                found[digest] = self._texts[digest]
-        return found
+        with self._lock:
+            ordered = [*self._used, *(digest for digest in self._texts if digest not in self._used)]
+            return {digest: self._texts[digest] for digest in ordered[:_MOST]}
 
 
 def _digest(text: str) -> str:

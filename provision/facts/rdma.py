@@ -42,9 +42,12 @@ class Gid:
         return str(ipaddress.IPv4Address(int(digits, 16)))
 
 
+_NUMBER = r"\d{1,6}(?:\.\d{1,3})?"
+
+
 @lru_cache(maxsize=64)
 def _gbit(rate: str) -> float | None:
-    found = re.match(r"([\d.]+) Gb/sec", rate)
+    found = re.match(rf"({_NUMBER}) Gb/sec", rate)
     return float(found[1]) if found else None
 
 
@@ -74,7 +77,7 @@ class RdmaPort:
     @property
     def lanes(self) -> int | None:
         """The lanes in use, out of ``400 Gb/sec (4X NDR)``; None when they are not told."""
-        found = re.search(r"\((\d+)X", self.rate)
+        found = re.search(r"\((\d{1,3})X", self.rate)
         return int(found[1]) if found else None
 
     @property
@@ -83,7 +86,7 @@ class RdmaPort:
 
         The older InfiniBand speeds are told with their line code, which takes a fifth; Ethernet's are told without.
         """
-        found = re.match(r"([\d.]+) Gb/sec(?:.*\b([A-Z]+\d*)\))?", self.rate)
+        found = re.match(rf"({_NUMBER}) Gb/sec(?:.*\b([A-Z]+\d*)\))?", self.rate)
         if not found:
             return None
         coded = self.link_layer == "InfiniBand" and found[2] in _CODED_8B10B

@@ -52,7 +52,17 @@ def _receipt(role: str, text: str) -> Receipt:
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:
         return Receipt(role, {}, f"not JSON: {problem}")
-    return Receipt(role, value) if isinstance(value, dict) else Receipt(role, {}, "not a JSON object")
+    if not isinstance(value, dict):
+        return Receipt(role, {}, "not a JSON object")
+    return Receipt(role, value) if _is_flat(value) else Receipt(role, {}, "not a receipt: it is nested too deeply")
+
+
+def _is_flat(value: Any, levels: int = 12) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    return levels > 0 and all(
+        _is_flat(item, levels - 1) for item in (value.values() if isinstance(value, dict) else value)
+    )
 
 
 def _files(text: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.facts.base import Fact, RawOutput, Unknown
-from provision.facts.outputs import Outputs
+from provision.facts.outputs import SHARED, Outputs
 
 __all__ = ["MOST_SLACK_SECONDS", "Parameters", "script", "split"]
 
@@ -123,6 +123,8 @@ def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None)
     if first is None:
         return {fact.name: Unknown("the probe printed nothing readable") for fact in facts}
     sections = _sections(text, first[1], outputs)
+    if outputs is not None:
+        outputs.saw({sections[name][0] for name in SHARED.intersection(sections)})
     return {fact.name: _section(sections.get(fact.name), fact) for fact in facts}
 
 
@@ -156,8 +158,6 @@ def _whole(word: str, stdout: str, outputs: Outputs | None) -> str | None:
     """Return what was printed, which may have come as its hash."""
     if word == "same":
         return outputs.known(stdout.strip()) if outputs is not None else None
-    if outputs is not None and word == "out":
-        outputs.saw(stdout)
     return stdout if word == "out" else None
 
 

@@ -11,7 +11,7 @@ __all__ = ["at_least", "numbers"]
 @lru_cache(maxsize=1024)
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers that a version begins with: ``5.15.0-105-generic`` is (5, 15, 0)."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
+    found = re.match(r"\d{1,18}(?:\.\d{1,18})*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
-from provision.checks.base import CHECKS, Scene
+from provision.checks.base import CHECKS, UNJUDGED, Scene
 from provision.facts import NodeFacts, Unknown, data_interface, plain
-from provision.facts.container import ContainerSsh, ContainerTrust
+from provision.facts.container_ssh import ContainerSsh, ContainerTrust
 from provision.gdr.observed import verdict_of
 from provision.model import CheckResult, CheckStatus, Cluster, Node, Same
 from provision.planning.scene import ROLES, PlanScene
@@ -57,7 +57,9 @@ def mended(scene: PlanScene, result: CheckResult) -> bool:
 
 
 def _unseen(scene: PlanScene, result: CheckResult) -> bool:
-    """Return whether the check fails because a fact could not be had: its reason is the fact's then, word for word."""
+    """Return whether the check fails because a fact could not be had, whose words are its reason then, or understood."""
+    if result.reason.startswith(UNJUDGED):
+        return True
     values = (getattr(scene.facts, field.name) for field in dataclasses.fields(scene.facts))
     return any(isinstance(value, Unknown) and value.reason == result.reason for value in values)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from provision.facts import data_address, plain, running_container
-from provision.facts.container import ContainerSsh, ContainerTrust
+from provision.facts.container_ssh import ContainerSsh, ContainerTrust
 from provision.model import NodePlan, Same, Step, StepClass
 from provision.planning.causes import Cause, CauseKind
 from provision.planning.scene import ROLES, PlanScene

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -21,6 +22,8 @@ from provision.planning.scene import ROLES, PlanScene
 __all__ = ["blind", "causes_of", "findings", "plan_node", "waiting"]
 
 _DAY = timedelta(days=1)
+_CONTAINER_SSH = "/etc/provision/ssh/"
+"""In the container."""
 
 
 def plan_node(scene: PlanScene) -> tuple[Step, ...]:
@@ -47,7 +50,8 @@ def findings(scene: PlanScene) -> tuple[str, ...]:
 def _finding(scene: PlanScene, check: CheckResult) -> str:
     """A remedy that names the node is left out: nodes of which there is the same to tell are told of together."""
     told = f"{check.id}: {check.reason}"
-    return told if not check.remedy or scene.node.name in check.remedy else f"{told}. {check.remedy}"
+    named = check.remedy and re.search(rf"(?<![\w.-]){re.escape(scene.node.name)}(?![\w.-])", check.remedy)
+    return told if not check.remedy or named else f"{told.rstrip('.')}. {check.remedy}"
 
 
 def blind(scene: PlanScene) -> str | None:
@@ -146,9 +150,11 @@ def waiting(
 
 
 def _holds_deleted(scene: PlanScene) -> bool:
-    """Return whether the container has folders that were deleted on the node: what is written now does not reach it."""
+    """Return whether the folder of the container's SSH was deleted: what is written on the node does not reach it."""
     container = scene.facts.container
-    return isinstance(container, Container) and bool(container.deleted)
+    if not isinstance(container, Container):
+        return False
+    return any(f"{mount.target}/".startswith(_CONTAINER_SSH) for mount in container.deleted)
 
 
 def _jobs(scene: PlanScene) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "Another package manager is at work on the node: wait for it, or end it, and apply again.",
     ),
     (r"certificate has expired|is not yet valid|is not valid yet|Release file .* is expired",
-     "It is outside of its dates by the node's clock: see whether that is right (`date -u`, `provision verify`)."),
+     "By the node's clock a certificate or a package list is out of its dates: see whether it is right (`date -u`)."),
     (r"certificate signed by unknown authority|certificate verify failed|x509:",
      "The registry's certificate is not trusted on the node: give its CA in docker_engine_registry_ca."),
     (r"manifest unknown|not found: manifest|name unknown|repository .* not found",

@@ -1,6 +1,6 @@
 """``make bench-nodes``: apply on real container nodes beside Ansible, pyinfra and the bare fan-out, all in one run.
 
-``python -m tests.benchmarks.container_nodes --nodes 8 --repeat 3 --pyinfra build/bench/pyinfra/bin/pyinfra``
+``python -m tests.benchmarks.container_nodes --nodes 8 --repeat 3 --pyinfra build/bench/venv/bin/pyinfra``
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``make bench``: what it costs to look at many nodes, each program a whole process, all in one run.
+"""``make bench-look``: what it costs to look at many nodes, each program a whole process, all in one run.
 
 ``python -m tests.benchmarks.many_nodes --nodes 10,100,1000 --program 'plan=provision plan --json -i {inventory}'``
 """

@@ -301,7 +301,7 @@ def test_folders_that_were_deleted_under_the_container_are_seen(tmp_path: Path) 
     table = "".join(f"{number} 1 8:1 {root} {target} rw - ext4 x rw\n" for number, (root, target) in enumerate(rows))
     (tmp_path / "7/mountinfo").write_text(f"odd\n{table}")
     (tmp_path / "7/root/f").touch()
-    binds = ["/srv/a:/a:ro", "/srv/b:/b c", "/srv/f:/f", "/h:/etc/hosts:ro", "/srv/d:/d", "volume"]
+    binds = ["/srv/a:/a/:ro", "/srv/b:/b c", "/srv/f:/f", "/h:/etc/hosts:ro", "/srv/d:/d", "volume"]
     container = {"State": {"Pid": 7}, "HostConfig": {"Binds": binds}}
 
     assert module.deleted(container, str(tmp_path)) == ["/srv/a", "/srv/b", "/h"]

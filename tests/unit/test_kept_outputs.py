@@ -21,8 +21,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def keep_one() -> None:
     outputs = kept_outputs.load(NAMES)
-    outputs.saw(LONG)
-    outputs.saw(LONG)
+    outputs.saw([LONG])
+    outputs.saw([LONG])
     kept_outputs.save(NAMES, outputs)
 
 

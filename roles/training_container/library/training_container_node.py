@@ -206,7 +206,7 @@ def deleted(description, proc="/proc"):
     """
     pid = (description.get("State") or {}).get("Pid") or 0
     binds = [bind.split(":") for bind in (description.get("HostConfig") or {}).get("Binds") or []]
-    sources = {words[1]: words[0] for words in binds if len(words) > 1}
+    sources = {os.path.normpath(words[1]): words[0] for words in binds if len(words) > 1}
     found = []
     for line in read(f"{proc}/{pid}/mountinfo").decode(errors="replace").splitlines() if pid else []:
         words = line.split()

@@ -10,7 +10,8 @@ import pytest
 
 from provision.checks import judge
 from provision.facts import NodeFacts
-from provision.facts.container import Container, ContainerSsh, ContainerTrust, Process
+from provision.facts.container import Container, Process
+from provision.facts.container_ssh import ContainerSsh, ContainerTrust
 from provision.facts.docker import DockerConfig, DockerInfo, DockerService, Image
 from provision.facts.gpu import Gpu
 from provision.facts.gpu_health import GpuHealth

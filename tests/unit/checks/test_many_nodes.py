@@ -8,7 +8,7 @@ import pytest
 
 from provision.checks import judge
 from provision.facts import Unknown
-from provision.facts.container import ContainerTrust
+from provision.facts.container_ssh import ContainerTrust
 from provision.model import CheckStatus, Cluster
 from tests.unit.checks.conftest import Counted, healthy, make_cluster, make_node
 

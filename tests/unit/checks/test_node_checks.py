@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from provision.checks import unreachable
+from provision.checks.base import CHECKS
 from provision.errors import ConnectionFailed
 from provision.facts import Unknown
 from provision.facts.container import DeletedMount
@@ -91,9 +92,9 @@ BROKEN = [
     ),
     ("nvidia_container.toolkit", FAIL, "PATH", changed("nvidia_container", hook="")),
     ("nvidia_container.runtime", FAIL, "no runtime", changed("docker_info", runtimes=("runc",))),
-    ("node.clock", WARN, "the node's clock is 2 h 3 min ahead of this machine's", {"clock": 1_800_000_000 + 7384}),
+    ("node.clock", WARN, "the node's clock is 2 hours ahead of this machine's", {"clock": 1_800_000_000 + 7384}),
     ("node.clock", WARN, "20833 days behind this machine's", {"clock": 0}),
-    ("node.clock", WARN, "5 min behind", {"clock": 1_800_000_000, "read_at": 1_800_000_300.0}),
+    ("node.clock", WARN, "5 minutes behind", {"clock": 1_800_000_000, "read_at": 1_800_000_300.0}),
     ("node.clock", WARN, "days behind", {"clock": -(10**14)}),
     ("node.clock", FAIL, "hung: date", {"clock": Unknown("hung: date (no end within 20 s)")}),
     ("training_image.present", FAIL, "r:5000/t:1", {"image": None}),
@@ -106,7 +107,7 @@ BROKEN = [
     (
         "training_container.mounts",
         FAIL,
-        "still holds what was deleted on the node: /srv/a (in it /a)",
+        "still holds what was deleted on the node: /srv/a (mounted in it as /a)",
         changed("container", deleted=(DeletedMount("/srv/a", "/a"),)),
     ),
     ("training_container.limits", FAIL, "locked memory", changed("container", limits=CUT)),
@@ -297,3 +298,26 @@ def test_an_unreachable_node_has_one_failing_check():
 
     assert [(r.id, r.status, r.remedy) for r in results] == [("node.reachable", FAIL, "Check the cable.")]
     assert "no route" in results[0].reason
+
+
+@pytest.mark.parametrize(
+    "rate", ["1.2.3 Gb/sec", ". Gb/sec", f"400 Gb/sec ({'9' * 5000}X NDR)", "9" * 5000 + " Gb/sec"]
+)
+def test_an_odd_answer_of_one_node_ends_no_look(judged, rate):
+    """Whatever a driver says of its port, the node is judged by all checks."""
+    device = BASE.rdma.devices[0]
+    devices = (dataclasses.replace(device, ports=(dataclasses.replace(device.ports[0], rate=rate),)),)
+    results = judged(**changed("rdma", devices=devices))
+
+    assert "container_ssh.trusted_nodes" in results
+
+
+def test_a_check_that_cannot_judge_fails_by_itself(judged, monkeypatch):
+    """It says so, and the others go on."""
+    check = CHECKS["node.kind"]
+    monkeypatch.setitem(CHECKS, "node.kind", dataclasses.replace(check, judge=lambda scene: int("9" * 5000)))
+    results = judged()
+
+    assert results["node.kind"].status is FAIL
+    assert "cannot be judged: ValueError" in results["node.kind"].reason
+    assert results["node.disks"].status is PASS

@@ -81,6 +81,36 @@ def test_a_kept_text_that_is_not_what_its_hash_says_is_dropped():
     assert not Outputs({digest: LONG + "package-evil=1\n"}).digests()
 
 
+class Config(Packages):
+    """Prints at length what a site may want to keep for itself."""
+
+    name: ClassVar[str] = "docker_config"
+
+
+def test_only_what_holds_no_secret_of_a_site_is_kept():
+    """daemon.json may hold a token, whatever its length."""
+    outputs, facts = Outputs(), [Config()]
+    done = subprocess.run(["sh"], input=script(facts), capture_output=True, text=True, timeout=30, check=True)
+    for _ in range(3):
+        assert split(done.stdout, facts, outputs)["docker_config"] == RawOutput(LONG, 3)
+    assert not outputs.digests()
+
+
+def test_a_node_that_makes_much_up_crowds_out_no_other():
+    """What it prints twice counts once, sections that nobody asked for count nothing, and there is a bound."""
+    outputs, token = Outputs(), "0" * 32
+    flood = [f"{number} {LONG}" for number in range(300)]
+    parts = [f"{token} out packages\n{text}\n{token} err packages\n\n{token} end packages 0" for text in flood]
+    parts += [f"{token} out made_up{n}\n{LONG}\n{token} err made_up{n}\n\n{token} end made_up{n} 0" for n in (1, 2)]
+    text = "\n".join([f"provision-probe 1 {token}", *parts, *parts, ""])
+    split(text, FACTS, outputs)
+    assert not outputs.digests()
+    for text in flood:
+        outputs.saw([text])
+        outputs.saw([text])
+    assert len(outputs.digests()) == 128
+
+
 def test_what_is_kept_has_a_bound_and_begins_with_what_was_used_last():
     """A node is told all hashes, so that a cluster that has changed for years must not grow them."""
     texts = {hashlib.sha256(text.encode()).hexdigest(): text for text in (f"{n} {LONG}" for n in range(100))}

@@ -7,16 +7,8 @@ import os
 import subprocess
 
 from provision.facts import NodeFacts, RawOutput, Unknown, parse
-from provision.facts.container import (
-    Container,
-    ContainerFact,
-    ContainerSshFact,
-    ContainerTrust,
-    ContainerTrustFact,
-    DeletedMount,
-    Process,
-    fingerprint,
-)
+from provision.facts.container import Container, ContainerFact, DeletedMount, Process
+from provision.facts.container_ssh import ContainerSshFact, ContainerTrust, ContainerTrustFact, fingerprint
 from provision.facts.docker import DockerConfigFact, DockerInfoFact, DockerServiceFact, Image, ImageFact
 from provision.facts.gpu import GpuPciFact, GpusFact
 from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact, TimeSync, TimeSyncFact
@@ -262,11 +254,19 @@ def test_a_container_with_a_job_is_busy():
 
 def test_folders_that_were_deleted_under_the_running_container_are_told(tmp_path):
     """Those that it was given, and the file of the nodes' names; not what docker or an editor of one file replaces."""
-    binds = ["/srv/a:/a:ro", "/srv/b c:/b c", "/srv/f:/f:ro", "/srv/there:/there", "/var/hosts:/etc/hosts:ro", "odd"]
+    binds = [
+        "/srv/a:/a/:ro",
+        "/srv/b c:/b c",
+        "/srv/one:/a 1",
+        "/srv/f:/f:ro",
+        "/srv/there:/there",
+        "/var/hosts:/etc/hosts:ro",
+        "odd",
+    ]
     rows = [("/srv/a//deleted", "/a"), ("/srv/b\\040c//deleted", "/b\\040c"), ("/srv/f//deleted", "/f"),
-            ("/srv/there", "/there"), ("/var/hosts//deleted", "/etc/hosts"), ("/x//deleted", "/docker")]  # fmt: skip
+            ("/srv/one//deleted", "/a\\0401"), ("/srv/there", "/there"), ("/var/hosts//deleted", "/etc/hosts"), ("/x//deleted", "/docker")]  # fmt: skip
     process = tmp_path / "proc/7"
-    for folder in ("ns", "root/a", "root/b c", "root/there", "root/docker", "root/etc"):
+    for folder in ("ns", "root/a", "root/b c", "root/a 1", "root/there", "root/docker", "root/etc"):
         (process / folder).mkdir(parents=True)
     (process / "ns/pid").symlink_to("pid:[1]")
     for file in ("limits", "root/f", "root/etc/hosts"):
@@ -283,7 +283,8 @@ def test_folders_that_were_deleted_under_the_running_container_are_told(tmp_path
     container = ContainerFact().parse(out(done.stdout))
 
     assert container.deleted == (
-        DeletedMount("/srv/a", "/a"), DeletedMount("/srv/b c", "/b c"), DeletedMount("/var/hosts", "/etc/hosts")
+        DeletedMount("/srv/a", "/a"), DeletedMount("/srv/b c", "/b c"), DeletedMount("/srv/one", "/a 1"),
+        DeletedMount("/var/hosts", "/etc/hosts"),
     )  # fmt: skip
 
 
@@ -375,6 +376,14 @@ def test_receipts_good_and_broken():
     assert found["a"].names("units") == ("u",)
     assert "not JSON" in found["b"].error
     assert found["c"].error == "not a JSON object"
+
+
+def test_a_receipt_that_nobody_could_have_written_is_none():
+    """However it is nested, reading it and telling of it ends no command."""
+    for depth in (40, 600, 100_000):
+        found = ReceiptsFact().parse(out('a.json:{"x": ' + "[" * depth + "]" * depth + "}\n"))
+        assert found["a"].error
+        assert not found["a"].content
 
 
 def test_stand_ins_are_listed():

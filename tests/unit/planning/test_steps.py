@@ -234,9 +234,19 @@ def test_a_container_whose_folders_were_deleted_is_made_anew_before_anything_is_
     assert idle["training_container"].step_class is StepClass.NEEDS_IDLE
     (reason,) = idle["training_container"].reasons
     assert reason.startswith("the running container still holds what was deleted on the node: ")
-    assert reason.endswith("/var/lib/provision/container_ssh (in it /etc/provision/ssh)")
+    assert reason.endswith("/var/lib/provision/container_ssh (mounted in it as /etc/provision/ssh)")
     assert not any(step.waits_for for step in idle.values())
     assert all(step.waits_for == (JOB,) for step in waits.values())
+
+
+def test_keys_are_exchanged_beside_a_job_whose_container_lost_another_folder():
+    """The folder of its SSH is there: what is written into it reaches the container."""
+    data = dataclasses.replace(scene_of().facts.container, deleted=(DeletedMount("/data", "/data"),))
+    lost = busy(changed("container_ssh", "files", "/var/lib/provision/container_ssh/ssh_config", {"type": "missing"}))
+    steps = {step.role: step for step in plan_node(scene_of(container=data, managed=lost))}
+
+    assert steps["training_container"].waits_for == (JOB,)
+    assert steps["container_ssh"].waits_for == ()
 
 
 def test_where_nobody_can_tell_whether_a_job_runs_the_node_counts_as_busy():
