@@ -57,7 +57,7 @@ def mended(scene: PlanScene, result: CheckResult) -> bool:
 
 
 def _unseen(scene: PlanScene, result: CheckResult) -> bool:
-    """Return whether the check fails because a fact could not be had, whose words are its reason then, or understood."""
+    """Return whether the check fails because a fact was not understood, or not had: its words are the reason then."""
     if result.reason.startswith(UNJUDGED):
         return True
     values = (getattr(scene.facts, field.name) for field in dataclasses.fields(scene.facts))

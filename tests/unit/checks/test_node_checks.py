@@ -315,7 +315,7 @@ def test_an_odd_answer_of_one_node_ends_no_look(judged, rate):
 def test_a_check_that_cannot_judge_fails_by_itself(judged, monkeypatch):
     """It says so, and the others go on."""
     check = CHECKS["node.kind"]
-    monkeypatch.setitem(CHECKS, "node.kind", dataclasses.replace(check, judge=lambda scene: int("9" * 5000)))
+    monkeypatch.setitem(CHECKS, "node.kind", dataclasses.replace(check, judge=lambda _: int("9" * 5000)))
     results = judged()
 
     assert results["node.kind"].status is FAIL

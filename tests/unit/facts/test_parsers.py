@@ -264,7 +264,8 @@ def test_folders_that_were_deleted_under_the_running_container_are_told(tmp_path
         "odd",
     ]
     rows = [("/srv/a//deleted", "/a"), ("/srv/b\\040c//deleted", "/b\\040c"), ("/srv/f//deleted", "/f"),
-            ("/srv/one//deleted", "/a\\0401"), ("/srv/there", "/there"), ("/var/hosts//deleted", "/etc/hosts"), ("/x//deleted", "/docker")]  # fmt: skip
+            ("/srv/one//deleted", "/a\\0401"), ("/srv/there", "/there"),
+            ("/var/hosts//deleted", "/etc/hosts"), ("/x//deleted", "/docker")]  # fmt: skip
     process = tmp_path / "proc/7"
     for folder in ("ns", "root/a", "root/b c", "root/a 1", "root/there", "root/docker", "root/etc"):
         (process / folder).mkdir(parents=True)
