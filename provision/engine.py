@@ -47,7 +47,7 @@ class Event:
     role: str | None
     task: str
     status: str
-    """``start``, ``ok``, ``changed``, ``skipped``, ``failed`` or ``unreachable``."""
+    """``start``, ``ok``, ``changed``, ``skipped``, ``failed`` or ``unreachable``; ``waiting`` before Ansible begins."""
 
 
 @dataclass

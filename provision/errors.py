@@ -84,6 +84,8 @@ class LockedError(ProvisionError):
     """Another process holds the lock; the message says who, since when and for what."""
 
     exit_code = 4
+    passing = False
+    """Whether the holder's side is gone, so that the lock goes with the last task that it left at work."""
 
 
 class LaunchError(ProvisionError):

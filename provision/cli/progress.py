@@ -76,8 +76,10 @@ class ApplyProgress:
                 self._current[event.node] = f"{event.status.upper()} at {event.role or '-'}: {event.task}"
             elif event.status == "start":
                 self._current[event.node] = f"{event.role or '-'}: {event.task}"
+            elif event.status == "waiting":
+                self._current[event.node] = event.task
             self._begun[event.node] = time.monotonic()
-            self._due[event.node] = _LONG_SECONDS if event.status == "start" else float("inf")
+            self._due[event.node] = _LONG_SECONDS if event.status in {"start", "waiting"} else float("inf")
             if not self._live:
                 self._line(event)
 
@@ -100,6 +102,8 @@ class ApplyProgress:
         if event.status == "start" and event.role and self._roles[event.node] != event.role:
             self._roles[event.node] = event.role
             sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role}\n")
+        elif event.status == "waiting":
+            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.task}\n")
         elif event.status in {"changed", "failed", "unreachable"}:
             sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role or '-'}: {event.task}: {event.status}\n")
         sys.stderr.flush()

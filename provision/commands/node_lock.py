@@ -130,7 +130,9 @@ def locked_error(node: str, holder: Holder | None) -> LockedError:
         text = "in use: another program has locked it, or somebody has just begun"
         return LockedError(text, node=node, remedy="Wait until it has ended.")
     remedy = f"Wait until it has ended, or run `provision unlock {node}` when that process is known to be dead."
-    return LockedError(holder.told(), node=node, remedy=remedy)
+    error = LockedError(holder.told(), node=node, remedy=remedy)
+    error.passing = bool(holder.gone)
+    return error
 
 
 def read_look(node: str, answer: Mapping[str, Any]) -> NodeLook:

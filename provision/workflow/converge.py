@@ -171,7 +171,8 @@ class _Apply:
         """Take the locks of the nodes, look again (another apply may have ended just now), and run."""
         from provision.workflow import node_locks
 
-        with node_locks.held_on([self._nodes[name] for name in agreed], command=command) as locks:
+        nodes = [self._nodes[name] for name in agreed]
+        with node_locks.held_on(nodes, command=command, on_event=self._on_event) as locks:
             node_locks.insist(locks.refused)
             for name, error in locks.failed.items():
                 self._outcomes.fail(name, "lock the node", error)

@@ -6,9 +6,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.commands import node_lock
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
@@ -18,21 +18,29 @@ from provision.model.history import plain, plain_list
 from provision.threads import outcomes
 from provision.workflow.remote_keeper import ANSWER_SECONDS, RemoteKeeper
 
+if TYPE_CHECKING:
+    from provision.engine import Event
+
 __all__ = ["NodeLocks", "held_on", "insist"]
 
 _AT_ONCE = 64
 _FILES_PER_NODE = 8
 _FILES_BESIDE = 512
+_ASK_SECONDS, _LAST_SECONDS = 2.0, 30.0
+"""How often a lock is asked for that is about to go, and how long after its last moment on the node."""
 
 
 @contextmanager
-def held_on(nodes: Sequence[Node], *, command: str) -> Iterator[NodeLocks]:
+def held_on(
+    nodes: Sequence[Node], *, command: str, on_event: Callable[[Event], None] | None = None
+) -> Iterator[NodeLocks]:
     """Hold the locks of `nodes`, as far as they can be had; whoever wants one meanwhile is told `command` and whose.
 
     `command` is shown to other operators: it must hold no secret. When the block is left by an exception, a lock stays
-    until Ansible's tasks on its node have ended, and so it does when this process dies.
+    until Ansible's tasks on its node have ended, and so it does when this process dies. What such a dead one left at
+    work is waited for, and `on_event` told so; a lock that a living one holds is not.
     """
-    locks = NodeLocks(command)
+    locks = NodeLocks(command, on_event)
     failure: BaseException | None = None
     try:
         locks.take(nodes)
@@ -55,7 +63,8 @@ def insist(refused: Mapping[str, LockedError]) -> None:
 class NodeLocks:
     """The locks that are held, and those that could not be had."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, on_event: Callable[[Event], None] | None = None) -> None:
+        self._on_event = on_event
         self.refused: dict[str, LockedError] = {}
         """Node -> who holds it."""
         self.failed: dict[str, ProvisionError] = {}
@@ -79,7 +88,7 @@ class NodeLocks:
         """Take the lock of each node, all at once."""
         _make_room(len(nodes))
         threading.Thread(target=self._beat, daemon=True, name="beat").start()
-        for node, error in zip(nodes, outcomes(self._take, nodes, limit=_AT_ONCE), strict=True):
+        for node, error in zip(nodes, outcomes(self._take_in_time, nodes, limit=_AT_ONCE), strict=True):
             if isinstance(error, LockedError):
                 self.refused[node.name] = error
             elif isinstance(error, ProvisionError):
@@ -112,6 +121,22 @@ class NodeLocks:
             if name not in self._finished:
                 self.finish(name, _unfinished(failure))
         outcomes(lambda name: self._release(name, stopped=stopped), list(self._kept), limit=_AT_ONCE)
+
+    def _take_in_time(self, node: Node) -> ProvisionError | None:
+        """Take the lock of a node, after what a dead operator's side left at work there."""
+        end, told = time.monotonic() + node_lock.TIMES["linger"] + _LAST_SECONDS, False
+        while True:
+            error = self._take(node)
+            if not isinstance(error, LockedError) or not error.passing or time.monotonic() >= end:
+                return error
+            if self._on_event and not told:
+                from provision.engine import Event
+
+                text = f"waits for the end of what was left at work: {error.message}"
+                self._on_event(Event(node.name, None, text, "waiting"))
+                told = True
+            if self._over.wait(_ASK_SECONDS):
+                return error
 
     def _take(self, node: Node) -> ProvisionError | None:
         from provision.connectors import connect

@@ -67,7 +67,7 @@ def reset(
         LockedError: somebody else changes the inventory's nodes, or one of these; the message says who.
     """
     names = [node.name for node in planned if node.result is ResetResult.PLANNED]
-    with alone(cluster, _COMMAND) as warnings, _locked(cluster, names) as locks:
+    with alone(cluster, _COMMAND) as warnings, _locked(cluster, names, on_event) as locks:
         failed = {name: NodeReset(name, _status(error), error=_failure(error)) for name, error in locks.failed.items()}
         going = [name for name in names if name not in failed]
         done = _play(cluster, going, disruptive, become_password, on_event, plan=False) | failed
@@ -82,11 +82,11 @@ def reset(
 
 
 @contextmanager
-def _locked(cluster: Cluster, names: Sequence[str]) -> Iterator[NodeLocks]:
+def _locked(cluster: Cluster, names: Sequence[str], on_event: Callable[[Event], None] | None) -> Iterator[NodeLocks]:
     """Hold the locks of all these nodes, or change none of them."""
     from provision.workflow import node_locks
 
-    with node_locks.held_on([cluster.node(name) for name in names], command=_COMMAND) as locks:
+    with node_locks.held_on([cluster.node(name) for name in names], command=_COMMAND, on_event=on_event) as locks:
         node_locks.insist(locks.refused)
         yield locks
 

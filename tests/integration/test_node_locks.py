@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.commands import node_lock
+from provision.engine import Event
 from provision.errors import ConnectionFailed, Interrupted
 from provision.model import Connection, Node
 from provision.testing import make_node
@@ -115,6 +116,27 @@ def test_an_interrupted_apply_is_recorded_and_its_lock_waits_for_the_last_task(n
     assert held
     assert f"process {task.pid} " in locks.warnings["a"]
     assert status(nodes) == "interrupted"
+
+
+def test_what_a_dead_apply_left_at_work_is_waited_for(nodes, tmp_path):
+    """The next apply says so and goes on by itself, where it would refuse for an operator who is alive."""
+    told: list[Event] = []
+    with subprocess.Popen(["sh", "-c", f"read line # a mark in {tmp_path}"], stdin=subprocess.PIPE) as task:
+
+        def on_event(event: Event) -> None:
+            told.append(event)
+            task.stdin.close()
+
+        with pytest.raises(Interrupted), node_locks.held_on(nodes[:1], command="provision apply"):
+            raise Interrupted("Ctrl-C")
+        with node_locks.held_on(nodes[:1], command="x", on_event=on_event) as locks:
+            refused = dict(locks.refused)
+
+    assert refused == {}
+    (event,) = told
+    assert (event.node, event.status) == ("a", "waiting")
+    assert "waits for the end of what was left at work" in event.task
+    assert "its operator's side is gone since" in event.task
 
 
 def test_a_lock_that_was_taken_away_is_noticed(nodes):

@@ -75,8 +75,9 @@ def answers(monkeypatch, tmp_path):
         return ApplyReport(tuple(NodeReport(name, NodeStatus.UNCHANGED, ()) for name in names), 1.0)
 
     @contextmanager
-    def held_on(_nodes, *, command):
+    def held_on(_nodes, *, command, on_event):
         assert command.startswith("provision apply")
+        assert on_event is None
         yield Locks()
 
     monkeypatch.setattr(connectors, "each", each)
@@ -260,8 +261,9 @@ def test_a_node_in_other_hands_stops_the_apply_before_anything_is_run(tmp_path, 
     """Whose hands they are is told; exit code 4."""
 
     @contextmanager
-    def held_on(_nodes, *, command):
+    def held_on(_nodes, *, command, on_event):
         assert command
+        assert on_event is None
         locks = Locks()
         locks.refused = {"b": LockedError("in use by alice on ops1 (process 4711)", node="b", remedy="Wait.")}
         yield locks

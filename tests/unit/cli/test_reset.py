@@ -64,7 +64,7 @@ def reset(monkeypatch, capsys, tmp_path):
             return ApplyReport(tuple(reports), 1.0)
 
         @contextmanager
-        def held_on(nodes, *, command):
+        def held_on(nodes, *, command, **_):
             assert command == "provision reset"
             locked.extend(node.name for node in nodes)
             yield Locks(held or {})
