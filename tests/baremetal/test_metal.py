@@ -112,6 +112,28 @@ def test_a_cluster_survives_a_power_cut_and_a_reboot(provision, lab):
     assert second in job.out
 
 
+@pytest.mark.long
+def test_bandwidth_is_measured_between_containers_and_a_cut_data_network_is_named(provision, lab):
+    """Real ib_write_bw over Soft-RoCE; then the data link of one node goes down, and the result says whose."""
+    first, second = (node["name"] for node in lab["nodes"])
+    provision.ok(*UP)
+    provision.ok(*ALL)
+    good = provision("verify", "--lab", LAB, "--level", "full", "--json")
+    assert good.code == 0, str(good)
+    pairs = good.document["pairs"]
+    assert {(pair["a"], pair["b"]) for pair in pairs} == {(first, second), (second, first)}, pairs
+    assert all(pair["gbit_s"] > 0 for pair in pairs), pairs
+
+    interface = "$(ip -o -4 addr show to $(getent ahostsv4 $(hostname) | head -n 1 | cut -d' ' -f1) | cut -d' ' -f2)"
+    on_node(provision, second, f"ip link set {interface} down")
+    cut = provision("verify", "--lab", LAB, "--level", "full", "--json")
+    provision.ok("lab", "reboot", LAB, second)
+
+    assert cut.code == 1, str(cut)
+    found = {check["id"]: check for check in cut.document["cluster"]}["rdma_stack.bandwidth"]
+    assert (found["status"], second in found["reason"], first in found["reason"]) == ("fail", True, False), found
+
+
 def test_lab_down_leaves_nothing_behind(provision, lab):
     """No process, file or socket of the lab is left when it is down."""
     folder = provision.folder / "state/provision/labs" / LAB
