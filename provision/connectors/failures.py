@@ -116,7 +116,8 @@ def login_refused(node: str, user: str, host: str, tried: Sequence[str], note: s
         f"login as {user} at {host} was refused; tried {what}{note}",
         node=node,
         remedy=f"is {user} the right user (ansible_user), and is your public key in its ~/.ssh/authorized_keys?"
-        " Name the key with ansible_ssh_private_key_file, or load it with ssh-add",
+        " Name the key with ansible_ssh_private_key_file, or load it with ssh-add. A machine that can start no further"
+        " process refuses logins too: look at its console",
     )
 
 
