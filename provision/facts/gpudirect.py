@@ -28,7 +28,7 @@ class DmaBuf:
 class DmaBufFact:
     """Looks for the functions themselves: distributions carry them back to older version numbers.
 
-    All of the kernel's symbols take 40 ms of a processor to read, so they are read only where an RDMA stack is loaded.
+    All of the kernel's symbols take long to read, so they are read only where an RDMA stack is loaded.
     """
 
     name: ClassVar[str] = "dma_buf"
