@@ -11,6 +11,7 @@ from provision.model.reload import NodeReload, ReloadResult
 from provision.model.reset import NodeReset, ResetResult
 from provision.model.result import CommandResult
 from provision.model.secret import Secret
+from provision.model.topology import Topology, TopologyGpu, TopologyNic
 
 __all__ = [
     "ApplyReport",
@@ -42,5 +43,8 @@ __all__ = [
     "Secret",
     "Step",
     "StepClass",
+    "Topology",
+    "TopologyGpu",
+    "TopologyNic",
     "Verification",
 ]
