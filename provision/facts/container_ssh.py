@@ -48,15 +48,16 @@ class ContainerSshFact:
     name: ClassVar[str] = "container_ssh"
     label: ClassVar[str] = "cat /var/lib/provision/container_ssh"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = """
+    command: ClassVar[str] = r"""
 cd /var/lib/provision/container_ssh 2>/dev/null || exit 0
-stat -c 'mode %a %n' authorized_keys known_hosts ssh_config sshd_config 2>/dev/null
+stat -c 'mode %a %n' authorized_keys known_hosts ssh_config sshd_config \
+  keys/ssh_host_ed25519_key keys/id_ed25519 2>/dev/null
 cd keys 2>/dev/null || exit 0
-stat -c 'mode %a %n' ssh_host_ed25519_key id_ed25519 2>/dev/null
 for file in ssh_host_ed25519_key.pub id_ed25519.pub; do
   [ -f $file ] && [ ! -h $file ] || continue
-  line=$(dd if=$file iflag=nofollow,nonblock bs=1024 count=1 2>/dev/null | head -n 1 | tr -cd 'A-Za-z0-9+/=@._ -')
-  echo "$file:$line"
+  text=$(dd if=$file iflag=nofollow,nonblock bs=1024 count=1 2>/dev/null | tr -cd 'A-Za-z0-9+/=@._ \n-')
+  echo "$file:${text%%
+*}"
 done
 exit 0
 """
@@ -68,7 +69,7 @@ exit 0
         for line in raw.stdout.splitlines():
             title, mark, text = line.partition(":")
             if line.startswith("mode ") and len(words := line.split(None, 2)) == 3:  # noqa: PLR2004 - word, mode, name
-                files[words[2]] = words[1]
+                files[words[2].removeprefix("keys/")] = words[1]
             elif mark and title not in keys and (key := next(iter(_keys(text)), "")):
                 keys[title] = key
         if not files:

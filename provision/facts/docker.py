@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from provision.facts.base import RawOutput, Unknown
+from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
+from provision.facts.units import UNITS, units
 
 __all__ = [
     "DockerConfig",
@@ -40,21 +42,18 @@ class DockerServiceFact:
     name: ClassVar[str] = "docker_service"
     label: ClassVar[str] = "systemctl show docker"
     limit_seconds: ClassVar[int] = 30
-    command: ClassVar[str] = """
-systemctl show docker.service -p LoadState -p ActiveState -p UnitFileState
-! command -v docker >/dev/null || echo client=yes
-"""
+    command: ClassVar[str] = UNITS
 
     def parse(self, raw: RawOutput) -> DockerService | Unknown:
         """A unit that systemd does not know has LoadState not-found."""
-        pairs = raw.pairs()
+        pairs = units(raw).get("docker", {})
         if "LoadState" not in pairs:
             return Unknown(f"systemctl show docker failed: {raw.said()}")
         return DockerService(
             loaded=pairs["LoadState"] in {"loaded", "masked"},
             active=pairs.get("ActiveState", ""),
             enabled=pairs.get("UnitFileState", ""),
-            client=pairs.get("client") == "yes",
+            client=raw.pairs().get("client") == "yes",
         )
 
 
@@ -76,39 +75,34 @@ class DockerInfo:
 
 
 class DockerInfoFact:
-    """Asks the engine for what is needed of ``docker info``; proxies, which may hold passwords, are not asked for."""
+    """What is needed of the engine's ``/info``; proxies, which may hold passwords, are not told."""
 
     name: ClassVar[str] = "docker_info"
     label: ClassVar[str] = "docker info"
-    limit_seconds: ClassVar[int] = 30
-    command: ClassVar[str] = r"""
-command -v docker >/dev/null || { echo 'there is no docker command' >&2; exit 127; }
-docker info --format '{"version":{{json .ServerVersion}},"driver":{{json .Driver}},"root":{{json .DockerRootDir}},
-"cgroup_driver":{{json .CgroupDriver}},"cgroup_version":{{json .CgroupVersion}},
-"live_restore":{{json .LiveRestoreEnabled}},
-"runtimes":{{json .Runtimes}},"default_runtime":{{json .DefaultRuntime}},"registry":{{json .RegistryConfig}},
-"pools":{{json .DefaultAddressPools}},"running":{{json .ContainersRunning}}}'
-"""
+    limit_seconds: ClassVar[int] = LIMIT_SECONDS
+    command: ClassVar[str] = COMMAND
 
     def parse(self, raw: RawOutput) -> DockerInfo | Unknown:
-        """An engine that is down still lets the client print an empty answer, with exit status 1."""
-        data = as_object(raw.stdout)
-        if raw.exit_code != 0 or not data.get("version"):
-            return Unknown(f"docker info failed: {raw.said()}")
-        pools = [pool for pool in data.get("pools") or () if isinstance(pool, dict)]
-        registry = data.get("registry") or {}
+        """Absent lists are null in docker's JSON."""
+        data = engine_answer(raw, "info", self.label)
+        if isinstance(data, Unknown):
+            return data
+        if not data or not data.get("ServerVersion"):
+            return Unknown("docker info failed: the engine tells nothing of itself")
+        pools = [pool for pool in data.get("DefaultAddressPools") or () if isinstance(pool, dict)]
+        registry = data.get("RegistryConfig") or {}
         return DockerInfo(
-            version=str(data["version"]),
-            storage_driver=str(data.get("driver") or ""),
-            data_root=str(data.get("root") or ""),
-            cgroup_driver=str(data.get("cgroup_driver") or ""),
-            cgroup_version=str(data.get("cgroup_version") or ""),
-            live_restore=bool(data.get("live_restore")),
-            runtimes=tuple(sorted(data.get("runtimes") or ())),
-            default_runtime=str(data.get("default_runtime") or ""),
+            version=str(data.get("ServerVersion") or ""),
+            storage_driver=str(data.get("Driver") or ""),
+            data_root=str(data.get("DockerRootDir") or ""),
+            cgroup_driver=str(data.get("CgroupDriver") or ""),
+            cgroup_version=str(data.get("CgroupVersion") or ""),
+            live_restore=bool(data.get("LiveRestoreEnabled")),
+            runtimes=tuple(sorted(data.get("Runtimes") or ())),
+            default_runtime=str(data.get("DefaultRuntime") or ""),
             mirrors=tuple(str(mirror).rstrip("/") for mirror in registry.get("Mirrors") or ()),
             address_pools=tuple((str(pool.get("Base", "")), int(pool.get("Size", 0))) for pool in pools),
-            containers_running=int(data.get("running") or 0),
+            containers_running=int(data.get("ContainersRunning") or 0),
         )
 
 
@@ -187,30 +181,12 @@ class ImageFact:
 
     name: ClassVar[str] = "image"
     label: ClassVar[str] = "docker image inspect"
-    limit_seconds: ClassVar[int] = 30
-    command: ClassVar[str] = r"""
-command -v docker >/dev/null || exit 0
-format='{"id":{{json .Id}},"digests":{{json .RepoDigests}},"tags":{{json .RepoTags}}}'
-for image in $PROBE_IMAGES; do
-  docker image inspect --format "$format" "$image" && exit 0
-done
-exit 0
-"""
+    limit_seconds: ClassVar[int] = LIMIT_SECONDS
+    command: ClassVar[str] = COMMAND
 
     def parse(self, raw: RawOutput) -> Image | Unknown | None:
         """None means that the engine answered and has no such image."""
-        data = as_object(raw.stdout)
-        if data.get("id"):
-            return Image(str(data["id"]), tuple(data.get("digests") or ()), tuple(data.get("tags") or ()))
-        if raw.stderr.strip() and "no such image" not in raw.stderr.lower():
-            return Unknown(f"docker image inspect failed: {raw.said()}")
-        return None
-
-
-def as_object(text: str) -> dict[str, Any]:
-    """Read a JSON object out of `text`; anything else gives an empty one."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        data = engine_answer(raw, "image", self.label)
+        if data is None or isinstance(data, Unknown):
+            return data
+        return Image(str(data.get("Id")), tuple(data.get("RepoDigests") or ()), tuple(data.get("RepoTags") or ()))

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
+from provision.facts.units import TIME_KEEPERS, UNITS, units
 
 __all__ = ["ModulesFact", "PackagesFact", "SysctlsFact", "TimeSync", "TimeSyncFact"]
-
-
-_TIME_UNITS = ("chrony", "chronyd", "systemd-timesyncd", "ntp", "ntpd", "ntpsec", "ptp4l", "phc2sys")
 
 
 class SysctlsFact:
@@ -97,15 +95,10 @@ class TimeSyncFact:
     name: ClassVar[str] = "time_sync"
     label: ClassVar[str] = "timedatectl"
     limit_seconds: ClassVar[int] = 30
-    command: ClassVar[str] = """
-states=$(systemctl is-active chrony chronyd systemd-timesyncd ntp ntpd ntpsec ptp4l phc2sys 2>/dev/null)
-case " "$(echo $states)" " in *" active "*) timedatectl show -p NTPSynchronized 2>/dev/null;; esac
-echo "states=$states"
-exit 0
-"""
+    command: ClassVar[str] = UNITS
 
     def parse(self, raw: RawOutput) -> TimeSync:
         """Without timedatectl only the services are known."""
-        states = raw.stdout.partition("states=")[2].split()
-        services = tuple(unit for unit, state in zip(_TIME_UNITS, states, strict=False) if state == "active")
+        states = units(raw)
+        services = tuple(name for name in TIME_KEEPERS if states.get(name, {}).get("ActiveState") == "active")
         return TimeSync(raw.pairs().get("NTPSynchronized") == "yes", services)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from provision.facts.base import RawOutput, Unknown
+from provision.facts.program import COMMAND, LIMIT_SECONDS, answer
 
-__all__ = ["FOLDER", "Managed", "ManagedFact", "command"]
-
-FOLDER = "/var/lib/provision/receipts"
-_NO_PYTHON = "there is no python3 on the node"
-_FILES = Path(__file__).with_name("files")
-_MAIN = """
-import sys
-print(json.dumps(dict(survey(sys.argv[1]), jobs=running_jobs())))
-"""
+__all__ = ["Managed", "ManagedFact"]
 
 
 @dataclass(frozen=True)
@@ -37,36 +27,27 @@ class Managed:
     """The programs that did not answer in time."""
 
 
-def command(folder: str) -> str:
-    """Return the shell command that looks at the node; it needs python3 there and leaves no file."""
-    text = "".join((_FILES / name).read_text(encoding="utf-8") for name in ("busy.py", "managed.py")) + _MAIN
-    return (
-        f"command -v python3 >/dev/null || {{ echo '{_NO_PYTHON}' >&2; exit 127; }}\n"
-        f"python3 -I -S -c {shlex.quote(text)} {shlex.quote(folder)}"
-    )
-
-
 class ManagedFact:
     """Compares nothing: it tells what is there, in the form of the receipts."""
 
     name: ClassVar[str] = "managed"
     label: ClassVar[str] = "python3 (what the receipts name)"
-    limit_seconds: ClassVar[int] = 40
-    command: ClassVar[str] = command(FOLDER)
+    limit_seconds: ClassVar[int] = LIMIT_SECONDS
+    command: ClassVar[str] = COMMAND
 
     def parse(self, raw: RawOutput) -> Managed | Unknown:
-        """The program prints one JSON document."""
-        if raw.exit_code != 0:
-            return Unknown(raw.said())
+        """A section that could not be looked at is not there."""
+        found = answer(raw)
+        if isinstance(found, Unknown):
+            return found
         try:
-            found = json.loads(raw.stdout)
             return Managed(
                 sealed={str(role): fits is True for role, fits in found["sealed"].items()},
                 observed={str(role): dict(seen) for role, seen in found["observed"].items()},
                 jobs=tuple(map(_line, found["jobs"])),
                 hung=tuple(map(_line, found["hung"])),
             )
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError):
             return Unknown(f"what the receipts name cannot be read: {raw.said()}")
 
 

@@ -127,12 +127,9 @@ class ListeningFact:
     name: ClassVar[str] = "listening"
     label: ClassVar[str] = "cat /proc/net/tcp"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = """
-for file in /proc/net/tcp /proc/net/tcp6; do
-  [ ! -r $file ] || while read -r _ local _ state _; do
-    [ "$state" != 0A ] || echo "$local"
-  done <$file
-done
+    command: ClassVar[str] = r"""
+sed -nE 's/^ *[0-9]+: ([0-9A-F:]+) [0-9A-F:]+ 0A .*/\1/p' /proc/net/tcp /proc/net/tcp6 2>/dev/null
+exit 0
 """
 
     def parse(self, raw: RawOutput) -> tuple[Listening, ...]:

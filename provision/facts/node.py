@@ -105,6 +105,7 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     DmaBufFact(),
     SigningFact(),
     PciRoutingFact(),
+    ManagedFact(),
     NcclFact(),
     DockerServiceFact(),
     DockerInfoFact(),
@@ -115,7 +116,6 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     ContainerSshFact(),
     ContainerTrustFact(),
     ReceiptsFact(),
-    ManagedFact(),
     SimulatedFact(),
 )
 """Every fact; the attribute of NodeFacts has the fact's name."""

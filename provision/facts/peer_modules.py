@@ -101,7 +101,7 @@ class KernelsFact:
     label: ClassVar[str] = "cat /lib/modules/*/modules.dep"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
-here=$(uname -r)
+here=$PROBE_RELEASE
 set --
 for folder in /lib/modules/*; do
   [ -r "$folder/modules.dep" ] || continue
@@ -166,10 +166,10 @@ class NvidiaModulesFact:
     command: ClassVar[str] = r"""
 [ ! -r /proc/driver/nvidia/version ] || while IFS= read -r line; do echo "loaded=$line"; break
 done </proc/driver/nvidia/version
-others=$(grep -soE '(^|/)(SPELLINGS)\.ko' "/lib/modules/$(uname -r)/modules.dep" | while read -r file; do
+others=$(grep -soE '(^|/)(SPELLINGS|nv_peer_mem)\.ko' "/lib/modules/$PROBE_RELEASE/modules.dep" | while read -r file; do
   file=${file##*/}; echo "${file%.ko}"
 done | sort -u)
-for module in $others nvidia nvidia_peermem nv_peer_mem; do
+for module in $others ${others:+nvidia nvidia_peermem nv_peer_mem}; do
   modinfo "$module" 2>/dev/null | while IFS=: read -r key value; do
     case $key in filename|version|license|signer|srcversion) echo "$module.$key=$value";; esac
   done
@@ -270,7 +270,7 @@ if [ -d /sys/class/infiniband ] || grep -q '^ib_' /proc/modules; then
     echo "provider=${module:-kernel}"
   done
 fi
-release=$(uname -r); ofed=/usr/src/ofa_kernel
+release=$PROBE_RELEASE; ofed=/usr/src/ofa_kernel
 grep -lsw ib_register_peer_memory_client "$ofed/$(uname -m)/$release/Module.symvers" \
   "$ofed/$release/Module.symvers" "$ofed/default/Module.symvers" "/lib/modules/$release/build/Module.symvers" \
   /var/lib/dkms/mlnx-ofed-kernel/*/build/Module.symvers | while read -r file; do echo "symvers=$file"; done

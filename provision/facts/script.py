@@ -4,6 +4,10 @@ Every command runs in a session and under a time limit of its own, writes into a
 through a pipe. So a command that hangs (even one that no signal can end) costs its own fact and nothing else, and
 none holds the SSH session open. Starting a program is what costs time on a slow node, so commands use the shell's own
 means and start few, and the limits grow with the time that a program start takes there: slow is not hung.
+
+A session of its own costs more than most commands do. Those that only read files (`TOGETHER`) therefore share one, one
+after the other; when one of them hangs, those behind it are started again, each in a session of its own. Facts that
+have the same command share its output.
 """
 
 from __future__ import annotations
@@ -12,17 +16,29 @@ import functools
 import re
 import secrets
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.outputs import SHARED, Outputs
 
-__all__ = ["MOST_SLACK_SECONDS", "Parameters", "script", "split"]
+__all__ = ["MOST_SLACK_SECONDS", "TOGETHER", "Parameters", "script", "split"]
 
 MOST_SLACK_SECONDS = 120
 """The most that a slow node gets on top of every limit."""
+
+TOGETHER = frozenset(
+    {
+        "addresses", "boot", "clock", "container_ssh", "container_trust", "dma_buf", "docker_config",
+        "fabric_manager", "gpu_pci", "hardware", "kernels", "kind", "limits", "listening", "modules",
+        "nvidia_container", "nvidia_modules", "packages", "pci_links", "pci_routing", "peer_memory", "peer_status",
+        "rdma", "rdma_counters", "receipts", "routes", "signing", "simulated", "sysctls", "system", "xids",
+    }
+)  # fmt: skip
+"""Facts that ask the kernel and the node's own disk: no name service, no network share, no GPU tool, no docker."""
+
+_TOGETHER_SECONDS = 20
 
 STUCK = "/run/provision-probe.stuck"
 """Names on a node the processes of earlier looks that no signal could end; only root can write there."""
@@ -33,7 +49,7 @@ _FIRST_LINE = re.compile(r"^provision-probe 1 ([0-9a-f]{32})\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the commands need to know beforehand; each becomes a shell variable."""
+    """What the commands need to know beforehand; each becomes a shell variable. PROBE_RELEASE is the node's kernel."""
 
     names: tuple[str, ...] = ()
     """Names that should resolve on the node: PROBE_NAMES."""
@@ -58,7 +74,9 @@ class Parameters:
             "PROBE_PATHS": " ".join(self.paths),
         }
         lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
-        return "\n".join([*lines, "export " + " ".join(values), f"PROBE_KNOWN='{' '.join(self.known)}'"])
+        kernel = "PROBE_RELEASE=$(uname -r)"
+        exports = "export " + " ".join([*values, "PROBE_RELEASE"])
+        return "\n".join([*lines, kernel, exports, f"PROBE_KNOWN='{' '.join(self.known)}'"])
 
 
 def script(
@@ -73,16 +91,23 @@ def script(
     With `read_only` it writes nothing at all on the node, not even a temporary file: one command after the other.
     """
     token = token or secrets.token_hex(16)
+    facts = _asked(facts)
     if read_only:
         runs = (f"run {fact.name} {fact.limit_seconds} {shlex.quote(fact.command.strip())}" for fact in facts)
         return _READ_ONLY.format(
             parameters=(parameters or Parameters()).assignments(), runs="\n".join(runs), token=token
         )
     return (
-        _for_all_nodes(tuple(facts))
-        .replace(_PARAMETERS, (parameters or Parameters()).assignments(), 1)
-        .replace(_TOKEN, token)
+        _for_all_nodes(facts).replace(_PARAMETERS, (parameters or Parameters()).assignments(), 1).replace(_TOKEN, token)
     )
+
+
+def _asked(facts: Sequence[Fact[Any]]) -> tuple[Fact[Any], ...]:
+    """Return the first fact of each command."""
+    first: dict[str, Fact[Any]] = {}
+    for fact in facts:
+        first.setdefault(fact.command, fact)
+    return tuple(first.values())
 
 
 @functools.lru_cache(maxsize=2)
@@ -91,7 +116,10 @@ def _for_all_nodes(facts: tuple[Fact[Any], ...]) -> str:
     return _TEMPLATE.format(
         parameters=_PARAMETERS,
         watch=_watch(facts),
-        runs="\n".join(f"run {fact.name} {shlex.quote(fact.command.strip())}" for fact in facts),
+        runs="\n".join(
+            f"{'join' if fact.name in TOGETHER else 'run'} {fact.name} {shlex.quote(fact.command.strip())}"
+            for fact in sorted(facts, key=lambda fact: fact.name in TOGETHER)
+        ),
         names=" ".join(fact.name for fact in facts),
         token=_TOKEN,
         most=MOST_SLACK_SECONDS,
@@ -104,14 +132,26 @@ def _watch(facts: Sequence[Fact[Any]]) -> str:
     by_limit: dict[int, list[str]] = {}
     for fact in facts:
         by_limit.setdefault(fact.limit_seconds, []).append(fact.name)
+    together = [name for limit in sorted(by_limit) for name in by_limit[limit] if name in TOGETHER]
+    events = {limit: [f"limit @ {' '.join(names)}"] for limit, names in _apart(by_limit).items()}
+    if together:
+        events.setdefault(_TOGETHER_SECONDS, []).append("together @")
+        events.setdefault(2 * _TOGETHER_SECONDS, []).append(f"limit @ {' '.join(together)}")
     lines: list[str] = []
     before = 0
-    for limit in sorted(by_limit):
+    for limit in sorted(events):
         more = f"{limit - before}" if before else f"$(({limit} + slack))"
         lines.append(f"  sleep {more} & nap=$!")
-        lines.append(f'  wait "$nap" && echo "limit $(({limit} + slack)) {" ".join(by_limit[limit])}" >&3')
+        said = "; ".join(f'echo "{event}" >&3' for event in events[limit]).replace("@", f"$(({limit} + slack))")
+        lines.append(f'  wait "$nap" && {{ {said}; }}')
         before = limit
     return "\n".join(lines)
+
+
+def _apart(by_limit: Mapping[int, Sequence[str]]) -> dict[int, list[str]]:
+    """Return the names of those that have a session of their own."""
+    apart = {limit: [name for name in names if name not in TOGETHER] for limit, names in by_limit.items()}
+    return {limit: names for limit, names in apart.items() if names}
 
 
 def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None) -> dict[str, RawOutput | Unknown]:
@@ -125,7 +165,8 @@ def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None)
     sections = _sections(text, first[1], outputs)
     if outputs is not None:
         outputs.saw({sections[name][0] for name in SHARED.intersection(sections)})
-    return {fact.name: _section(sections.get(fact.name), fact) for fact in facts}
+    asked = {fact.command: fact.name for fact in _asked(facts)}
+    return {fact.name: _section(sections.get(asked[fact.command]), fact) for fact in facts}
 
 
 def _sections(text: str, token: str, outputs: Outputs | None) -> dict[str, tuple[str, str, str]]:
@@ -223,20 +264,52 @@ trap 'exit 1' HUP INT TERM PIPE
 mkfifo "$work/done" || exit 1
 exec 3<>"$work/done"
 end='echo "$?" >"$0.code"; echo "end ${{0##*/}}" >&3'
-run() {{
+again() {{
   case " $stuck " in *" $1 "*)
-    : >"$work/$1.out"; : >"$work/$1.err"; echo hung:again >"$work/$1.limit"; echo "end $1" >&3; return;;
+    : >"$work/$1.out"; : >"$work/$1.err"; echo hung:again >"$work/$1.limit"; echo "end $1" >&3; return 0;;
   esac
-  setsid sh -c "trap '$end' EXIT
+  return 1
+}}
+run() {{
+  again "$1" || {{
+    setsid sh -c "trap '$end' EXIT
 $2" "$work/$1" >"$work/$1.out" 2>"$work/$1.err" </dev/null &
-  eval "pid_$1=$!"
+    eval "pid_$1=$!"
+  }}
+}}
+# One after the other in one session: begun at the end of all `run`.
+together= row=
+join() {{
+  again "$1" || {{
+    together="$together $1"; eval "text_$1=\$2"
+    row="$row
+(
+$2
+) >\"\$0/$1.out\" 2>\"\$0/$1.err\"
+echo \"\$?\" >\"\$0/$1.code\"; echo \"end $1\" >&3"
+  }}
+}}
+start_row() {{
+  [ -n "$row" ] || return 0
+  setsid sh -c "$row" "$work" >/dev/null 2>&1 </dev/null &
+  for name in $together; do eval "pid_$name=$!"; done
 }}
 give_up() {{
   seconds=$1; shift
   for name; do
-    [ -s "$work/$name.code" ] || echo "hung:$seconds" >"$work/$name.limit"
-    [ -s "$work/$name.code" ] || {{ ended="$ended $name"; eval "kill -s KILL -- -\$pid_$name" 2>/dev/null; }}
+    [ -s "$work/$name.code" ] || [ -s "$work/$name.limit" ] || {{
+      echo "hung:$seconds" >"$work/$name.limit"
+      ended="$ended $name"; eval "kill -s KILL -- -\$pid_$name" 2>/dev/null
+    }}
     echo "end $name" >&3
+  done
+}}
+# The first that has not ended hangs; those behind it have not begun.
+break_row() {{
+  hung=
+  for name in $together; do
+    [ ! -s "$work/$name.code" ] || continue
+    if [ -z "$hung" ]; then hung=$name; give_up "$1" "$name"; else eval "run $name \"\$text_$name\""; fi
   done
 }}
 (
@@ -245,11 +318,13 @@ give_up() {{
 ) >/dev/null 2>&1 </dev/null &
 watch=$!
 {runs}
+start_row
 waiting=" {names} "
 while [ "$waiting" != " " ] && read -r word name <&3; do
   case $word in
     end) case $waiting in *" $name "*) waiting="${{waiting%% $name *}} ${{waiting#* $name }}";; esac;;
     limit) give_up $name;;
+    together) break_row "$name";;
   esac
 done
 # Of an output that the controller has already it is told which one.

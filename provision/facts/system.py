@@ -47,7 +47,7 @@ class SystemFact:
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 for file in /usr/lib/os-release /etc/os-release; do
-  [ ! -r $file ] || while IFS= read -r line; do echo "$line"; done <$file
+  [ ! -r $file ] || cat $file
 done
 echo "probe_uname=$(uname -rm)"
 echo "probe_python3=$(command -v python3)"
@@ -95,7 +95,8 @@ class KindFact:
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
 if command -v systemd-detect-virt >/dev/null; then
-  echo "container=$(systemd-detect-virt --container)"; echo "vm=$(systemd-detect-virt --vm)"
+  container=$(systemd-detect-virt --container); echo "container=$container"
+  [ "$container" != none ] || echo "vm=$(systemd-detect-virt --vm)"
 else
   tr '\0' '\n' </proc/1/environ 2>/dev/null | sed -n 's/^container=/container=/p'
   [ ! -e /.dockerenv ] || echo container=docker
@@ -105,9 +106,7 @@ fi
 for item in sys_vendor product_name; do
   [ ! -r /sys/class/dmi/id/$item ] || { read -r text </sys/class/dmi/id/$item; echo "$item=$text"; }
 done
-while read -r _ target _ options _; do
-  [ "$target" != /proc/sys ] || echo "proc_sys=$options"
-done </proc/mounts
+sed -nE 's,^[^ ]+ /proc/sys [^ ]+ ([^ ]+) .*,proc_sys=\1,p' /proc/mounts
 """
 
     def parse(self, raw: RawOutput) -> Kind | Unknown:
@@ -166,7 +165,7 @@ class HardwareFact:
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 echo "cpus=$(nproc)"
-while read -r key value _; do [ "$key" != MemTotal: ] || echo "memory=$value"; done </proc/meminfo
+while read -r key value _; do [ "$key" != MemTotal: ] || { echo "memory=$value"; break; }; done </proc/meminfo
 """
 
     def parse(self, raw: RawOutput) -> Hardware | Unknown:

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.benchmarks import described_hardware as hardware
 
@@ -68,7 +69,7 @@ def answer(node: Description, script: str) -> str | None:
     parts = [f"provision-probe 1 {token}"]
     known = frozenset(variables.get("PROBE_KNOWN", "").split())
     for fact in asked:
-        out = node.told[fact] if fact in node.told else _FACTS.get(fact, _nothing)(node, variables)
+        out = _FACTS[fact](node, variables) if fact in _FACTS else node.told.get(fact, "")
         word, out = ("same", digest) if known and (digest := _digest(out)) in known else ("out", out)
         parts.append(f"{token} {word} {fact}\n{out}\n{token} err {fact}\n\n{token} end {fact} 0")
     return "\n".join(parts) + "\n"
@@ -78,16 +79,12 @@ def answer(node: Description, script: str) -> str | None:
 def _asked(script: str) -> tuple[list[str], dict[str, str]]:
     """The facts that a script asks for, and the variables that it sets; they are the same for many nodes."""
     variables = {key: quoted or bare for key, quoted, bare in _SCRIPT_VARIABLE.findall(script)}
-    return re.findall(r"^run (\w+) ", script, re.MULTILINE), variables
+    return re.findall(r"^(?:run|join) (\w+) ", script, re.MULTILINE), variables
 
 
 @functools.lru_cache(maxsize=256)
 def _digest(out: str) -> str:
     return hashlib.sha256(out.encode()).hexdigest()
-
-
-def _nothing(_node: Description, _variables: Mapping[str, str]) -> str:
-    return ""
 
 
 def _names(_node: Description, variables: Mapping[str, str]) -> str:
@@ -197,15 +194,25 @@ def _nvidia_modules() -> str:
     return "\n".join([*lines, "dkms=yes"])
 
 
-def _docker_info() -> str:
-    runtimes = {"runc": {"path": "runc"}, "nvidia": {"path": "nvidia-container-runtime"}}
-    return json.dumps(
-        {
-            "version": "20.10.24", "driver": "overlay2", "root": "/var/lib/docker", "cgroup_driver": "systemd",
-            "cgroup_version": "2", "live_restore": True, "runtimes": runtimes, "default_runtime": "runc",
-            "registry": {"Mirrors": None}, "pools": [{"Base": "172.30.0.0/16", "Size": 24}], "running": 1,
-        }
-    )  # fmt: skip
+def _managed(node: Description, _variables: Mapping[str, str]) -> str:
+    """What the probe's own program prints: what stands in `told`, and what the docker engine says."""
+    nothing = {"sealed": {}, "observed": {}, "jobs": [], "hung": []}
+    seen = json.loads(node.told["managed"]) if "managed" in node.told else nothing
+    repository = IMAGE.rpartition(":")[0]
+    image = {"Id": "sha256:" + "1" * 64, "RepoDigests": [f"{repository}@{DIGEST}"], "RepoTags": [IMAGE]}
+    nccl = {"node": [], "container": ["libnccl.so.2.27.5"]}
+    engine = {"info": _docker_info(), "image": image, "container": _container(4700 + node.number), "nccl": nccl}
+    return json.dumps({**seen, "engine": engine})
+
+
+def _docker_info() -> dict[str, Any]:
+    return {
+        "ServerVersion": "20.10.24", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker",
+        "CgroupDriver": "systemd", "CgroupVersion": "2", "LiveRestoreEnabled": True,
+        "Runtimes": {"runc": {"path": "runc"}, "nvidia": {"path": "nvidia-container-runtime"}},
+        "DefaultRuntime": "runc", "RegistryConfig": {"Mirrors": None},
+        "DefaultAddressPools": [{"Base": "172.30.0.0/16", "Size": 24}], "ContainersRunning": 1,
+    }  # fmt: skip
 
 
 def _docker_config() -> str:
@@ -218,21 +225,15 @@ def _docker_config() -> str:
     return f"sha256={digest}\n{text}\n== certificate registry.example:5000\n{_CERTIFICATE}"
 
 
-def _image() -> str:
-    repository = IMAGE.rpartition(":")[0]
-    return json.dumps({"id": "sha256:" + "1" * 64, "digests": [f"{repository}@{DIGEST}"], "tags": [IMAGE]})
-
-
-def _container() -> str:
-    inspected = {
-        "status": "running", "exit_code": 0, "image_id": "sha256:" + "1" * 64, "image": IMAGE,
+def _container(pid: int) -> dict[str, Any]:
+    devices = [*(f"infiniband/uverbs{i}" for i in range(8)), "infiniband/rdma_cm", *(f"nvidia{i}" for i in range(8))]
+    return {
+        "pid": pid, "status": "running", "exit_code": 0, "image_id": "sha256:" + "1" * 64, "image": IMAGE,
         "labels": {"provision.profile": "default"}, "privileged": False, "network": "host",
         "binds": ["/var/lib/provision/container_ssh:/etc/provision/ssh:ro"], "shm_size": 34359738368, "restarts": 0,
+        "limits": _LIMITS, "devices": devices, "deleted": [],
+        "processes": [[pid, "docker-init"], [pid + 1, "container-entry"], [pid + 2, "sshd"]],
     }  # fmt: skip
-    devices = [*(f"infiniband/uverbs{i}" for i in range(8)), "infiniband/rdma_cm", *(f"nvidia{i}" for i in range(8))]
-    processes = "4711 docker-init\n4730 container-entry\n4731 sshd"
-    listed = "\n".join(devices)
-    return f"{json.dumps(inspected)}\n== limits\n{_LIMITS}== devices\n{listed}\n== processes\n{processes}"
 
 
 def _constant(text: Callable[[], str] | str) -> Callable[[Description, Mapping[str, str]], str]:
@@ -251,7 +252,10 @@ _FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "sysctls": _sysctls,
     "modules": _constant(_modules),
     "packages": _constant(_packages),
-    "time_sync": _constant("NTPSynchronized=yes\nstates=active\ninactive\ninactive\ninactive\ninactive\ninactive"),
+    "time_sync": _constant(
+        "Id=docker.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\n\n"
+        "Id=chrony.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\nclient=yes\nNTPSynchronized=yes"
+    ),
     "addresses": _addresses,
     "routes": _constant("default via 10.77.255.254 dev bond0 \n10.77.0.0/16 dev bond0 proto kernel scope link"),
     "names": _names,
@@ -277,15 +281,11 @@ _FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     ),
     "signing": _constant("variable=   0\nenforce=N\nlockdown=[none] integrity confidentiality"),
     "pci_routing": _constant(hardware.pci_routing),
-    "nccl": _constant("running\ncontainer=libnccl.so.2.27.5"),
-    "docker_service": _constant("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nclient=yes"),
-    "docker_info": _constant(_docker_info),
     "docker_config": _constant(_docker_config),
     "nvidia_container": _constant(
         "hook=/usr/bin/nvidia-container-runtime-hook\nruntime=/usr/bin/nvidia-container-runtime\nctk=/usr/bin/nvidia-ctk"
     ),
-    "image": _constant(_image),
-    "container": _constant(_container),
+    "managed": _managed,
     "container_ssh": _container_ssh,
     "container_trust": _container_trust,
     "simulated": _constant("everything=a node of a benchmark (SIMULATED)"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from provision.facts.managed import command
+from provision.facts.program import command
 from provision.facts.records import Receipt
 from tests.support.modules import load, run
 

@@ -12,6 +12,7 @@ ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
 DEVICES = re.compile(r"^/dev/(nvidia\d+|infiniband/uverbs\d+)$")
 SERVICES = ("docker-init", "tini", "sshd", "nvidia-persiste", "nv-fabricmanage", "nvidia-smi")
 KERNEL_THREAD = 0x00200000
+PROC = "/proc"
 
 
 def _read(path):
@@ -26,19 +27,19 @@ def _read(path):
 def who(pid):
     """Return a process by number, program and account. Never its arguments: they can hold passwords."""
     try:
-        number = os.stat(f"/proc/{pid}").st_uid
+        number = os.stat(f"{PROC}/{pid}").st_uid
     except OSError:
         return f"process {pid}"
     try:
         owner = pwd.getpwuid(number).pw_name
     except KeyError:
         owner = f"uid {number}"
-    return "process {} ({} of {})".format(pid, _read(f"/proc/{pid}/comm") or "unknown program", owner)
+    return "process {} ({} of {})".format(pid, _read(f"{PROC}/{pid}/comm") or "unknown program", owner)
 
 
 def _devices(pid):
     """Return the GPU and RDMA devices that a process holds open."""
-    held, folder = set(), f"/proc/{pid}/fd/"
+    held, folder = set(), f"{PROC}/{pid}/fd/"
     try:
         numbers = os.listdir(folder)
     except OSError:
@@ -51,22 +52,25 @@ def _devices(pid):
     return sorted(held)
 
 
-def _processes():
+def processes():
     """Return pid -> (name, command line, parent's pid, container id or empty), without the kernel's own threads."""
     table = {}
-    for pid in os.listdir("/proc"):
-        name, _, rest = _read(f"/proc/{pid}/stat").partition("(")[2].rpartition(")") if pid.isdigit() else ("", "", "")
+    for pid in os.listdir(PROC):
+        name, _, rest = _read(f"{PROC}/{pid}/stat").partition("(")[2].rpartition(")") if pid.isdigit() else ("", "", "")
         words = rest.split()  # state, parent, group, session, terminal, its group, flags
         if not words or int(words[6]) & KERNEL_THREAD:
             continue
-        container = CONTAINER.search(_read(f"/proc/{pid}/cgroup"))
-        table[pid] = (name, _read(f"/proc/{pid}/cmdline"), words[1], container.group(1) if container else "")
+        container = CONTAINER.search(_read(f"{PROC}/{pid}/cgroup"))
+        table[pid] = (name, _read(f"{PROC}/{pid}/cmdline"), words[1], container.group(1) if container else "")
     return table
 
 
-def running_jobs():
-    """Return a sentence for each process that is part of a job, at most five; empty when the node is idle."""
-    table, jobs = _processes(), []
+def running_jobs(table=None):
+    """Return a sentence for each process that is part of a job, at most five; empty when the node is idle.
+
+    `table` is what `processes` has found, where it was asked before.
+    """
+    table, jobs = table or processes(), []
     training = {container for _, command, _, container in table.values() if container and ENTRYPOINT in command}
     for pid, (name, command, parent, container) in sorted(table.items(), key=lambda item: int(item[0])):
         if name in SERVICES or ENTRYPOINT in command:

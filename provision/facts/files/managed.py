@@ -305,14 +305,14 @@ class Engine:
 
     def image(self, name):
         """Return an image's ID, None when there is none of that name."""
-        return (self._get(f"/images/{quoted(name)}/json") or {}).get("Id")
+        return (self.get(f"/images/{quoted(name)}/json") or {}).get("Id")
 
     def container(self, name):
         """Return what tells a container from another of its name, None when there is none."""
-        found = self._get(f"/containers/{quoted(name)}/json")
+        found = self.get(f"/containers/{quoted(name)}/json")
         return found and {"id": found["Id"], "image": found["Image"], "status": found["State"]["Status"]}
 
-    def _get(self, path):
+    def get(self, path):
         """Return an object of the engine, None where it has none."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(left(self.deadline))

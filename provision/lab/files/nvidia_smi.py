@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -IS
 """SIMULATED nvidia-smi: prints the machine described in /etc/provision-lab/machine.json as the real tool would.
 
 It stands on lab nodes, which have no GPU. Standard library only, one file. It never touches hardware and changes
@@ -19,9 +19,7 @@ import os
 import re
 import sys
 import time
-from html import escape
 
-# Half of each call on an emulated node would be imports of what is barely used: pathlib, typing, uuid, xml.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -427,6 +425,8 @@ def log(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
 
 def xml(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
     """Answer ``-q -x`` with the fields that are known here."""
+    from html import escape  # half of each call on an emulated node would be imports of what is barely used
+
     keys = {"Driver Version": "driver_version", "CUDA Version": "cuda_version", "Attached GPUs": "attached_gpus"}
     origin = escape(machine["simulated"], quote=False)
     lines = ['<?xml version="1.0" ?>', "<nvidia_smi_log>", f"\t<!-- SIMULATED: {origin} -->"]

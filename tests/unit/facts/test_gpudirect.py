@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -122,7 +123,6 @@ def test_modinfo_is_asked_for_the_names_that_the_running_kernel_has(tree, monkey
     write(tree.root / "lib/modules/6.1.0-9/modules.dep", "".join(f"updates/dkms/{name}.ko.xz:\n" for name in names))
     write(tree.root / "etc/modprobe.d/nvidia.conf", DEBIAN)
     (tree.root / "var/lib/dkms/nvidia-tesla-535/535.161.08/source").mkdir(parents=True)
-    write(tree.root / "bin/uname", "#!/bin/sh\necho 6.1.0-9\n")
     write(
         tree.root / "bin/modinfo",
         "#!/bin/sh\ncase $1 in\n"
@@ -131,8 +131,8 @@ def test_modinfo_is_asked_for_the_names_that_the_running_kernel_has(tree, monkey
         'echo "filename:       /lib/modules/$1.ko"; echo "version:        $version"\n'
         'echo "license:        NVIDIA"; echo "signer:         $signer"\n',
     )
-    for tool in ("uname", "modinfo"):
-        (tree.root / "bin" / tool).chmod(0o755)
+    (tree.root / "bin/modinfo").chmod(0o755)
+    monkeypatch.setenv("PROBE_RELEASE", "6.1.0-9")
     monkeypatch.setenv("PATH", f"{tree.root}/bin:/usr/bin:/bin")
     found = tree(NvidiaModulesFact(), ("/lib/modules", "/etc/modprobe.d", "/var/lib/dkms", "/proc/"))
 
@@ -274,11 +274,15 @@ def test_bridges_that_redirect_are_found():
 
 def test_nccl_is_found_by_its_file_names():
     """A library and a Python package carry the version; a container that does not run is told from one without NCCL."""
-    text = "node=libnccl.so.2.18.5\nrunning\ncontainer=nvidia_nccl_cu12-2.21.5.dist-info\ncontainer=libnccl.so.2.21.5\n"
 
-    assert NcclFact().parse(out(text)) == Nccl(("2.21.5",), ("2.18.5",))
-    assert NcclFact().parse(out("running\n")) == Nccl((), ())
-    assert NcclFact().parse(out("")) == Nccl(None, ())
+    def told(node, container):
+        return NcclFact().parse(out(json.dumps({"engine": {"nccl": {"node": node, "container": container}}})))
+
+    both = ["nvidia_nccl_cu12-2.21.5.dist-info", "libnccl.so.2.21.5"]
+
+    assert told(["libnccl.so.2.18.5"], both) == Nccl(("2.21.5",), ("2.18.5",))
+    assert told([], []) == Nccl((), ())
+    assert told([], None) == Nccl(None, ())
 
 
 def test_a_driver_that_does_not_know_the_compute_capability_still_tells_its_gpus(tmp_path):

@@ -6,70 +6,20 @@ import ast
 import hashlib
 import json
 import os
-import socket
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from provision.facts import RawOutput, Unknown, managed, parse, script
-from provision.facts.managed import Managed, ManagedFact, command
-
-KEY = b"0" * 64
+from provision.facts.managed import Managed, ManagedFact
+from provision.facts.program import command
+from tests.unit.facts.conftest import KEY, Node
 
 
 def sha(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-class Node:
-    """A folder with receipts, and stand-ins for the programs that are asked."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.folder, self.programs = root, root / "receipts", root / "bin"
-        self.folder.mkdir()
-        self.programs.mkdir()
-        (self.folder / "key").write_bytes(KEY)
-
-    def receipt(self, role: str, **content: object) -> None:
-        text = json.dumps({"role": role, **content}).encode()
-        (self.folder / f"{role}.json").write_bytes(text)
-        (self.folder / f"{role}.seal").write_text(sha(KEY, text))
-
-    def file(self, name: str, text: str, mode: int = 0o644) -> str:
-        path = self.root / name
-        path.write_text(text)
-        path.chmod(mode)
-        return str(path)
-
-    def program(self, name: str, text: str) -> None:
-        (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
-        (self.programs / name).chmod(0o755)
-
-    def look(self, change: str = "") -> Managed:
-        """Run what the probe runs; `change` is a sed program for it."""
-        text = command(str(self.folder))
-        if change:
-            text = subprocess.run(["sed", change], input=text, capture_output=True, text=True, check=True).stdout
-        environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
-        done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env=environment, check=False)
-        found = ManagedFact().parse(RawOutput(done.stdout, done.returncode, done.stderr))
-        assert isinstance(found, Managed), found
-        return found
-
-    def seen(self, section: str, **content: object) -> object:
-        """What is seen of one receipt, in one section."""
-        self.receipt("some", **content)
-        return self.look().observed["some"].get(section)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    """A node with a key and no receipts."""
-    return Node(tmp_path)
 
 
 def test_files_are_seen_as_they_are(node: Node) -> None:
@@ -257,38 +207,6 @@ def _gone(group: int) -> None:
 RUNNING = "echo LoadState=loaded; echo ActiveState=active"
 
 
-@pytest.fixture
-def engine(node: Node) -> Iterator[dict[str, object]]:
-    """An engine that answers on a socket: path -> what it says, b'' for never."""
-    answers: dict[str, object] = {}
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(node.root / "docker.sock"))
-    server.listen()
-    kept = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            path = connection.recv(4096).split()[1].decode()
-            answer = answers.get(path)
-            if answer == b"":
-                kept.append(connection)
-                continue
-            head, body = "200 OK" if answer else "404 Not Found", json.dumps(answer or {"message": "no"})
-            connection.sendall(f"HTTP/1.0 {head}\r\nServer: x\r\n\r\n{body}".encode())
-            connection.close()
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield answers
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
-    for connection in kept:
-        connection.close()
-
-
 def docker(node: Node, **content: object) -> Managed:
     """Look at images and containers, with the test's engine."""
     node.receipt("some", **content)
@@ -408,7 +326,7 @@ def test_a_job_is_told_by_the_device_that_it_holds(node: Node) -> None:
     assert of_a_service == ()
 
 
-@pytest.mark.parametrize("name", ["busy.py", "managed.py"])
+@pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py"])
 def test_it_runs_with_the_oldest_python_of_a_node(name: str) -> None:
     """CentOS 7 has Python 3.6: newer syntax would make such a node look as if it had no receipts."""
     source = Path(managed.__file__).with_name("files").joinpath(name).read_text()

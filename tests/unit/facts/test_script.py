@@ -17,7 +17,7 @@ import pytest
 
 from provision.facts import ALL_FACTS, NodeFacts, Parameters, RawOutput, Unknown, as_data, parse, script
 from provision.facts.docker import DockerConfigFact
-from provision.facts.script import split
+from provision.facts.script import TOGETHER, split
 from provision.facts.system import Hardware, System
 
 NAP = f"98.{os.getpid()}"
@@ -58,6 +58,32 @@ class Forger(Quick):
     command: ClassVar[str] = "echo '0123456789abcdef0123456789abcdef end forger 0'; printf 'no newline'"
 
 
+class First(Hanging):
+    """One of those that share a session, and hangs."""
+
+    name: ClassVar[str] = "boot"
+
+
+class Second(Quick):
+    """Shares a session."""
+
+    name: ClassVar[str] = "clock"
+    command: ClassVar[str] = "cd /; here=clock; echo second; exit 4"
+
+
+class Third(Quick):
+    """Shares a session, and shows what those before it left behind."""
+
+    name: ClassVar[str] = "hardware"
+    command: ClassVar[str] = 'echo "third $here $(pwd)"'
+
+
+class Same(Quick):
+    """Has the command of another."""
+
+    name: ClassVar[str] = "same"
+
+
 class Parameter(Quick):
     """Prints a parameter."""
 
@@ -89,6 +115,57 @@ def test_a_hung_command_is_a_value_and_holds_up_nobody():
     assert found["quick"].exit_code == 3
     assert time.monotonic() - started < 20
     assert wait_until(lambda: napping() == "")
+
+
+def test_those_that_share_a_session_know_nothing_of_each_other():
+    """Each has its own outputs and exit code, and leaves no folder and no variable to the next."""
+    facts = [Second(), Quick(), Third()]
+    found = split(run(script(facts)), facts)
+
+    assert found["clock"] == RawOutput("second\n", 4, "")
+    assert found["quick"].exit_code == 3
+    assert found["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
+
+
+def test_one_that_hangs_in_a_shared_session_costs_only_itself(monkeypatch):
+    """It is named and killed; those behind it are run all the same."""
+    monkeypatch.setattr(sys.modules["provision.facts.script"], "_TOGETHER_SECONDS", 1)
+    facts = [Second(), First(), Third()]
+    found = split(run(script(facts)), facts)
+
+    assert found["boot"].reason.startswith("hung: sleep forever (no end within ")
+    assert found["clock"].stdout == "second\n"
+    assert found["hardware"].stdout.startswith("third ")
+    assert wait_until(lambda: napping() == "")
+
+
+def test_a_shared_session_does_not_start_again_what_hangs_since_an_earlier_look(stuck):
+    """The others of the session are run."""
+    with subprocess.Popen(["sleep", "1000"]) as old:
+        try:
+            began = Path(f"/proc/{old.pid}/stat").read_text().rpartition(")")[2].split()[19]
+            stuck.write_text(f"clock {old.pid} {began}\n")
+            found = split(run(script([Second(), Third()])), [Second(), Third()])
+        finally:
+            old.kill()
+
+    assert found["clock"] == Unknown("hung: echo (since an earlier look; it was not started again)")
+    assert found["hardware"].exit_code == 0
+
+
+def test_facts_with_one_command_share_its_output():
+    """It runs once."""
+    facts = [Quick(), Same()]
+    text = script(facts)
+    found = split(run(text), facts)
+
+    assert found["same"] == found["quick"] == RawOutput("it's here\n", 3, "trouble\n")
+    assert text.count("trouble") == 1
+
+
+def test_those_that_share_a_session_are_facts():
+    """A name that is misspelt there would have a session of its own, unnoticed."""
+    assert {fact.name for fact in ALL_FACTS} >= TOGETHER
 
 
 def test_a_probe_that_is_cut_off_takes_its_commands_along():

@@ -1,0 +1,142 @@
+"""What the docker engine tells of itself, of the wanted image and of the training container, and what the kernel adds.
+
+The probe sends its text behind that of busy.py and managed.py, whose names it uses. Python 3.6 or newer, and nothing
+else. The engine is asked by its socket (its client takes longer to start than all else together), and not at all while
+it does not run: to touch the socket of an engine that is stopped would start it. Of a container its environment is not
+told, and of the engine not its proxies: either may hold passwords.
+"""
+
+import glob
+import os
+import re
+import socket
+import time
+
+ENGINE_SECONDS = 25
+INFO = (
+    "ServerVersion", "Driver", "DockerRootDir", "CgroupDriver", "CgroupVersion", "LiveRestoreEnabled", "Runtimes",
+    "DefaultRuntime", "RegistryConfig", "DefaultAddressPools", "ContainersRunning",
+)  # fmt: skip
+NCCL_PLACES = (
+    "/usr/lib/*/libnccl.so.2.*", "/usr/lib64/libnccl.so.2.*", "/usr/local/lib/libnccl.so.2.*",
+    "/usr/local/cuda/lib64/libnccl.so.2.*", "/opt/conda/lib/libnccl.so.2.*",
+    "/usr/lib/python3/dist-packages/nvidia_nccl_cu*.dist-info",
+    "/usr/local/lib/python3*/dist-packages/nvidia_nccl_cu*.dist-info",
+    "/usr/local/lib/python3*/site-packages/nvidia_nccl_cu*.dist-info",
+    "/opt/conda/lib/python3*/site-packages/nvidia_nccl_cu*.dist-info",
+)  # fmt: skip
+SHOWN_DEVICES = ("infiniband/*", "nvidia*")
+NODE_NAMES = "/etc/hosts"
+
+
+def training(container, images, processes):
+    """Return the engine's answers, what is in the container, and the versions of NCCL on the node and in it."""
+    engine = Engine(running=any(name == "dockerd" and same_space(pid) for pid, (name, *_) in processes.items()))
+    engine.deadline = time.monotonic() + ENGINE_SECONDS
+    if not any(os.access(os.path.join(folder, "docker"), os.X_OK) for folder in os.get_exec_path()):
+        nccl = {"node": nccl_below(""), "container": None}
+        return {"info": {"error": "there is no docker command"}, "image": None, "container": None, "nccl": nccl}
+    found = {
+        "info": asked(engine, lambda: pick(engine.get("/info"), INFO)),
+        "image": asked(engine, lambda: first_image(engine, images)),
+        "container": asked(engine, lambda: container_of(engine, container)),
+    }
+    pid = (found["container"] or {}).get("pid", 0)
+    inside = nccl_below(f"{PROC}/{pid}/root") if pid else None
+    return dict(found, nccl={"node": nccl_below(""), "container": inside})
+
+
+def same_space(pid):
+    """Return whether a process sees the same processes as this one: one in a container is not the node's."""
+    try:
+        return os.readlink(f"{PROC}/{pid}/ns/pid") == os.readlink(f"{PROC}/self/ns/pid")
+    except OSError:
+        return False
+
+
+def asked(engine, look):
+    """Return what `look` finds, or why the engine did not tell."""
+    if not engine.running:
+        return {"error": "the engine does not run"}
+    if engine.hung:
+        return {"hung": ENGINE_SECONDS}
+    try:
+        return look()
+    except socket.timeout:
+        engine.hung = True
+        return {"hung": ENGINE_SECONDS}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:
+        return {"error": f"{DOCKER_SOCKET}: {problem}"}
+
+
+def pick(answer, keys):
+    """Return some keys of an answer."""
+    return {key: answer.get(key) for key in keys}
+
+
+def first_image(engine, references):
+    """Return the image of the first reference under which there is one, None where there is none."""
+    for reference in references:
+        found = engine.get(f"/images/{quoted(reference)}/json")
+        if found is not None:
+            return pick(found, ("Id", "RepoDigests", "RepoTags"))
+    return None
+
+
+def container_of(engine, name):
+    """Return a container as it was made and as it is, None where there is none of that name."""
+    found = engine.get(f"/containers/{quoted(name)}/json")
+    if found is None:
+        return None
+    state, config, host = found["State"], found["Config"], found["HostConfig"]
+    told = {
+        "pid": state.get("Pid") or 0, "status": state.get("Status"), "exit_code": state.get("ExitCode"),
+        "image_id": found.get("Image"), "image": config.get("Image"), "labels": config.get("Labels"),
+        "privileged": host.get("Privileged"), "network": host.get("NetworkMode"), "binds": host.get("Binds"),
+        "shm_size": host.get("ShmSize"), "restarts": found.get("RestartCount"),
+    }  # fmt: skip
+    return dict(told, **inside(told["pid"])) if told["pid"] else told
+
+
+def inside(pid):
+    """Return what the kernel shows of a container by its first process: limits, devices, lost folders, processes."""
+    root = f"{PROC}/{pid}/root"
+    devices = [path for pattern in SHOWN_DEVICES for path in sorted(glob.glob(f"{root}/dev/{pattern}"))]
+    return {
+        "limits": _read(f"{PROC}/{pid}/limits"),
+        "devices": [path[len(root) + len("/dev/") :] for path in devices],
+        "deleted": [path for path in deleted(pid) if path == NODE_NAMES or os.path.isdir(root + path)],
+        "processes": processes_beside(pid),
+    }
+
+
+def deleted(pid):
+    """Return where in the container something is mounted that was deleted on the node."""
+    rows = [line.split() for line in _read(f"{PROC}/{pid}/mountinfo").splitlines()]
+    return [unescaped(words[4]) for words in rows if len(words) > 4 and words[3].endswith("//deleted")]
+
+
+def unescaped(path):
+    """Return a path of the mount table, in which a space is an octal number behind a backslash, as it is."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), path)
+
+
+def processes_beside(pid):
+    """Return [pid, name] of each process that sees the same processes as `pid`."""
+    try:
+        space = os.readlink(f"{PROC}/{pid}/ns/pid")
+    except OSError:
+        return []
+    beside = []
+    for other in os.listdir(PROC):
+        try:
+            if other.isdigit() and os.readlink(f"{PROC}/{other}/ns/pid") == space:
+                beside.append([int(other), _read(f"{PROC}/{other}/comm")])
+        except OSError:
+            continue
+    return sorted(row for row in beside if row[1])
+
+
+def nccl_below(root):
+    """Return the names of NCCL's libraries and Python packages below a folder."""
+    return [os.path.basename(path) for pattern in NCCL_PLACES for path in sorted(glob.glob(root + pattern))]

@@ -1,0 +1,82 @@
+"""The program that the probe sends for what the shell would need many others for; several facts read its answer."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from provision.facts.base import RawOutput, Unknown
+
+__all__ = ["COMMAND", "FOLDER", "LIMIT_SECONDS", "answer", "command", "engine_answer"]
+
+FOLDER = "/var/lib/provision/receipts"
+LIMIT_SECONDS = 40
+_NO_PYTHON = "there is no python3 on the node"
+_FILES = Path(__file__).with_name("files")
+_MAIN = """
+import sys
+there = processes()
+found = dict(survey(sys.argv[1]), jobs=running_jobs(there))
+container, images = (os.environ.get(name, "") for name in ("PROBE_CONTAINER", "PROBE_IMAGES"))
+found["engine"] = training(container, images.split(), there)
+print(json.dumps(found))
+"""
+
+
+def command(folder: str) -> str:
+    """Return the shell command that looks at the node; it needs python3 there and leaves no file."""
+    names = ("busy.py", "managed.py", "engine.py")
+    text = "".join(_without_words((_FILES / name).read_text(encoding="utf-8")) for name in names) + _MAIN
+    return (
+        f"command -v python3 >/dev/null || {{ echo '{_NO_PYTHON}' >&2; exit 127; }}\n"
+        f"python3 -I -S -c {shlex.quote(text)} {shlex.quote(folder)}"
+    )
+
+
+def _without_words(source: str) -> str:
+    """Leave out what only people read: it would go to every node with every look."""
+    lines = source.splitlines(keepends=True)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for place in ast.walk(ast.parse(source)):
+        first = place.body[0] if isinstance(place, documented) and ast.get_docstring(place) else None
+        if first and first.end_lineno:
+            lines[first.lineno - 1 : first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
+    return "".join(line for line in lines if line.strip() and not line.strip().startswith("# "))
+
+
+COMMAND = command(FOLDER)
+
+
+def answer(raw: RawOutput) -> Mapping[str, Any] | Unknown:
+    """Return the JSON object that the program has printed; it is shared, and read once for all facts."""
+    return _read(raw.stdout) or Unknown(raw.said()) if raw.exit_code == 0 else Unknown(raw.said())
+
+
+@functools.lru_cache(maxsize=64)
+def _read(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def engine_answer(raw: RawOutput, section: str, label: str) -> Mapping[str, Any] | Unknown | None:
+    """Return what was found of the engine: None where it answered that there is no such thing."""
+    found = answer(raw)
+    if isinstance(found, Unknown):
+        return found
+    engine = found.get("engine")
+    if not isinstance(engine, dict) or not isinstance(engine.get(section), dict | None):
+        return Unknown(f"{label} cannot be read: {raw.said()}")
+    said: Mapping[str, Any] | None = engine.get(section)
+    if said and "hung" in said:
+        return Unknown(f"hung: {label} (no end within {said['hung']} s)")
+    if said and "error" in said:
+        return Unknown(f"{label} failed: {said['error']}")
+    return said

@@ -1,0 +1,103 @@
+"""A node for the program that the probe sends: its files, its programs, and a docker engine that answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.facts import RawOutput
+from provision.facts.managed import Managed, ManagedFact
+from provision.facts.program import command
+
+KEY = b"0" * 64
+
+
+class Node:
+    """A folder with receipts, and stand-ins for the programs that are asked."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.folder, self.programs = root, root / "receipts", root / "bin"
+        self.folder.mkdir()
+        self.programs.mkdir()
+        (self.folder / "key").write_bytes(KEY)
+
+    def receipt(self, role: str, **content: object) -> None:
+        text = json.dumps({"role": role, **content}).encode()
+        (self.folder / f"{role}.json").write_bytes(text)
+        (self.folder / f"{role}.seal").write_text(hashlib.sha256(KEY + text).hexdigest())
+
+    def file(self, name: str, text: str, mode: int = 0o644) -> str:
+        path = self.root / name
+        path.write_text(text)
+        path.chmod(mode)
+        return str(path)
+
+    def program(self, name: str, text: str) -> None:
+        (self.programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.programs / name).chmod(0o755)
+
+    def look(self, change: str = "") -> Managed:
+        """Run what the probe runs, and read what there is of the receipts."""
+        found = ManagedFact().parse(self.run(change))
+        assert isinstance(found, Managed), found
+        return found
+
+    def run(self, change: str = "", **variables: str) -> RawOutput:
+        """Run what the probe runs; `change` is a sed program for it."""
+        text = command(str(self.folder))
+        if change:
+            text = subprocess.run(["sed", change], input=text, capture_output=True, text=True, check=True).stdout
+        environment = {**os.environ, **variables, "PATH": f"{self.programs}:{os.environ['PATH']}"}
+        done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env=environment, check=False)
+        return RawOutput(done.stdout, done.returncode, done.stderr)
+
+    def seen(self, section: str, **content: object) -> object:
+        """What is seen of one receipt, in one section."""
+        self.receipt("some", **content)
+        return self.look().observed["some"].get(section)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node with a key and no receipts."""
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def engine(node: Node) -> Iterator[dict[str, object]]:
+    """An engine that answers on a socket: path -> what it says, b'' for never."""
+    answers: dict[str, object] = {}
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(node.root / "docker.sock"))
+    server.listen()
+    kept = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            path = connection.recv(4096).split()[1].decode()
+            answer = answers.get(path)
+            if answer == b"":
+                kept.append(connection)
+                continue
+            head, body = "200 OK" if answer else "404 Not Found", json.dumps(answer or {"message": "no"})
+            connection.sendall(f"HTTP/1.0 {head}\r\nServer: x\r\n\r\n{body}".encode())
+            connection.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield answers
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    for connection in kept:
+        connection.close()

@@ -1,0 +1,163 @@
+"""What the docker engine and the kernel tell of the training container: the program of the probe, run for real."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from provision.facts import RawOutput, Unknown
+from provision.facts.container import Container, ContainerFact, DeletedMount, Process
+from provision.facts.docker import DockerInfo, DockerInfoFact, Image, ImageFact
+from provision.facts.gpudirect import Nccl, NcclFact
+from tests.unit.facts.conftest import Node
+
+PID = 7
+CONTAINER = {
+    "Id": "c1", "Image": "sha256:aa", "RestartCount": 2, "State": {"Status": "running", "Pid": PID, "ExitCode": 0},
+    "Config": {"Image": "r/t:1", "Labels": {"a": "b"}, "Env": ["PASSWORD=hunter2"]},
+    "HostConfig": {"Privileged": False, "NetworkMode": "host", "ShmSize": 64, "Binds": None},
+}  # fmt: skip
+INFO = {"ServerVersion": "28.1", "Driver": "overlay2", "HttpProxy": "http://u:hunter2@p", "Runtimes": {"runc": {}}}
+
+
+@pytest.fixture
+def machine(node: Node, engine: dict[str, object]) -> Node:
+    """A node whose engine runs, with the container's first process in a folder that stands for /proc."""
+    node.program("docker", "exit 1")
+    for pid, name, space in ((3, "dockerd", "pid:[1]"), (PID, "docker-init", "pid:[2]"), (9, "python3", "pid:[2]")):
+        process(node, pid, name, space)
+    (node.root / "proc/self/ns").mkdir(parents=True)
+    (node.root / "proc/self/ns/pid").symlink_to("pid:[1]")
+    engine["/info"] = INFO
+    engine["/containers/train/json"] = CONTAINER
+    return node
+
+
+def process(node: Node, pid: int, name: str, space: str) -> None:
+    """Put a process into the folder that stands for /proc."""
+    folder = node.root / "proc" / str(pid)
+    (folder / "ns").mkdir(parents=True)
+    (folder / "ns/pid").symlink_to(space)
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "stat").write_text(f"{pid} ({name}) S 1 {pid} {pid} 0 -1 0 0 0\n")
+
+
+def look(node: Node, images: str = "r/t:1") -> RawOutput:
+    """Run the program with the test's /proc and engine, which has half a second."""
+    change = f's,^PROC = .*,PROC = "{node.root}/proc",;s,^DOCKER_SOCKET = .*,DOCKER_SOCKET = "{node.root}/docker.sock",'
+    return node.run(
+        f"{change};s/^ENGINE_SECONDS = .*/ENGINE_SECONDS = 0.5/", PROBE_CONTAINER="train", PROBE_IMAGES=images
+    )
+
+
+def test_the_container_is_told_as_it_was_made_and_as_it_is(machine: Node) -> None:
+    """The engine's word and the kernel's; processes of the node itself are none of the container's."""
+    (machine.root / "proc/7/limits").write_text("Max locked memory         unlimited  unlimited  bytes\n")
+    for device in ("nvidia0", "infiniband/uverbs1", "null"):
+        path = machine.root / "proc/7/root/dev" / device
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    found = ContainerFact().parse(look(machine))
+
+    assert isinstance(found, Container)
+    assert (found.status, found.image_id, found.labels, found.restarts) == ("running", "sha256:aa", {"a": "b"}, 2)
+    assert found.limits == {"Max locked memory": None}
+    assert found.devices == ("infiniband/uverbs1", "nvidia0")
+    assert found.processes == (Process(7, "docker-init"), Process(9, "python3"))
+
+
+def test_no_password_of_the_engine_or_the_container_leaves_the_node(machine: Node) -> None:
+    """The environment of a container and the engine's proxies are not even printed."""
+    said = look(machine)
+
+    assert isinstance(DockerInfoFact().parse(said), DockerInfo)
+    assert "hunter2" not in said.stdout + said.stderr
+
+
+def test_folders_that_were_deleted_under_the_running_container_are_told(
+    machine: Node, engine: dict[str, object]
+) -> None:
+    """Those that it was given, and the file of the nodes' names; not what docker or an editor of one file replaces."""
+    binds = [
+        "/srv/a:/a/:ro",
+        "/srv/b c:/b c",
+        "/srv/one:/a 1",
+        "/srv/f:/f:ro",
+        "/srv/there:/there",
+        "/var/hosts:/etc/hosts:ro",
+        "odd",
+    ]
+    engine["/containers/train/json"] = {**CONTAINER, "HostConfig": {"Binds": binds}}
+    rows = [("/srv/a//deleted", "/a"), ("/srv/b\\040c//deleted", "/b\\040c"), ("/srv/f//deleted", "/f"),
+            ("/srv/one//deleted", "/a\\0401"), ("/srv/there", "/there"),
+            ("/var/hosts//deleted", "/etc/hosts"), ("/x//deleted", "/docker")]  # fmt: skip
+    first = machine.root / "proc/7"
+    for folder in ("root/a", "root/b c", "root/a 1", "root/there", "root/docker", "root/etc"):
+        (first / folder).mkdir(parents=True)
+    for file in ("root/f", "root/etc/hosts"):
+        (first / file).touch()
+    table = [f"{number} 1 8:1 {root} {target} ro - ext4 /dev/sda1 rw" for number, (root, target) in enumerate(rows)]
+    (first / "mountinfo").write_text("\n".join(table) + "\n")
+
+    found = ContainerFact().parse(look(machine))
+
+    assert isinstance(found, Container)
+    assert found.deleted == (
+        DeletedMount("/srv/a", "/a"), DeletedMount("/srv/b c", "/b c"), DeletedMount("/srv/one", "/a 1"),
+        DeletedMount("/var/hosts", "/etc/hosts"),
+    )  # fmt: skip
+
+
+def test_the_first_reference_that_the_engine_has_is_the_image(machine: Node, engine: dict[str, object]) -> None:
+    """A digest that was never pulled and a tag that is there are one image all the same."""
+    engine["/images/r/t:1/json"] = {"Id": "sha256:aa", "RepoDigests": None, "RepoTags": ["r/t:1"]}
+
+    assert ImageFact().parse(look(machine, "r/t@sha256:ff r/t:1")) == Image("sha256:aa", (), ("r/t:1",))
+    assert ImageFact().parse(look(machine, "r/t@sha256:ff")) is None
+
+
+def test_nccl_in_the_container_is_told_from_that_on_the_node(machine: Node) -> None:
+    """By the names of files below the container's root; nothing is run in it."""
+    for name in ("usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5", "usr/lib64/libnccl.so.2.21.5"):
+        path = machine.root / "proc/7/root" / name
+        path.parent.mkdir(parents=True)
+        path.touch()
+
+    found = NcclFact().parse(look(machine))
+
+    assert isinstance(found, Nccl)
+    assert found.container == ("2.21.5",)
+
+
+def test_an_engine_that_does_not_run_is_not_touched(machine: Node, engine: dict[str, object]) -> None:
+    """To touch its socket would start it. An engine inside a container of the node is not the node's."""
+    (machine.root / "proc/3/ns/pid").unlink()
+    (machine.root / "proc/3/ns/pid").symlink_to("pid:[5]")
+    engine["/info"] = b""
+    said = look(machine)
+
+    assert DockerInfoFact().parse(said) == Unknown("docker info failed: the engine does not run")
+    assert isinstance(ContainerFact().parse(said), Unknown)
+    assert isinstance(NcclFact().parse(said), Nccl)
+
+
+def test_an_engine_that_hangs_is_named_and_asked_once(machine: Node, engine: dict[str, object]) -> None:
+    """Half a second for all that is asked of it; what the receipts name is told all the same."""
+    engine["/info"] = b""
+    said = look(machine)
+
+    assert DockerInfoFact().parse(said) == Unknown("hung: docker info (no end within 0.5 s)")
+    assert ImageFact().parse(said) == Unknown("hung: docker image inspect (no end within 0.5 s)")
+    assert json.loads(said.stdout)["sealed"] == {}
+
+
+def test_a_node_without_docker_has_no_container(machine: Node) -> None:
+    """It is not asked for, and nothing about it is unknown but the engine itself."""
+    (machine.programs / "docker").unlink()
+    said = machine.run(f's,^PROC = .*,PROC = "{machine.root}/proc",;s,os.get_exec_path(),["/nowhere"],')
+
+    assert DockerInfoFact().parse(said) == Unknown("docker info failed: there is no docker command")
+    assert ContainerFact().parse(said) is None
+    assert ImageFact().parse(said) is None
