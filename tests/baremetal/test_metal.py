@@ -75,6 +75,21 @@ def test_a_power_cut_is_named_and_the_next_apply_finishes_the_work(provision, la
     assert statuses(provision.ok(*KERNEL)) == ["unchanged", "unchanged"]
 
 
+def test_a_module_that_was_unloaded_is_named_and_loaded_again(provision, lab):
+    """Somebody takes Soft-RoCE's module away: the plan says which, for its role alone, and one apply brings it back."""
+    second = lab["nodes"][1]["name"]
+    only = ("--lab", LAB, "--json", "--only", "base_system", "--only", "rdma_stack")
+    on_node(provision, second, "rdma link delete rxe0 && modprobe -r rdma_rxe")
+
+    planned = {node["name"]: node["steps"] for node in provision.ok("plan", *only).document["nodes"]}
+
+    assert [step["role"] for step in planned[second]] == ["rdma_stack"]
+    assert "rdma_rxe is not loaded" in "; ".join(planned[second][0]["reasons"])
+    assert statuses(provision.ok("apply", "--yes", *only)) == ["unchanged", "changed"]
+    assert "ACTIVE" in on_node(provision, second, "cat /sys/class/infiniband/rxe0/ports/1/state")
+    assert not any(node["steps"] for node in provision.ok("plan", *only).document["nodes"])
+
+
 def test_rdma_is_there_again_after_a_reboot(provision, lab):
     """Soft-RoCE on the data network comes back by itself, before anything that needs it."""
     second = lab["nodes"][1]["name"]
