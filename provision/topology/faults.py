@@ -1,0 +1,143 @@
+"""What a matrix shows that is no topology to schedule on but a fault of the machine, or of the text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from provision.model.topology import Topology
+from provision.topology.links import PCIE_CLASSES, lanes
+
+__all__ = ["Fault", "find_faults", "switched_lanes"]
+
+_MOST_LANES = 18
+"""No GPU has more NVLink lanes: a row that seems to counts those to the NVLink switches once for each peer."""
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One finding."""
+
+    text: str
+    gpus: tuple[int, ...] = ()
+    """Indices of the GPUs that no job should get before it is mended."""
+    certain: bool = True
+    """False where an intact machine of an unusual make could look the same."""
+
+
+def find_faults(topology: Topology) -> tuple[Fault, ...]:
+    """Return what is wrong, worst first; nothing for a sound machine."""
+    return (*_off_the_fabric(topology), *_one_way(topology), *_contradictions(topology))
+
+
+def switched_lanes(topology: Topology) -> int:
+    """Return how many NVLink lanes each GPU has to NVLink switches; 0 where GPUs are wired directly or not at all.
+
+    Where the lanes that a row shows exceed what a GPU has, they go to switches, and each GPU has them in total.
+    Three GPUs or fewer of a switched machine do not reach that figure, and count as wired directly.
+    """
+    rows = _nvlinks(topology)
+    if max((sum(row) for row in rows), default=0) <= _MOST_LANES:
+        return 0
+    return _usual(rows)
+
+
+def _nvlinks(topology: Topology) -> list[list[int]]:
+    """Return the NVLink lanes between each two GPUs."""
+    count = len(topology.gpus)
+    return [[lanes(cell) for cell in row[:count]] for row in topology.links[:count]]
+
+
+def _usual(rows: Sequence[Sequence[int]]) -> int:
+    counts = Counter(cell for row in rows for cell in row if cell)
+    return max(counts, key=lambda cell: (counts[cell], cell))
+
+
+def _off_the_fabric(topology: Topology) -> Iterator[Fault]:
+    """GPUs without links, or with fewer, while the others have them to each other."""
+    rows, names = _nvlinks(topology), [gpu.index for gpu in topology.gpus]
+    usual, certain = switched_lanes(topology), True
+    if not usual:
+        usual, certain = _full_mesh(rows), False
+    if not usual:
+        return
+    off = [number for number, row in enumerate(rows) if not any(row)]
+    if off:
+        rest = len(rows) - len(off)
+        yield Fault(
+            f"{_gpus(names, off)} without NVLink, while the other {rest} have {usual} lanes to each other"
+            + ("" if certain else ", unless a bridge joins just those"),
+            tuple(names[number] for number in off),
+            certain,
+        )
+    fewer = [number for number, row in enumerate(rows) if number not in off and 0 < _best(row) < usual]
+    if fewer:
+        shown = ", ".join(f"{_best(rows[number])} of {usual} (GPU{names[number]})" for number in fewer)
+        yield Fault(f"NVLink lanes are missing: {shown}", tuple(names[number] for number in fewer), certain)
+    on = [number for number in range(len(rows)) if number not in {*off, *fewer}]
+    apart = [(a, b) for a, b in combinations(on, 2) if not rows[a][b] and not rows[b][a]]
+    if apart:
+        pairs = [f"GPU{names[a]} and GPU{names[b]}" for a, b in apart]
+        yield Fault(
+            f"no NVLink between {_few(pairs)}, while the others have {usual} lanes to each other",
+            tuple(sorted({names[number] for pair in apart for number in pair})),
+            certain,
+        )
+
+
+def _best(row: Sequence[int]) -> int:
+    return max(row)
+
+
+def _full_mesh(rows: Sequence[Sequence[int]]) -> int:
+    """Return the lanes between all that have any, where those are three or more and all alike; else 0."""
+    wired = [number for number, row in enumerate(rows) if any(row)]
+    kinds = {rows[a][b] for a in wired for b in wired if a != b}
+    return kinds.pop() if len(kinds) == 1 and len(wired) > 2 else 0  # noqa: PLR2004 - a bridge joins two
+
+
+def _one_way(topology: Topology) -> Iterator[Fault]:
+    """Pairs that are linked one way otherwise than the other."""
+    names, links = _names(topology), topology.links
+    odd = [(a, b) for a, b in combinations(range(len(links)), 2) if links[a][b] != links[b][a]]
+    if odd:
+        shown = [f"{names[a]} to {names[b]} is {links[a][b]}, back it is {links[b][a]}" for a, b in odd]
+        count = len(topology.gpus)
+        gpus = {topology.gpus[number].index for pair in odd for number in pair if number < count}
+        yield Fault(f"the matrix is not symmetric: {_few(shown)}", tuple(sorted(gpus)))
+
+
+def _contradictions(topology: Topology) -> Iterator[Fault]:
+    """Of three devices on a tree, the two that lie farthest apart do so by way of the third: two classes are equal."""
+    names, near = _names(topology), {kind: rank for rank, kind in enumerate(PCIE_CLASSES)}
+    rank = [[near.get(cell, -1) for cell in row] for row in topology.links]
+    odd = []
+    for a, b, c in combinations(range(len(names)), 3):
+        least, middle, most = sorted((rank[a][b], rank[a][c], rank[b][c]))
+        if least >= 0 and middle != most:
+            odd.append((a, b, c))
+    if odd:
+        links = topology.links
+        shown = [
+            f"{names[a]}-{names[b]} {links[a][b]}, {names[b]}-{names[c]} {links[b][c]}, {names[a]}-{names[c]} "
+            f"{links[a][c]}"
+            for a, b, c in odd
+        ]
+        yield Fault(f"PCIe paths contradict each other: {_few(shown, 1)}", certain=False)
+
+
+def _names(topology: Topology) -> list[str]:
+    return [*(f"GPU{gpu.index}" for gpu in topology.gpus), *(nic.name for nic in topology.nics)]
+
+
+def _gpus(names: Sequence[int], numbers: Sequence[int]) -> str:
+    shown = ", ".join(f"GPU{names[number]}" for number in numbers)
+    return f"{shown} {'is' if len(numbers) == 1 else 'are'}"
+
+
+def _few(items: Sequence[str], most: int = _SHOWN) -> str:
+    more = len(items) - most
+    return "; ".join(items[:most]) + (f"; and {more} more" if more > 0 else "")

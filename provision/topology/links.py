@@ -1,0 +1,20 @@
+"""The classes of links between GPUs and network cards."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["NEAR", "PCIE_CLASSES", "SELF", "lanes"]
+
+SELF = "X"
+PCIE_CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""Nearest first."""
+NEAR = frozenset({"PIX", "PXB"})
+"""Classes that stay below the host bridge, the only ones over which GPUs and cards exchange data without the host."""
+_NVLINK = re.compile(r"NV([0-9]{1,2})")
+
+
+def lanes(link: str) -> int:
+    """Return the NVLink lanes of a class, 0 for one of PCIe."""
+    found = _NVLINK.fullmatch(link)
+    return int(found[1]) if found else 0

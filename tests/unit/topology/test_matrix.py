@@ -1,0 +1,256 @@
+"""Matrices of real machines, which are not part of this repository, and what was cut or damaged."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from provision.errors import UsageError
+from provision.topology.matrix import parse
+
+SAMPLES = Path(__file__).resolve().parents[4] / "shared" / "data" / "topo"
+
+PAIR = (
+    "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    "GPU0\t X \tNV2\tPIX\t0-7,16-23\t0\t\tN/A\n"
+    "GPU1\tNV2\t X \tSYS\t8-15\t1\t\tN/A\n"
+    "NIC0\tPIX\tSYS\t X \t\t\t\t\n"
+    "\nLegend:\n\n  X    = Self\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
+)
+
+
+def recorded(name: str) -> str:
+    """The text of one sample."""
+    file = SAMPLES / name
+    if not file.exists():
+        pytest.skip(f"the recorded output {name} is not on this machine")
+    return file.read_text(encoding="utf-8")
+
+
+def mlx(*numbers: int) -> list[str]:
+    return [f"mlx5_{number}" for number in numbers]
+
+
+# File -> NUMA node of each GPU, CPUs of the first and the last GPU, cards, some links as "row column class".
+WHOLE = {
+    "a100_4gpu_NV4_1nic_numa_RANGE.txt": (
+        [None] * 4, "0,64", "0,64", mlx(0), "GPU0 GPU1 NV4, GPU0 mlx5_0 SYS, GPU3 mlx5_0 PHB, mlx5_0 GPU3 PHB"),
+    "a100pcie_1gpu_4nic_padded_by_hand.txt": (
+        [1], "64-127,192-255", "64-127,192-255", mlx(0, 1, 2, 3),
+        "GPU0 mlx5_0 SYS, GPU0 mlx5_2 NODE, mlx5_0 mlx5_1 PIX, mlx5_1 mlx5_2 SYS, mlx5_3 mlx5_2 PIX"),
+    "a100sxm_4gpu_NV12_1nic_rocep_name.txt": (
+        [1] * 4, "32-63,96-127", "32-63,96-127", ["rocep49s0"], "GPU0 GPU3 NV12, GPU2 rocep49s0 SYS"),
+    "a6000_3gpu_one_NV4_bridge.txt": (
+        [0] * 3, "0-31,64-95", "0-31,64-95", [], "GPU0 GPU1 NV4, GPU0 GPU2 NODE, GPU2 GPU1 NODE"),
+    "ansi_underlined_header_2gpu_NV12.txt": (
+        [0, 1], "0-63", "64-127", ["NIC0", "NIC1"], "GPU0 GPU1 NV12, GPU0 NIC0 PXB, NIC1 GPU1 SYS, NIC0 NIC1 PXB"),
+    "aws_p3.8xlarge_4xV100.txt": (
+        [None] * 4, "0-31", "0-31", [], "GPU0 GPU1 NV1, GPU0 GPU3 NV2, GPU2 GPU1 NV2"),
+    "dgx1p_8xP100_RUNTOGETHER_header.txt": (
+        [None] * 8, "1-1", "1-1", mlx(0, 2, 1, 3),
+        "GPU0 GPU4 NV1, GPU0 GPU5 SYS, GPU0 mlx5_0 PIX, GPU0 mlx5_1 PHB, GPU7 mlx5_3 PIX, mlx5_2 mlx5_3 PHB"),
+    "dgx1v_8xV100_nvlink_cubemesh_4xmlx5.txt": (
+        [None] * 8, "0-19,40-59", "20-39,60-79", mlx(0, 2, 1, 3),
+        "GPU0 GPU3 NV2, GPU0 GPU4 NV2, GPU6 GPU5 NV2, GPU1 GPU6 SYS, GPU2 mlx5_1 PIX, GPU4 mlx5_2 PIX"),
+    "dgxa100_8xA100_12xmlx5_inline.txt": (
+        [3, 3, 1, 1, 7, 7, 5, 5], "48-63,176-191", "80-95,208-223", mlx(*range(12)),
+        "GPU0 GPU7 NV12, GPU0 mlx5_1 PXB, GPU4 mlx5_6 PXB, GPU4 mlx5_4 SYS, mlx5_4 mlx5_5 PIX, mlx5_11 mlx5_10 PIX"),
+    "gh200_1gpu_4nic_GPU_NUMA_ID_1.txt": (
+        [0], "0-71", "0-71", mlx(0, 1, 2, 3), "GPU0 mlx5_3 NODE, mlx5_0 mlx5_1 PIX, mlx5_1 mlx5_2 NODE"),
+    "gke_a4_8xB200_8xmlx5_PIX_pairs.txt": (
+        [0] * 4 + [1] * 4, "0-55,112-167", "56-111,168-223", mlx(*range(8)),
+        "GPU0 GPU7 NV18, GPU1 mlx5_1 PIX, GPU1 mlx5_2 NODE, GPU6 mlx5_7 PIX, GPU6 mlx5_0 SYS"),
+    "gpu2_NV2_numa_NA.txt": ([None] * 2, "0-23", "0-23", [], "GPU0 GPU1 NV2"),
+    "gpu2_PHB_numa_NA.txt": ([None] * 2, "0-11", "0-11", [], "GPU1 GPU0 PHB"),
+    "gpu4_PHB_SOC_1xmlx4_oldlegend.txt": (
+        [None] * 4, "0-5", "6-11", ["mlx4_0"], "GPU0 GPU1 PHB, GPU0 GPU2 SYS, GPU1 mlx4_0 SYS, mlx4_0 GPU3 PHB"),
+    "h100_8gpu_nonic_ht_affinity.txt": (
+        [0] * 4 + [1] * 4, "0-51,104-155", "52-103,156-207", [], "GPU0 GPU7 NV18"),
+    "h100_dell_8gpu_6nic_EMPTY_cpu_affinity.txt": (
+        [0] * 4 + [1] * 4, "", "1", mlx(*range(6)),
+        "GPU0 mlx5_1 PIX, GPU1 mlx5_1 NODE, GPU3 mlx5_2 PIX, GPU6 mlx5_5 PIX, GPU7 mlx5_5 NODE, mlx5_3 mlx5_4 PIX"),
+    "h20_8gpu_NV18_8nic_PIX_NODE_rail.txt": (
+        [0] * 4 + [1] * 4, "0-47,96-143", "48-95,144-191", mlx(*range(1, 9)),
+        "GPU0 mlx5_1 PIX, GPU0 mlx5_2 NODE, GPU0 mlx5_5 SYS, GPU7 mlx5_8 PIX"),
+    "h800_container_4of8gpu_17nic_no_affinity.txt": (
+        [None] * 4, "", "", mlx(*range(17)),
+        "GPU0 GPU3 NV8, GPU0 mlx5_4 PIX, GPU0 mlx5_13 PIX, GPU3 mlx5_16 PIX, GPU3 mlx5_15 SYS, mlx5_0 mlx5_9 PIX"),
+    "hgx_8gpu_NV18_12nic_numa_off_node7.txt": (
+        [0] * 8, "0-191", "0-191", mlx(*range(12)),
+        "GPU3 mlx5_5 PIX, GPU3 mlx5_3 NODE, GPU7 mlx5_11 PIX, mlx5_9 mlx5_10 PIX"),
+    "k80_4gpu_PIX_PHB_1xmlx4_oldest_legend.txt": (
+        [None] * 4, "0-11", "0-11", ["mlx4_0"], "GPU0 GPU1 PIX, GPU1 GPU2 PHB, mlx4_0 GPU0 PHB"),
+    "k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt": (
+        [None] * 4, "0-7", "8-15", mlx(0), "GPU0 GPU1 PIX, GPU0 GPU3 SYS, GPU3 mlx5_0 PHB, mlx5_0 GPU1 SYS"),
+    "k80_4gpu_all_NODE_nonic.txt": ([None] * 4, "0-11", "0-11", [], "GPU0 GPU3 NODE"),
+    "l40s_vm_4gpu_PHB_SYS_nonic.txt": (
+        [0, 0, 1, 1], "0-63", "64-127", [], "GPU0 GPU1 PHB, GPU1 GPU2 SYS, GPU3 GPU2 PHB"),
+    "pcie_8gpu_NODE_SYS_nonic.txt": (
+        [0] * 4 + [1] * 4, "0-31,64-95", "32-63,96-123", [], "GPU0 GPU3 NODE, GPU3 GPU4 SYS"),
+    "rtx5090_2gpu_PHB.txt": ([0, 0], "0-63", "0-63", [], "GPU0 GPU1 PHB"),
+    "v100_8gpu_nvlink_1xmlx5_NODE_PIX.txt": (
+        [None] * 8, "0-11,24-35", "12-23,36-47", mlx(0), "GPU1 mlx5_0 NODE, GPU3 mlx5_0 PIX, GPU4 GPU7 NV2"),
+    "v100_8gpu_nvlink_2xmlx5_realigned_extra_tabs.txt": (
+        [0] * 4 + [1] * 4, "0-23,48-71", "24-47,72-95", mlx(0, 1),
+        "GPU0 GPU2 NV2, GPU0 GPU7 NV2, GPU2 mlx5_0 PIX, GPU5 mlx5_1 NODE, mlx5_1 GPU6 PIX"),
+}  # fmt: skip
+WARNED = {
+    "a100_4gpu_NV4_1nic_numa_RANGE.txt": "0-3 is no single node",
+    "ansi_underlined_header_2gpu_NV12.txt": "does not name NIC0, NIC1",
+    "dgx1p_8xP100_RUNTOGETHER_header.txt": "run together",
+}
+REFUSED = {
+    "PARTIAL_dgx2_16gpu_NV6_first_4_rows.txt": "more devices than it has rows; the last row is GPU3",
+    "PARTIAL_dgx2_topo_mp_elided.txt": "left columns out",
+    "dgx1_topo_mp_pcie_only.txt": "topo -mp",
+    "rtx5090_2gpu_topo_p2p_rw_GNS.txt": "'GNS' between GPU0 and GPU1",
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_recorded_matrix_is_read_as_it_stands(name):
+    """GPUs, cards, NUMA nodes, CPUs and links of machines of all ages."""
+    numa, first, last, cards, links = WHOLE[name]
+    topology = parse(recorded(name))
+    names = [*(f"GPU{gpu.index}" for gpu in topology.gpus), *(nic.name for nic in topology.nics)]
+    read = {
+        (a, b): cell for a, row in zip(names, topology.links, strict=True) for b, cell in zip(names, row, strict=True)
+    }
+
+    assert names == [*(f"GPU{index}" for index in range(len(numa))), *cards]
+    assert [gpu.numa for gpu in topology.gpus] == numa
+    assert [",".join(gpu.cpus) for gpu in (topology.gpus[0], topology.gpus[-1])] == [first, last]
+    assert [text for text in links.split(", ") if read[tuple(text.split()[:2])] != text.split()[2]] == []
+    assert {cell for (a, b), cell in read.items() if a == b} == {"X"}
+    assert all(read[a, b] == read[b, a] for a, b in combinations(names, 2))
+    assert [WARNED[name] in warning for warning in topology.warnings] == [True] * (name in WARNED)
+
+
+@pytest.mark.parametrize(("name", "said"), REFUSED.items())
+def test_what_is_no_whole_matrix_is_refused(name, said):
+    """Cut, elided, or another table of the tool: a sentence says which, and what to give instead."""
+    with pytest.raises(UsageError) as refused:
+        parse(recorded(name))
+
+    assert said in refused.value.message
+    assert "nvidia-smi topo -m" in str(refused.value.remedy)
+
+
+def test_no_sample_is_left_out():
+    """Every file there is either read or refused here."""
+    if not SAMPLES.exists():
+        pytest.skip("the recorded outputs are not on this machine")
+
+    assert {file.name for file in SAMPLES.iterdir()} == {*WHOLE, *REFUSED}
+
+
+HANDS = {
+    "tabs expanded": lambda text: text.expandtabs(8),
+    "the line ends of Windows": lambda text: text.replace("\n", "\r\n"),
+    "blank lines between": lambda text: text.replace("\n", "\n\n"),
+    "blanks at line ends removed": lambda text: re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE),
+    "tabs doubled": lambda text: text.replace("\t", "\t\t"),
+    "underlined": lambda text: re.sub(r"^(\s*)(GPU0.*)", "\\1\x1b[4m\\2\x1b[0m", text, count=1, flags=re.MULTILINE),
+    "escapes without their character": lambda text: re.sub(r"^\t(GPU0.*)", r"\t[4m\1[0m", text, flags=re.MULTILINE),
+    "a shell around it": lambda text: f"$ nvidia-smi -L\nGPU 0: A (UUID: GPU-1)\n$ nvidia-smi topo -m\n{text}$ \n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hand", HANDS)
+@pytest.mark.parametrize(
+    "name", ["dgx1v_8xV100_nvlink_cubemesh_4xmlx5.txt", "h20_8gpu_NV18_8nic_PIX_NODE_rail.txt", "rtx5090_2gpu_PHB.txt"]
+)
+def test_what_copying_does_to_a_text_changes_nothing(name, hand):
+    """Terminals, mails and pages do all this."""
+    text = recorded(name).split("\n", 1)[1]
+
+    assert parse(HANDS[hand](text)) == parse(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["h100_dell_8gpu_6nic_EMPTY_cpu_affinity.txt", "h800_container_4of8gpu_17nic_no_affinity.txt",
+     "aws_p3.8xlarge_4xV100.txt"],
+)  # fmt: skip
+def test_an_empty_affinity_stays_empty_where_tabs_are_expanded(name):
+    """The NUMA node is never taken for a CPU."""
+    text = recorded(name)
+
+    assert parse(text.expandtabs(8)) == parse(text)
+
+
+def test_an_affinity_that_cannot_be_told_apart_is_left_out_with_a_word():
+    """A number of which nobody knows whether it is a CPU or a NUMA node is neither."""
+    topology = parse(re.sub(r"\t+", " ", PAIR.replace("0-7,16-23", "").replace("8-15", "")))
+
+    assert [(gpu.cpus, gpu.numa) for gpu in topology.gpus] == [((), None)] * 2
+    assert "the affinity of GPU0, GPU1 cannot be told apart" in topology.warnings[0]
+
+
+def test_gpus_may_have_gaps_in_their_numbers():
+    """The index is the tool's own, not the row's number."""
+    topology = parse(PAIR.replace("GPU1", "GPU5"))
+
+    assert [(gpu.index, gpu.numa, gpu.cpus) for gpu in topology.gpus] == [
+        (0, 0, ("0-7", "16-23")),
+        (5, 1, ("8-15",)),
+    ]
+    assert topology.links == (("X", "NV2", "PIX"), ("NV2", "X", "SYS"), ("PIX", "SYS", "X"))
+    assert topology.nics[0].name == "mlx5_0"
+    assert topology.warnings == ()
+
+
+DAMAGED = [
+    ("", "no heading"),
+    ("nothing of the kind\n", "no heading"),
+    ("No devices were found\n", "no heading"),
+    (PAIR.split("\n", 1)[0] + "\n", "no row"),
+    (PAIR.split("\n", 1)[1], "no heading"),
+    (PAIR.replace("NIC0\tPIX\tSYS\t X \t\t\t\t\n", ""), "more devices than it has rows"),
+    (PAIR.split("\tSYS\t X", maxsplit=1)[0], "the row NIC0 has 1 cells"),
+    (PAIR.split("\tNV2\t X", maxsplit=1)[0], "the row GPU1 is cut"),
+    (PAIR.replace("GPU1\tNV2\t X \tSYS", "GPU1\t X \tSYS"), "fewer cells"),
+    (PAIR.replace("GPU1\tNV2\t X ", "GPU1\t X \tNV2"), "its X not in its own column"),
+    (PAIR.replace("GPU0\t X \tNV2", "GPU0\tNV2\tNV2"), "its X not in its own column"),
+    (PAIR.replace("NV2", "OK"), "'OK' between GPU0 and GPU1"),
+    (PAIR.replace("NV2", "NV0"), "'NV0' between GPU0 and GPU1"),
+    (PAIR.replace("NV2", "NV123"), "'NV123' between GPU0 and GPU1"),
+    (PAIR.replace("\nGPU1\t", "\nGPU0\t"), "two of its rows have one name"),
+    (PAIR.replace("\tGPU0\tGPU1\tNIC0\tCPU", "\tGPU0\tNIC0\tGPU1\tCPU"), "not the devices that its heading names"),
+    (PAIR + PAIR, "more than one matrix"),
+    (PAIR.replace("GPU", "DEV"), "no heading"),
+    (PAIR.replace("\tNIC0\t", "\tNIC0\tNIC1\t").replace("NIC0\tPIX", "NIC1\tPIX\tX\tX\nNIC0\tPIX"), "rows are not"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), DAMAGED, ids=[said for _, said in DAMAGED])
+def test_a_damaged_matrix_is_refused_by_the_place_of_the_damage(text, said):
+    """Nothing that could be misread gives a topology."""
+    with pytest.raises(UsageError) as refused:
+        parse(text)
+
+    assert said in refused.value.message
+    assert refused.value.remedy
+
+
+def test_two_cards_of_one_name_are_refused():
+    """A legend that gives one device twice was put together by hand."""
+    text = PAIR.replace("GPU1", "NIC1").replace("\tNIC1\tNIC0\t", "\tNIC1\tNIC0\t") + "  NIC1: mlx5_0\n"
+
+    with pytest.raises(UsageError, match="one name"):
+        parse(text)
+
+
+def test_cutting_a_real_matrix_anywhere_never_gives_another_one():
+    """Whatever line a text ends with: it is refused, or what is read is the whole."""
+    text = recorded("dgxa100_8xA100_12xmlx5_inline.txt").split("\n", 1)[1]
+    whole = parse(text)
+    for end in range(0, len(text), 7):
+        try:
+            read = parse(text[:end])
+        except UsageError:
+            continue
+        assert (read.gpus, read.nics, read.links) == (whole.gpus, whole.nics, whole.links), text[:end][-80:]
