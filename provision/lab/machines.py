@@ -148,19 +148,20 @@ def parse(text: str, *, source: str) -> Machine:
 def connection(machine: Machine, first: int, second: int) -> str:
     """Return the class between two devices, counted over the GPUs and then the NICs, as ``topo -m`` prints it."""
     gpus = len(machine.gpus)
-    if first == second:
-        return "X"
-    if first < gpus and second < gpus:
+    if first != second and first < gpus and second < gpus:
         links = machine.switched_links or machine.direct_links.get(frozenset({first, second}), 0)
         if links:
             return f"NV{links}"
-    places = [*(gpu.at for gpu in machine.gpus), *(nic.at for nic in machine.nics)]
-    return _pcie_class(places[first], places[second])
+    return _path(machine, first, second)
 
 
 def to_json(machine: Machine) -> str:
-    """Return the file from which the stand-in nvidia-smi on a node speaks: every GPU and NIC, and the matrix."""
-    count = len(machine.gpus) + len(machine.nics)
+    """Return the file from which the stand-in nvidia-smi on a node speaks: every GPU and NIC, and the matrix.
+
+    ``paths`` is what two GPUs have between them when their NVLinks are down.
+    """
+    gpus = len(machine.gpus)
+    count = gpus + len(machine.nics)
     document = {
         "simulated": f"{machine.name}: {machine.description}",
         "name": machine.name,
@@ -173,18 +174,36 @@ def to_json(machine: Machine) -> str:
                 "numa": int(gpu.at[0]),
                 "cpus": machine.numa[int(gpu.at[0])],
                 "nvlinks": _links_of(machine, index),
+                "nvlink_peers": _peers_of(machine, index),
                 "override": dict(gpu.override),
             }
             for index, gpu in enumerate(machine.gpus)
         ],
         "nics": [{key: value for key, value in asdict(nic).items() if key != "at"} for nic in machine.nics],
         "matrix": [[connection(machine, row, column) for column in range(count)] for row in range(count)],
+        "paths": [[_path(machine, row, column) for column in range(gpus)] for row in range(gpus)],
     }
     return json.dumps(document, indent=1) + "\n"
 
 
 def _links_of(machine: Machine, index: int) -> int:
     return machine.switched_links or sum(links for pair, links in machine.direct_links.items() if index in pair)
+
+
+def _peers_of(machine: Machine, index: int) -> list[int]:
+    """Return the GPU at the other end of each link, by the link's number; none where they lead to switches."""
+    if machine.switched_links:
+        return []
+    wires = ((min(pair - {index}), links) for pair, links in machine.direct_links.items() if index in pair)
+    return [peer for peer, links in sorted(wires) for _ in range(links)]
+
+
+def _path(machine: Machine, first: int, second: int) -> str:
+    """Return the class of the way over PCIe."""
+    if first == second:
+        return "X"
+    places = [*(gpu.at for gpu in machine.gpus), *(nic.at for nic in machine.nics)]
+    return _pcie_class(places[first], places[second])
 
 
 def _pcie_class(first: tuple[str, ...], second: tuple[str, ...]) -> str:

@@ -6,8 +6,8 @@ nothing; what it cannot answer it refuses. Formats follow the real tool's, which
 SIMULATED: in the table's head for people, on stderr where a program reads stdout.
 
 Faults in faults.json beside the machine's file show in its answers: GPU number or "all" -> query field -> what is
-printed. Three more keys: "nvlink.inactive" lists links that are down, "missing" hides the GPU, "hang" is for how many
-seconds every call hangs. For example:
+printed. Three more keys: "nvlink.inactive" lists links that are down, and that topo -m lacks too, "missing" hides the
+GPU, "hang" is for how many seconds every call hangs. For example:
 {"1": {"ecc.errors.uncorrected.volatile.total": "3", "nvlink.inactive": "4 5"}, "all": {"hang": "60"}}
 """
 
@@ -109,6 +109,12 @@ def load_machine() -> dict[str, Any]:
     hang = max((float(gpu["behaviour"].get("hang", 0)) for gpu in machine["gpus"]), default=0)
     if hang:
         time.sleep(hang)
+    machine["down"] = {
+        index: [int(number) for number in gpu["behaviour"]["nvlink.inactive"].split() if number.isdecimal()]
+        for index, gpu in enumerate(machine["gpus"])
+        if "nvlink.inactive" in gpu["behaviour"]
+    }
+    machine["peers"] = [gpu.get("nvlink_peers", []) for gpu in machine["gpus"]]
     visible = [index for index in visible if "missing" not in machine["gpus"][index]["behaviour"]]
     machine["rows"] = [*visible, *range(len(machine["gpus"]), len(machine["matrix"]))]
     machine["gpus"] = [machine["gpus"][index] for index in visible]
@@ -358,7 +364,7 @@ def topology(machine: dict[str, Any], options: dict[str, str]) -> str:
     numa, own = major >= NUMA_COLUMN_SINCE, major >= GPU_NUMA_SINCE
     lines = ["\t".join(["", *labels, "CPU Affinity", *["NUMA Affinity"] * numa, *["GPU NUMA ID"] * own])]
     for row, label in zip(machine["rows"], labels, strict=True):
-        cells = [f" {kind} " if (kind := machine["matrix"][row][column]) == "X" else kind for column in machine["rows"]]
+        cells = [f" {kind} " if (kind := link(machine, row, column)) == "X" else kind for column in machine["rows"]]
         if label.startswith("GPU"):
             gpu = machine["gpus"][len(lines) - 1]
             cells += [gpu["cpus"], *[str(gpu["numa"])] * numa, *["", "N/A"] * own]
@@ -369,6 +375,21 @@ def topology(machine: dict[str, Any], options: dict[str, str]) -> str:
     if nics and major >= NIC_LEGEND_SINCE:
         lines += ["", "NIC Legend:", "", *(f"  {label}: {name}" for label, name in zip(titles, nics, strict=True))]
     return "\n".join([*lines, ""])
+
+
+def link(machine: dict[str, Any], row: int, column: int) -> str:
+    """Return the class between two devices; NVLinks that are down do not count, and without any it is that of PCIe."""
+    kind: str = machine["matrix"][row][column]
+    if not kind.startswith("NV") or not machine["down"]:
+        return kind
+    lanes = int(kind[2:]) - max(lost(machine, row, column), lost(machine, column, row))
+    return f"NV{lanes}" if lanes > 0 else str(machine["paths"][row][column])
+
+
+def lost(machine: dict[str, Any], gpu: int, peer: int) -> int:
+    """Return how many of a GPU's links to `peer` are down; those to NVLink switches serve all peers."""
+    numbers, peers = machine["down"].get(gpu, ()), machine["peers"][gpu]
+    return sum(not peers or peers[number : number + 1] == [peer] for number in numbers)
 
 
 def table(machine: dict[str, Any], gpus: list[dict[str, Any]]) -> str:
