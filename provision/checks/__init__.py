@@ -43,6 +43,9 @@ from provision.checks import (
     skew as _skew,  # noqa: F401
 )
 from provision.checks import (
+    topology as _topology,  # noqa: F401
+)
+from provision.checks import (
     training as _training,  # noqa: F401
 )
 from provision.checks.base import CHECKS, CLUSTER_CHECKS, ClusterScene, PairOutcome, Scene, run

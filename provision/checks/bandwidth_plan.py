@@ -13,6 +13,7 @@ from provision.facts.rails import Endpoint, NodeRails
 from provision.gdr import GdrPath
 from provision.gdr.observed import verdict_of
 from provision.model import PairBandwidth, Port
+from provision.topology.links import PCIE_CLASSES, card_links
 
 __all__ = ["Memory", "Party", "Trial", "busy", "expected_seconds", "memory", "not_ready", "trials"]
 
@@ -27,7 +28,6 @@ _SETUP_SECONDS = 4
 _SOFT_TRIAL_SECONDS = 15
 _LIMIT_SLACK_SECONDS = 24
 _SOFT_LIMIT_SECONDS = 90
-_NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 @dataclass(frozen=True)
@@ -129,20 +129,20 @@ def memory(facts: NodeFacts, ready: Readiness, rails: NodeRails) -> Memory:
         return Memory(None, why_host=why)
     if unable:
         return Memory(None, why_host=f"the perftest of the training image does not know {lacking}", tool_lacks=True)
-    indexes = {f"GPU{gpu.index}": gpu.index for gpu in gpus}
-    return Memory({end.device: _nearest(facts, end.device, indexes) for end in rails.endpoints}, dmabuf)
+    return Memory(
+        {end.device: _nearest(facts, end.device, [gpu.index for gpu in gpus]) for end in rails.endpoints}, dmabuf
+    )
 
 
-def _nearest(facts: NodeFacts, device: str, indexes: Mapping[str, int]) -> int:
+def _nearest(facts: NodeFacts, device: str, gpus: Sequence[int]) -> int:
     """Return the GPU nearest to a card; the first where the distances are not known."""
-    if isinstance(facts.gpu_nics, Unknown):
-        return min(indexes.values())
+    links = {} if isinstance(facts.topology, Unknown) else card_links(facts.topology)
 
-    def rank(gpu: str) -> tuple[int, int]:
-        kind = facts.gpu_nics.get(gpu, {}).get(device, "") if not isinstance(facts.gpu_nics, Unknown) else ""
-        return (_NEAREST_FIRST.index(kind) if kind in _NEAREST_FIRST else len(_NEAREST_FIRST), indexes[gpu])
+    def rank(gpu: int) -> tuple[int, int]:
+        kind = links.get(gpu, {}).get(device, "")
+        return (PCIE_CLASSES.index(kind) if kind in PCIE_CLASSES else len(PCIE_CLASSES), gpu)
 
-    return indexes[min(indexes, key=rank)]
+    return min(gpus, key=rank)
 
 
 def trials(sender: Party, receiver: Party) -> tuple[Trial, ...]:

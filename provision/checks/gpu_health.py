@@ -17,11 +17,11 @@ from provision.facts.pci_links import PciLink
 from provision.facts.system import NodeKind
 from provision.model import Same
 
-__all__: list[str] = []
+__all__ = ["BASEBOARD", "virtual"]
 
 _SMI = ("nvidia-smi",)
 _NO_GPU = "the node has no GPU"
-_MOTHERBOARD = re.compile(r"SXM|HBM3$|HBM3e|[BH]\d00$|H20$")
+BASEBOARD = re.compile(r"SXM|HBM3$|HBM3e|[BH]\d00$|H20$")
 """Products on a baseboard that wires every link; PCIe cards have links only where somebody put a bridge."""
 _MANAGER = re.compile(r"nvidia-fabric-?manager(-\d+)?")
 _MEMORY_REPLACE = "Have the GPU replaced: it has no spare memory left to heal with."
@@ -121,7 +121,7 @@ def _nvlink(scene: Scene) -> Verdict:
     links = known(scene.facts.nvlinks)
     judged = [gpu for gpu in gpus if not gpu.health.mig]
     counts = {gpu.index: links.get(gpu.index, Links(0)) for gpu in judged}
-    wired = [gpu.index for gpu in judged if _MOTHERBOARD.search(gpu.name) and len(judged) > 1]
+    wired = [gpu.index for gpu in judged if BASEBOARD.search(gpu.name) and len(judged) > 1]
     most = max((link.active for link in counts.values()), default=0)
     if not most and not wired:
         return skip("no GPU here has an NVLink in use" if gpus else _NO_GPU, simulated=simulated)
@@ -132,11 +132,11 @@ def _nvlink(scene: Scene) -> Verdict:
     }  # fmt: skip
     if down:
         text = "NVLinks are down: " + "; ".join(_links(number, link, most) for number, link in down.items())
-        if _virtual(scene):
+        if virtual(scene):
             return warn(f"{text} (a virtual machine may have been given it so)", remedy, simulated=simulated)
         return fail(text, remedy, simulated=simulated)
     unused = {number: link for number, link in counts.items() if link.inactive and (link.active or number in wired)}
-    if (unused or (wired and not most)) and not _virtual(scene):
+    if (unused or (wired and not most)) and not virtual(scene):
         missing = max((len(link.inactive) for link in unused.values()), default=0)
         told = f"{missing} of {most + missing} NVLinks of every GPU are down" if missing else "no GPU has an NVLink up"
         return warn(told, f"{remedy} If the baseboard wires no more, nothing is wrong.", simulated=simulated)
@@ -148,7 +148,8 @@ def _links(number: int, link: Links, most: int) -> str:
     return f"GPU {number} has {link.active} of {most}{listed}"
 
 
-def _virtual(scene: Scene) -> bool:
+def virtual(scene: Scene) -> bool:
+    """Return whether a hypervisor, or a container, decides what the node sees of its GPUs; never so for stand-ins."""
     kind = scene.facts.kind
     return not isinstance(kind, Unknown) and kind.kind is not NodeKind.METAL and not scene.simulated(*_SMI)
 
@@ -227,7 +228,7 @@ def _pcie_width(scene: Scene) -> Verdict:
     text = few([f"GPU {number} has {now} of {most} lanes" for number, (now, most) in narrow.items()])
     alone = len(narrow) < len(told) or all(links.get(slot_of(gpu.bus_id)) for gpu in gpus if gpu.index in narrow)
     remedy = "Reseat the GPU or its riser, and look at dmesg for PCIe errors (AER)."
-    if alone and not _virtual(scene):
+    if alone and not virtual(scene):
         return fail(f"PCIe links are narrower than they can be: {text}", remedy, simulated=simulated)
     return warn(
         f"PCIe links are narrower than the GPUs can: {text}",

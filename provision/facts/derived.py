@@ -44,7 +44,9 @@ def running_container(facts: NodeFacts) -> bool:
     return isinstance(facts.container, Container) and facts.container.running
 
 
-def parameters(variables: Mapping[str, Any], names: Sequence[str], outputs: Outputs | None = None) -> Parameters:
+def parameters(
+    variables: Mapping[str, Any], names: Sequence[str], outputs: Outputs | None = None, *, topology: bool = False
+) -> Parameters:
     """Return what the probe of a node must know, from the node's variables with the roles' defaults."""
     reference = _text(variables, "training_image_reference")
     digest = _text(variables, "training_image_digest")
@@ -60,6 +62,7 @@ def parameters(variables: Mapping[str, Any], names: Sequence[str], outputs: Outp
         images=tuple(image for image in (pinned, reference) if image),
         sysctls=tuple(sysctls) if isinstance(sysctls, Mapping) else (),
         paths=tuple(paths),
+        topology=topology,
         known=outputs.digests() if outputs else (),
     )
 

@@ -13,7 +13,6 @@ from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.clock import ClockFact
 from provision.facts.container import Container, ContainerFact
 from provision.facts.container_ssh import ContainerSsh, ContainerSshFact, ContainerTrust, ContainerTrustFact
-from provision.facts.distance import GpuNicsFact
 from provision.facts.docker import (
     DockerConfig,
     DockerConfigFact,
@@ -69,7 +68,9 @@ from provision.facts.system import (
     System,
     SystemFact,
 )
+from provision.facts.topology import TopologyFact
 from provision.facts.xid import XidLog, XidsFact
+from provision.model import Topology
 
 __all__ = ["ALL_FACTS", "NodeFacts", "as_data", "parse"]
 
@@ -97,7 +98,7 @@ ALL_FACTS: tuple[Fact[Any], ...] = (
     FabricManagerFact(),
     XidsFact(),
     PciLinksFact(),
-    GpuNicsFact(),
+    TopologyFact(),
     KernelsFact(),
     NvidiaModulesFact(),
     PeerMemoryFact(),
@@ -151,7 +152,7 @@ class NodeFacts:
     fabric_manager: FabricManager | Unknown = _NOT_ASKED
     xids: XidLog | Unknown = _NOT_ASKED
     pci_links: tuple[PciLink, ...] | Unknown = _NOT_ASKED
-    gpu_nics: Mapping[str, Mapping[str, str]] | Unknown = _NOT_ASKED
+    topology: Topology | Unknown = _NOT_ASKED
     kernels: tuple[InstalledKernel, ...] | Unknown = _NOT_ASKED
     nvidia_modules: NvidiaModules | Unknown = _NOT_ASKED
     peer_memory: PeerMemory | Unknown = _NOT_ASKED

@@ -61,6 +61,8 @@ class Parameters:
     """PROBE_SYSCTLS."""
     paths: tuple[str, ...] = ("/", "/etc", "/run", "/var/lib", "/var/lib/docker", "/tmp")  # noqa: S108 - only looked at
     """Where free space counts: PROBE_PATHS."""
+    topology: bool = False
+    """Whether nvidia-smi is asked for the matrix of GPUs and cards: PROBE_TOPOLOGY."""
     known: tuple[str, ...] = ()
     """Hashes (SHA-256, hexadecimal) of outputs that need not be sent, as we have their text: PROBE_KNOWN."""
 
@@ -72,6 +74,7 @@ class Parameters:
             "PROBE_IMAGES": " ".join(self.images),
             "PROBE_SYSCTLS": " ".join(self.sysctls),
             "PROBE_PATHS": " ".join(self.paths),
+            "PROBE_TOPOLOGY": "yes" if self.topology else "",
         }
         lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
         kernel = "PROBE_RELEASE=$(uname -r)"

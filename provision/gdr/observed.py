@@ -15,6 +15,7 @@ from provision.gdr.base import Cards, Evidence, Flavor, GdrPath, GdrVerdict, Sit
 from provision.gdr.compare import numbers
 from provision.gdr.verdict import verdict
 from provision.model import Same
+from provision.topology.links import PCIE_CLASSES, card_links
 
 __all__ = ["architecture", "has_gpus", "running_kernel", "situation", "untold", "verdict_of"]
 
@@ -187,10 +188,10 @@ def _refused(facts: NodeFacts) -> frozenset[str]:
 
 
 def _nearest(facts: NodeFacts) -> str:
-    if isinstance(facts.gpu_nics, Unknown):
+    if isinstance(facts.topology, Unknown):
         return ""
-    found = {kind for cards in facts.gpu_nics.values() for kind in cards.values()}
-    return next((kind for kind in ("PIX", "PXB", "PHB", "NODE", "SYS") if kind in found), "")
+    found = {kind for cards in card_links(facts.topology).values() for kind in cards.values()}
+    return next((kind for kind in PCIE_CLASSES if kind in found), "")
 
 
 def _gid_index(stack: RdmaStack) -> int | None:

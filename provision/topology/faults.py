@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
-from provision.model.topology import Topology
+from provision.model import Topology
 from provision.topology.links import PCIE_CLASSES, lanes
 
 __all__ = ["Fault", "find_faults", "switched_lanes"]
@@ -28,8 +29,9 @@ class Fault:
     """False where an intact machine of an unusual make could look the same."""
 
 
+@lru_cache(maxsize=64)
 def find_faults(topology: Topology) -> tuple[Fault, ...]:
-    """Return what is wrong, worst first; nothing for a sound machine."""
+    """Return what is wrong, worst first; nothing for a sound machine. Nodes of one kind share the answer."""
     return (*_off_the_fabric(topology), *_one_way(topology), *_contradictions(topology))
 
 
@@ -59,9 +61,8 @@ def _usual(rows: Sequence[Sequence[int]]) -> int:
 def _off_the_fabric(topology: Topology) -> Iterator[Fault]:
     """GPUs without links, or with fewer, while the others have them to each other."""
     rows, names = _nvlinks(topology), [gpu.index for gpu in topology.gpus]
-    usual, certain = switched_lanes(topology), True
-    if not usual:
-        usual, certain = _full_mesh(rows), False
+    switched = switched_lanes(topology)
+    usual, certain = switched or _full_mesh(rows), bool(switched)
     if not usual:
         return
     off = [number for number, row in enumerate(rows) if not any(row)]
@@ -73,9 +74,9 @@ def _off_the_fabric(topology: Topology) -> Iterator[Fault]:
             tuple(names[number] for number in off),
             certain,
         )
-    fewer = [number for number, row in enumerate(rows) if number not in off and 0 < _best(row) < usual]
+    fewer = [number for number, row in enumerate(rows) if number not in off and 0 < max(row) < usual]
     if fewer:
-        shown = ", ".join(f"{_best(rows[number])} of {usual} (GPU{names[number]})" for number in fewer)
+        shown = ", ".join(f"{max(rows[number])} of {usual} (GPU{names[number]})" for number in fewer)
         yield Fault(f"NVLink lanes are missing: {shown}", tuple(names[number] for number in fewer), certain)
     on = [number for number in range(len(rows)) if number not in {*off, *fewer}]
     apart = [(a, b) for a, b in combinations(on, 2) if not rows[a][b] and not rows[b][a]]
@@ -86,10 +87,6 @@ def _off_the_fabric(topology: Topology) -> Iterator[Fault]:
             tuple(sorted({names[number] for pair in apart for number in pair})),
             certain,
         )
-
-
-def _best(row: Sequence[int]) -> int:
-    return max(row)
 
 
 def _full_mesh(rows: Sequence[Sequence[int]]) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from provision.errors import UsageError
-from provision.model.topology import Topology, TopologyGpu, TopologyNic
+from provision.model import Topology, TopologyGpu, TopologyNic
 from provision.topology.faults import find_faults
 from provision.topology.links import PCIE_CLASSES, SELF, lanes
 

@@ -19,7 +19,7 @@ def gdr(cluster: Cluster, limit: str | None = None) -> tuple[NodeGdr, ...]:
     """Probe the nodes, one SSH session each, and judge what way GPU memory takes to their network cards."""
     full = with_defaults(cluster)
     nodes = chosen(full, limit)
-    found = probe(nodes, names=[node.name for node in full.nodes])
+    found = probe(nodes, names=[node.name for node in full.nodes], topology=True)
     return tuple(_judged(node.name, found[node.name]) for node in nodes)
 
 

@@ -86,12 +86,14 @@ def probe(
     read_only: bool = False,
     keep: bool = False,
     took: dict[str, float] | None = None,
+    topology: bool = False,
 ) -> dict[str, NodeFacts | ProvisionError]:
     """Learn all facts of `nodes`, in one SSH session each; a node that fails has its error as value.
 
     `names` are those that should resolve on every node; the nodes' own unless given. With `read_only` nothing at all
     is written on a node. With `keep` the facts hold the text that they were read from. `took` takes the seconds after
-    which each node that was reached had answered.
+    which each node that was reached had answered. Only with `topology` nvidia-smi is asked how GPUs and cards are
+    linked: it needs seconds for that, and no plan rests on it.
     """
     from provision import facts
     from provision.connectors import each
@@ -103,7 +105,7 @@ def probe(
     started = time.monotonic()
 
     def one(connector: Connector) -> NodeFacts:
-        result = _run_probe(connector, known[connector.name], resolved, outputs, read_only=read_only)
+        result = _run_probe(connector, known[connector.name], resolved, outputs, read_only=read_only, topology=topology)
         found = facts.parse(result.stdout, keep=keep, outputs=outputs)
         if took is not None:
             took[connector.name] = time.monotonic() - started
@@ -116,13 +118,19 @@ def probe(
 
 
 def _run_probe(
-    connector: Connector, node: Node, names: tuple[str, ...], outputs: Outputs | None, *, read_only: bool
+    connector: Connector,
+    node: Node,
+    names: tuple[str, ...],
+    outputs: Outputs | None,
+    *,
+    read_only: bool,
+    topology: bool,
 ) -> CommandResult:
     from provision import facts
 
     limits = [fact.limit_seconds for fact in facts.ALL_FACTS]
     limit = (sum(limits) if read_only else max(limits)) + _PROBE_MARGIN_SECONDS
-    parameters = facts.parameters(node.variables, names, outputs)
+    parameters = facts.parameters(node.variables, names, outputs, topology=topology)
     result = connector.run(facts.script(facts.ALL_FACTS, parameters, read_only=read_only), timeout=limit)
     if not result.ok:
         raise _no_answer(node, result)
@@ -184,7 +192,7 @@ def verify(
 
     complete = with_defaults(cluster)
     nodes = chosen(complete, limit)
-    facts = probe(nodes, names=[node.name for node in complete.nodes], keep=keep)
+    facts = probe(nodes, names=[node.name for node in complete.nodes], keep=keep, topology=True)
     reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}
     supported = supported_systems()
     outcomes = try_pairs([node for node in nodes if node.name in reached], reached) if pairs else None

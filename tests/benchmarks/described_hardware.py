@@ -14,7 +14,7 @@ from provision.facts.gpu import GpusFact
 from provision.facts.rdma_counters import RdmaCountersFact
 from provision.lab import machines
 
-__all__ = ["counters", "gpu_nics", "gpu_pci", "gpus", "nvlinks", "pci_links", "pci_routing", "rdma"]
+__all__ = ["counters", "gpu_pci", "gpus", "nvlinks", "pci_links", "pci_routing", "rdma", "topology"]
 
 MACHINE = "hgxh100"
 _STAND_IN = Path(machines.__file__).parent / "files" / "nvidia_smi.py"
@@ -95,6 +95,6 @@ def nvlinks() -> str:
     return smi("nvlink", "--status")
 
 
-def gpu_nics() -> str:
+def topology() -> str:
     """The matrix of GPUs and cards."""
     return smi("topo", "-m")

@@ -268,7 +268,7 @@ _FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "fabric_manager": _constant("switches=4\nunit=active"),
     "xids": _constant("uptime=864000.12\nfirst [    0.000000] Linux version 6.1.0"),
     "pci_links": _constant(hardware.pci_links),
-    "gpu_nics": _constant(hardware.gpu_nics),
+    "topology": lambda _node, variables: hardware.topology() if variables.get("PROBE_TOPOLOGY") else "not asked for",
     "kernels": _constant(_kernels),
     "nvidia_modules": _constant(_nvidia_modules),
     "peer_memory": _constant(

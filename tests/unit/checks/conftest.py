@@ -26,7 +26,7 @@ from provision.facts.peer_status import JudgedKernel, PeerRecord, PeerStatus, Pe
 from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
 from provision.facts.system import Boot, Disk, Hardware, Kind, Limits, NodeKind, System
 from provision.facts.xid import XidLog
-from provision.model import CheckResult, Cluster, Connection, Node
+from provision.model import CheckResult, Cluster, Connection, Node, Topology, TopologyGpu, TopologyNic
 
 VARIABLES = {
     "base_system_sysctls": {"vm.max_map_count": 262144},
@@ -101,6 +101,17 @@ def gpu(index: int = 0, *, name: str = "NVIDIA A100-SXM4-80GB", **health: object
     )
 
 
+def linked(*kinds: str) -> Topology:
+    """As many GPUs as classes, NODE from each other; the classes are those to the card mlx5_0."""
+    gpus = [["X" if a == b else "NODE" for b in range(len(kinds))] for a in range(len(kinds))]
+    rows = [(*row, kind) for row, kind in zip(gpus, kinds, strict=True)]
+    return Topology(
+        tuple(TopologyGpu(index, 0, ("0-15",)) for index in range(len(kinds))),
+        (TopologyNic("mlx5_0", 0),),
+        (*rows, (*kinds, "X")),
+    )
+
+
 def pci_link(address: str, width: int = 16, *, speed: float = 2.5, slot: int = 16) -> PciLink:
     """The link of an idle GPU of the 4th generation, or of a network card (bus 3b and up)."""
     return PciLink(address, address < "0000:3b", width, 16, speed, 16.0, slot, 16.0)
@@ -168,7 +179,7 @@ def healthy(number: int = 1) -> NodeFacts:
         fabric_manager=FabricManager(6, "active"),
         xids=XidLog(7200.0, 0.0, ()),
         pci_links=(pci_link("0000:06:00.0"), pci_link("0000:3b:00.0", speed=16.0)),
-        gpu_nics={"GPU0": {"mlx5_0": "PIX"}},
+        topology=linked("PIX"),
         kernels=(kernel("6.1.0", running=True),),
         nvidia_modules=NvidiaModules("550.90", "open", "550.90", {"nvidia": "", "nvidia_peermem": ""}),
         peer_memory=PeerMemory({}, frozenset(), "", (), False, frozenset(), False),  # noqa: FBT003

@@ -15,7 +15,7 @@ from provision.facts.peer_modules import NvidiaModules
 from provision.facts.perftest import Holder, Readiness
 from provision.facts.rails import Endpoint, NodeRails
 from provision.model import Bandwidth, CheckStatus, Cluster, PairBandwidth, Port
-from tests.unit.checks.conftest import healthy, make_node
+from tests.unit.checks.conftest import healthy, linked, make_node
 
 CUT = "packages are lost"
 
@@ -250,7 +250,7 @@ NO_WAY = NvidiaModules("550.90", "proprietary", "550.90", {})
 def test_gpu_memory_is_used_where_there_is_a_way_to_it():
     """The GPU nearest to the card, registered by the path of the verdict (here DMA-BUF)."""
     gpus = tuple(dataclasses.replace(healthy().gpus[0], index=n) for n in range(2))
-    facts = dataclasses.replace(healthy(), gpus=gpus, gpu_nics={"GPU0": {"mlx5_0": "SYS"}, "GPU1": {"mlx5_0": "PXB"}})
+    facts = dataclasses.replace(healthy(), gpus=gpus, topology=linked("SYS", "PXB"))
     found = bandwidth_plan.memory(facts, ABLE, NodeRails((end("gpu1"),)))
 
     assert found == bandwidth_plan.Memory({"mlx5_0": 1}, dmabuf=True)

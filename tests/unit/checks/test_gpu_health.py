@@ -10,7 +10,7 @@ from provision.facts.nvlink import FabricManager, Links
 from provision.facts.pci_links import PciLink
 from provision.facts.system import Kind, NodeKind
 from provision.facts.xid import Xid, XidLog
-from provision.model import CheckStatus
+from provision.model import CheckStatus, Topology, TopologyGpu
 from tests.unit.checks.conftest import gpu, pci_link
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
@@ -243,3 +243,54 @@ def test_what_the_catalogue_leaves_to_programs_never_fails(judged, number):
 def test_every_xid_that_asks_for_something_says_for_what():
     """No warning or failure without a remedy."""
     assert [number for number, meaning in XIDS.items() if meaning.weight.value != "job" and not meaning.remedy] == []
+
+
+def wired(*rows: str) -> Topology:
+    """GPUs without cards; each row has the classes of one."""
+    links = tuple(tuple(row.split()) for row in rows)
+    return Topology(tuple(TopologyGpu(index, 0) for index in range(len(links))), (), links)
+
+
+def four(name: str = "NVIDIA A100-SXM4-80GB", **first: object) -> dict[str, object]:
+    """Four GPUs whose own links are all up."""
+    return {
+        "gpus": (gpu(0, name=name, **first), *(gpu(number, name=name) for number in range(1, 4))),
+        "gpu_pci": tuple(f"0000:{number + 6:02x}:00.0" for number in range(4)),
+        "nvlinks": {number: Links(12) for number in range(4)},
+    }
+
+
+SOUND = wired("X NV12 NV12 NV12", "NV12 X NV12 NV12", "NV12 NV12 X NV12", "NV12 NV12 NV12 X")
+ALONE = wired("X SYS SYS SYS", "SYS X NV12 NV12", "SYS NV12 X NV12", "SYS NV12 NV12 X")
+ONE_WAY = wired("X NV12 NV12 NV12", "NODE X NV12 NV12", "NV12 NV12 X NV12", "NV12 NV12 NV12 X")
+PAIRS = wired("X NV4 SYS SYS", "NV4 X SYS SYS", "SYS SYS X NV4", "SYS SYS NV4 X")
+BRIDGED = wired("X SYS SYS SYS", "SYS X NV6 NV6", "SYS NV6 X NV6", "SYS NV6 NV6 X")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "facts"),
+    [
+        (PASS, "4 GPUs, joined by NVLink switches, 12 lanes each", {**four(), "topology": SOUND}),
+        (PASS, "NVLinks of 4 lanes between 2 of 6 pairs", {**four("NVIDIA RTX A6000"), "topology": PAIRS}),
+        (FAIL, "GPU0 is without NVLink, while the other 3 have 12 lanes", {**four(), "topology": ALONE}),
+        (FAIL, "GPU0 to GPU1 is NV12, back it is NODE", {**four(), "topology": ONE_WAY}),
+        (WARN, "unless a bridge joins just those", {**four("NVIDIA H200 NVL"), "topology": BRIDGED}),
+        (WARN, "a virtual machine may have been", {**four(), **VM, "topology": ALONE}),
+        (PASS, "4 GPUs", {**four(mig=True), "topology": ALONE}),
+        (WARN, "not known: hung", {**four(), "topology": Unknown("hung: nvidia-smi topo -m")}),
+        (SKIP, "not asked for", {**four(), "topology": Unknown("not asked for")}),
+        (SKIP, "has no GPU", {"gpus": (), "gpu_pci": (), "topology": Topology(())}),
+        (SKIP, "waits for gpu.nvlink", {**four(), "nvlinks": {0: Links(0), 1: Links(12)}, "topology": ALONE}),
+    ],
+)
+def test_the_links_as_a_whole_are_judged(judged, status, reason, facts):
+    """A GPU off the fabric and a matrix that is not symmetric are faults; bridges, MIG and hypervisors explain some."""
+    result = judged(**facts)["gpu.topology"]
+
+    assert (result.status, reason in result.reason) == (status, True), result.reason
+    assert bool(result.remedy) is (status in (WARN, FAIL))
+
+
+def test_a_gpu_off_the_fabric_gets_no_jobs_until_it_is_mended(judged):
+    """The remedy says which to leave out."""
+    assert "Until then give jobs no GPU 0." in judged(**four(), topology=ALONE)["gpu.topology"].remedy

@@ -13,7 +13,7 @@ from provision.facts.peer_status import JudgedKernel, PeerRecord
 from provision.facts.rdma import RdmaStack
 from provision.facts.system import Kind, NodeKind
 from provision.model import CheckStatus
-from tests.unit.checks.conftest import kernel, peer_record, rdma_device
+from tests.unit.checks.conftest import kernel, linked, peer_record, rdma_device
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
 IDS = ("path", "modules", "binding", "boot", "kernels", "routing")
@@ -163,7 +163,7 @@ CASES = {
     ),
     "ACS is on": ("routing", WARN, "0000:17:00.0", {"pci_routing": PciRouting({}, ("0000:17:00.0",))}),
     "the IOMMU translates": ("routing", WARN, "IOMMU", {"pci_routing": PciRouting({"0000:06:00.0": "DMA"}, ())}),
-    "no card near a GPU": ("routing", WARN, "the nearest is NODE", {"gpu_nics": {"GPU0": {"mlx5_0": "NODE"}}}),
+    "no card near a GPU": ("routing", WARN, "the nearest is NODE", {"topology": linked("NODE")}),
     "no lspci": ("routing", PASS, "there is no lspci", {"pci_routing": PciRouting({}, None)}),
     "a virtual machine": (
         "routing",

@@ -9,13 +9,14 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from provision.facts import RawOutput
-from provision.facts.distance import GpuNicsFact
 from provision.facts.gpu import GpusFact
 from provision.facts.gpu_health import GpuHealth, health
 from provision.facts.kernel import ModulesFact
 from provision.facts.nvlink import Links, NvLinksFact
 from provision.facts.peer_modules import PeerMemoryFact
 from provision.facts.rdma import RdmaPort
+from provision.facts.topology import TopologyFact
+from provision.topology.links import card_links
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "rdma"
 MATRICES = DATA.parent / "topo"
@@ -94,18 +95,18 @@ def test_compute_capabilities_of_real_machines(name, capability):
 @pytest.mark.parametrize(
     ("name", "gpu", "near"),
     [
-        ("h20_8gpu_NV18_8nic_PIX_NODE_rail.txt", "GPU0", {"mlx5_1": "PIX"}),
-        ("h800_container_4of8gpu_17nic_no_affinity.txt", "GPU3", {"mlx5_8": "PIX", "mlx5_16": "PIX"}),
-        ("dgx1p_8xP100_RUNTOGETHER_header.txt", "GPU2", {"mlx5_1": "PIX"}),
-        ("dgxa100_8xA100_12xmlx5_inline.txt", "GPU4", {"mlx5_6": "PXB", "mlx5_7": "PXB"}),
-        ("ansi_underlined_header_2gpu_NV12.txt", "GPU0", {"NIC0": "PXB", "NIC1": "PXB"}),
-        ("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", "GPU0", {}),
-        ("a100pcie_1gpu_4nic_padded_by_hand.txt", "GPU0", {}),
+        ("h20_8gpu_NV18_8nic_PIX_NODE_rail.txt", 0, {"mlx5_1": "PIX"}),
+        ("h800_container_4of8gpu_17nic_no_affinity.txt", 3, {"mlx5_8": "PIX", "mlx5_16": "PIX"}),
+        ("dgx1p_8xP100_RUNTOGETHER_header.txt", 2, {"mlx5_1": "PIX"}),
+        ("dgxa100_8xA100_12xmlx5_inline.txt", 4, {"mlx5_6": "PXB", "mlx5_7": "PXB"}),
+        ("ansi_underlined_header_2gpu_NV12.txt", 0, {"NIC0": "PXB", "NIC1": "PXB"}),
+        ("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", 0, {}),
+        ("a100pcie_1gpu_4nic_padded_by_hand.txt", 0, {}),
     ],
 )
 def test_cards_near_a_gpu_on_real_machines(name, gpu, near):
     """Old and new headings, legends or none, tabs or blanks: cards behind the same switches are found."""
-    found = GpuNicsFact().parse(recorded(name, MATRICES))
+    found = card_links(TopologyFact().parse(recorded(name, MATRICES)))
     numbered = {card: kind for card, kind in found[gpu].items() if kind in {"PIX", "PXB"}}
 
     assert numbered == near
@@ -113,14 +114,9 @@ def test_cards_near_a_gpu_on_real_machines(name, gpu, near):
 
 def test_the_old_name_of_the_farthest_class_is_not_handed_on():
     """SOC of old drivers is SYS of current ones."""
-    found = GpuNicsFact().parse(recorded("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", MATRICES))
+    found = card_links(TopologyFact().parse(recorded("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", MATRICES)))
 
-    assert {gpu: cards["mlx5_0"] for gpu, cards in found.items()} == {
-        "GPU0": "SYS",
-        "GPU1": "SYS",
-        "GPU2": "PHB",
-        "GPU3": "PHB",
-    }
+    assert {gpu: cards["mlx5_0"] for gpu, cards in found.items()} == {0: "SYS", 1: "SYS", 2: "PHB", 3: "PHB"}
 
 
 def test_the_vbios_of_a_real_gpu():

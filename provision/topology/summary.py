@@ -1,0 +1,39 @@
+"""A machine's links in one sentence."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import combinations
+
+from provision.model import Topology
+from provision.topology.faults import switched_lanes
+from provision.topology.links import NEAR, PCIE_CLASSES, card_links, lanes
+
+__all__ = ["nvlinks", "summary"]
+
+
+@lru_cache(maxsize=64)
+def summary(topology: Topology) -> str:
+    """Return what links the GPUs, and how many of them have a card near them."""
+    count = len(topology.gpus)
+    parts = [f"{count} GPU{'s' * (count != 1)}"]
+    if count > 1:
+        parts.append(nvlinks(topology))
+    if topology.nics:
+        near = sum(any(kind in NEAR for kind in cards.values()) for cards in card_links(topology).values())
+        parts.append(f"{near} of them with a network card behind the same PCIe switches")
+    return ", ".join(parts)
+
+
+def nvlinks(topology: Topology) -> str:
+    """Return how NVLink joins the GPUs; without any, the farthest class of PCIe among them."""
+    count = len(topology.gpus)
+    pairs = [topology.links[a][b] for a, b in combinations(range(count), 2)]
+    found = sorted({lanes(link) for link in pairs} - {0})
+    if not found:
+        return f"no NVLink, {max(pairs, key=PCIE_CLASSES.index)} at the farthest"
+    if switched := switched_lanes(topology):
+        return f"joined by NVLink switches, {switched} lanes each"
+    numbers = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    joined = sum(bool(lanes(link)) for link in pairs)
+    return f"NVLinks of {numbers} lanes between {joined} of {len(pairs)} pairs"
