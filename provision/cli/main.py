@@ -36,6 +36,7 @@ VERBS = {
     "bootstrap": "provision.cli.bootstrap",
     "verify": "provision.cli.verify",
     "gdr": "provision.cli.gdr",
+    "topo": "provision.cli.topo",
     "reload": "provision.cli.reload",
     "reset": "provision.cli.reset",
     "hostfile": "provision.cli.hostfile",

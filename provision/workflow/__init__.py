@@ -31,6 +31,7 @@ from provision.workflow.survey import (
     with_defaults,
 )
 from provision.workflow.this_machine import local_inventory
+from provision.workflow.topology import topology
 
 __all__ = [
     "Asked",
@@ -68,6 +69,7 @@ __all__ = [
     "saved_differences",
     "support_bundle",
     "supported_systems",
+    "topology",
     "try_pairs",
     "verify",
     "with_defaults",

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from provision.checks import PairOutcome
     from provision.checks.base import Verdict
     from provision.connectors.base import Connector
-    from provision.facts import NodeFacts, Outputs
+    from provision.facts import Fact, NodeFacts, Parameters
     from provision.hostfiles import HostEntry
 
 __all__ = [
     "HostFile",
     "Survey",
+    "ask",
     "chosen",
     "degraded",
     "host_entries",
@@ -105,7 +106,9 @@ def probe(
     started = time.monotonic()
 
     def one(connector: Connector) -> NodeFacts:
-        result = _run_probe(connector, known[connector.name], resolved, outputs, read_only=read_only, topology=topology)
+        variables = known[connector.name].variables
+        parameters = facts.parameters(variables, resolved, outputs, topology=topology)
+        result = ask(connector, facts.ALL_FACTS, parameters, read_only=read_only)
         found = facts.parse(result.stdout, keep=keep, outputs=outputs)
         if took is not None:
             took[connector.name] = time.monotonic() - started
@@ -117,40 +120,38 @@ def probe(
     return results
 
 
-def _run_probe(
-    connector: Connector,
-    node: Node,
-    names: tuple[str, ...],
-    outputs: Outputs | None,
-    *,
-    read_only: bool,
-    topology: bool,
+def ask(
+    connector: Connector, wanted: Sequence[Fact[Any]], parameters: Parameters, *, read_only: bool = False
 ) -> CommandResult:
+    """Run the commands of the wanted facts on a node, in one session.
+
+    Raises:
+        NodeError: the script came to no end there.
+    """
     from provision import facts
 
-    limits = [fact.limit_seconds for fact in facts.ALL_FACTS]
+    limits = [fact.limit_seconds for fact in wanted]
     limit = (sum(limits) if read_only else max(limits)) + _PROBE_MARGIN_SECONDS
-    parameters = facts.parameters(node.variables, names, outputs, topology=topology)
-    result = connector.run(facts.script(facts.ALL_FACTS, parameters, read_only=read_only), timeout=limit)
+    result = connector.run(facts.script(wanted, parameters, read_only=read_only), timeout=limit)
     if not result.ok:
-        raise _no_answer(node, result)
+        raise _no_answer(connector.name, result)
     return result
 
 
-def _no_answer(node: Node, result: CommandResult) -> NodeError:
+def _no_answer(node: str, result: CommandResult) -> NodeError:
     """Return why the probe came to no end, in the words of its shell."""
     said = result.last_lines()
     if _NO_PROCESS.search(said):
         return NodeError(
             "it can start no further process, so that nothing can be looked at or done there",
-            node=node.name,
+            node=node,
             output=said,
             remedy="Something has used up its processes, or its memory: on its console, end what starts so many "
             "(`ls -d /proc/[0-9]* | wc -l`; limits: kernel.pid_max, TasksMax of systemd), or reboot.",
         )
     return NodeError(
         f"the probe ended with code {result.exit_code}",
-        node=node.name,
+        node=node,
         output=said,
         remedy="Check that the login user may become root without a terminal, and that /run can be written.",
     )

@@ -1,0 +1,134 @@
+"""``provision topo``: how the GPUs and network cards of a node are linked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    ask_become_password,
+    cluster_from,
+    print_json,
+    say,
+    show,
+)
+from provision.errors import ProvisionError, UsageError
+
+if TYPE_CHECKING:
+    from provision.topology.machine import MachineTopology
+
+__all__ = ["topo"]
+
+_MOST_CHARACTERS = 1 << 20
+"""A matrix of 32 devices has eight thousand."""
+_WANTED = "Give a file with the output of `nvidia-smi topo -m`."
+
+
+def topo(
+    node: Annotated[str | None, typer.Argument(metavar="NODE", help="The node of the inventory to ask.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", metavar="FILE", help="Read this output of `nvidia-smi topo -m`; - is standard input."),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="LIST", help="Mark these GPUs, as 0,1,2,3 or 0-3.")
+    ] = None,
+    svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Write a drawing to this file too.")] = None,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how the GPUs and network cards of a node are linked: as matrix and as tree.
+
+    The node is asked for `nvidia-smi topo -m` over SSH and not changed; outputs of all ages can be read from files.
+    A GPU off the NVLink fabric, a matrix that is not symmetric and whatever had to be repaired is told as a warning;
+    text that could only be misread (cut, or another table of nvidia-smi) is refused.
+
+    \b
+    Examples:
+      provision topo gpu1
+      provision topo gpu1 --gpus 0-3 --svg gpu1.svg
+      provision topo --lab demo node1 --json
+      nvidia-smi topo -m | provision topo --file -
+    """
+    if (node is None) == (file is None):
+        raise UsageError("topo shows either a NODE or a --file", remedy="Give one of them; see --help.")
+    if file is not None:
+        given = inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
+        if given or lab is not None:
+            raise UsageError("--file asks no node, so --inventory and --lab mean nothing", remedy="Leave them out.")
+        machine = _from_file(file)
+    else:
+        from provision import workflow
+
+        cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+        machine = workflow.topology(cluster, str(node))
+    _tell(_marked(machine, gpus), svg, as_json=as_json)
+
+
+def _tell(machine: MachineTopology, svg: str | None, *, as_json: bool) -> None:
+    from provision.report.topo_report import as_document, as_text
+
+    if svg is not None:
+        from provision.report.topo_svg import as_svg
+
+        _write(Path(svg), as_svg(machine))
+    if as_json:
+        print_json(as_document(machine))
+    else:
+        show(as_text(machine))
+
+
+def _from_file(file: str) -> MachineTopology:
+    from provision.topology.machine import MachineTopology
+    from provision.topology.matrix import parse
+
+    try:
+        return MachineTopology(parse(_read(file)))
+    except UsageError as refused:
+        raise UsageError(f"{file}: {refused.message}", remedy=refused.remedy) from None
+
+
+def _marked(machine: MachineTopology, gpus: str | None) -> MachineTopology:
+    from provision.topology.machine import chosen_gpus
+
+    return machine if gpus is None else replace(machine, chosen=chosen_gpus(gpus, machine.topology))
+
+
+def _read(file: str) -> str:
+    """Return a file's text, of which no more is read than a matrix can have."""
+    if file == "-":
+        if sys.stdin.isatty():
+            say("reading the matrix from this terminal; Ctrl-D ends it")
+        return sys.stdin.buffer.read(_MOST_CHARACTERS).decode(errors="replace")
+    try:
+        with Path(file).open("rb") as stream:
+            return stream.read(_MOST_CHARACTERS).decode(errors="replace")
+    except FileNotFoundError:
+        raise UsageError("there is no such file", remedy=_WANTED) from None
+    except IsADirectoryError:
+        raise UsageError("it is a folder", remedy=_WANTED) from None
+    except OSError as error:
+        raise ProvisionError(
+            f"{file} cannot be read: {error.strerror}", remedy="Is it yours to read? See: ls -l"
+        ) from None
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ProvisionError(
+            f"the drawing cannot be written to {file}: {error.strerror}", remedy="Give another file after --svg."
+        ) from None
+    say(f"drawn: {file}")

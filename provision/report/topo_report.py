@@ -1,0 +1,194 @@
+"""A machine's topology as JSON and as text: the matrix in blocks that fit, and the tree."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+from provision.topology.links import NEAR, PCIE_CLASSES, card_links, lanes
+from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
+from provision.topology.summary import summary
+from provision.topology.tree import Group, Place, tree
+
+__all__ = ["as_document", "as_text", "head_lines", "place_title"]
+
+_WIDTH = 80
+_LONGEST_NAME = 16
+_LEGEND = (
+    "NV# so many NVLink lanes; PIX one PCIe switch; PXB several; PHB a host bridge; NODE two host bridges of a NUMA "
+    "node; SYS two NUMA nodes"
+)
+
+
+def as_document(machine: MachineTopology) -> dict[str, Any]:
+    """Return the document that ``topo --json`` prints; keys are an interface and only ever added."""
+    topology = machine.topology
+    return {
+        "node": machine.node,
+        "simulated": bool(machine.simulated),
+        "gpus": [
+            {
+                "index": gpu.index,
+                "numa": gpu.numa,
+                "cpus": list(gpu.cpus),
+                "product": (known := machine.gpus.get(gpu.index, GpuDetails())).product or None,
+                "pcie_generation": known.pcie_generation,
+                "pcie_width": known.pcie_width,
+            }
+            for gpu in topology.gpus
+        ],
+        "nics": [
+            {
+                "name": nic.name,
+                "numa": nic.numa,
+                "rate_gbit": (card := machine.nics.get(nic.name, NicDetails())).rate_gbit,
+                "link_layer": card.link_layer or None,
+                "active": card.active if nic.name in machine.nics else None,
+            }
+            for nic in topology.nics
+        ],
+        "links": [list(row) for row in topology.links],
+        "tree": [
+            {"numa": place.numa, "cpus": list(place.cpus), **_node(place, machine.names())} for place in tree(topology)
+        ],
+        "chosen": list(machine.chosen),
+        "warnings": list(topology.warnings),
+    }
+
+
+def _node(part: Place | Group, names: Sequence[str]) -> dict[str, Any]:
+    groups = [{"class": group.kind, **_node(group, names)} for group in part.groups]
+    return {"devices": [names[row] for row in part.devices], "groups": groups}
+
+
+def as_text(machine: MachineTopology) -> str:
+    """Return matrix and tree for a person, at most 80 columns wide."""
+    first, *more = head_lines(machine)
+    lines = [*_wrap(first, "  "), *(part for line in more for part in _wrap(f"  {line}", "    "))]
+    for block in _blocks(machine):
+        lines += ["", *block]
+    for place in tree(machine.topology):
+        lines += ["", *_wrap(place_title(place), "  "), *_branches(machine, place, "")]
+    lines += ["", *_wrap(_LEGEND, "")]
+    for warning in machine.topology.warnings:
+        lines += ["", *_wrap(f"WARNING  {warning}", "         ")]
+    return "\n".join(lines)
+
+
+def head_lines(machine: MachineTopology) -> list[str]:
+    """Return what is said of the machine as a whole: its name and links, products, stand-ins, what was chosen."""
+    name = f"{machine.node}: " if machine.node else ""
+    products = sorted({known.product for known in machine.gpus.values() if known.product})
+    lines = [f"{name}{summary(machine.topology)}"]
+    if products:
+        lines.append(f"{', '.join(products)}{_slots(machine)}")
+    lines += [f"SIMULATED {text}" for text in machine.simulated]
+    return [*lines, _chosen(machine)] if machine.chosen else lines
+
+
+def place_title(place: Place) -> str:
+    """Return what a part of the machine is called."""
+    cpus = f"CPUs {','.join(place.cpus)}" if place.cpus else ""
+    if place.numa is None:
+        return cpus or "NUMA node not told"
+    return f"NUMA node {place.numa}" + (f" ({cpus})" if cpus else "")
+
+
+def _slots(machine: MachineTopology) -> str:
+    """Return generation and width of the GPUs' slots where all that is told of them is the same."""
+    slots = {(known.pcie_generation, known.pcie_width) for known in machine.gpus.values()}
+    generation, width = slots.pop() if len(slots) == 1 else (None, None)
+    return f", PCIe generation {generation} x{width}" if generation and width else ""
+
+
+def _chosen(machine: MachineTopology) -> str:
+    """Return which GPUs are marked, the worst link among them, and the cards near them."""
+    rows = [row for row in range(len(machine.topology.gpus)) if machine.is_chosen(row)]
+    names, links = machine.names(), machine.topology.links
+    text = f"chosen (*): {', '.join(names[row] for row in rows)}"
+    if len(rows) > 1:
+        a, b = max(combinations(rows, 2), key=lambda pair: _cost(links[pair[0]][pair[1]]))
+        text += f"; the worst link among them is {links[a][b]} ({names[a]}-{names[b]})"
+    cards = card_links(machine.topology)
+    near = {name: None for index in machine.chosen for name, kind in cards[index].items() if kind in NEAR}
+    return f"{text}; cards near them: {', '.join(near) or 'none'}" if machine.topology.nics else text
+
+
+def _cost(link: str) -> int:
+    return PCIE_CLASSES.index(link) if link in PCIE_CLASSES else -lanes(link)
+
+
+def _blocks(machine: MachineTopology) -> Iterator[list[str]]:
+    """Yield the matrix as blocks of columns; GPUs and cards are parted where both together are too wide."""
+    titles, count = _titles(machine), len(machine.topology.gpus)
+    labels = _labels(machine, titles)
+    links, margin = machine.topology.links, max(map(len, labels)) + 2
+    widths = [max(len(titles[n]), *(len(row[n]) for row in links)) + 1 for n in range(len(titles))]
+    columns, room = list(range(len(titles))), _WIDTH - margin + 1
+    while columns:
+        fits = _fitting([widths[n] for n in columns], room)
+        if columns[0] < count < columns[0] + len(columns) and fits < len(columns):
+            fits = min(fits, count - columns[0])
+        shown, columns = columns[:fits], columns[fits:]
+        rows = [("", titles), *zip(labels, links, strict=True)]
+        yield [_line(label.ljust(margin), [cells[n].ljust(widths[n]) for n in shown]) for label, cells in rows]
+
+
+def _line(label: str, cells: Sequence[str]) -> str:
+    return "".join([label, *cells]).rstrip()
+
+
+def _fitting(widths: Sequence[int], room: int) -> int:
+    used = 0
+    for number, width in enumerate(widths):
+        used += width
+        if used > room:
+            return max(number, 1)
+    return len(widths)
+
+
+def _titles(machine: MachineTopology) -> list[str]:
+    """Return columns' titles as short as nvidia-smi's own: cards are numbered, and the rows' labels name them."""
+    gpus = [f"GPU{gpu.index}{'*' * machine.is_chosen(row)}" for row, gpu in enumerate(machine.topology.gpus)]
+    return [*gpus, *(f"NIC{number}" for number in range(len(machine.topology.nics)))]
+
+
+def _labels(machine: MachineTopology, titles: Sequence[str]) -> list[str]:
+    count = len(machine.topology.gpus)
+    cards = [f"{title:<5} {_short(nic.name)}" for title, nic in zip(titles[count:], machine.topology.nics, strict=True)]
+    return [*titles[:count], *cards]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
+
+def _branches(machine: MachineTopology, part: Place | Group, indent: str) -> Iterator[str]:
+    """Yield the lines below a title: devices of no group in one line, then each group."""
+    branches = ([("", Group("", part.devices))] if part.devices else []) + [(g.kind, g) for g in part.groups]
+    for number, (kind, group) in enumerate(branches):
+        last = number == len(branches) - 1
+        devices = ", ".join(_device(machine, row) for row in group.devices)
+        first, rest = f"{indent}{'`' if last else '|'}-- ", f"{indent}{' ' if last else '|'}   "
+        title = f"{kind}: " if kind and devices else kind
+        yield from _wrap(f"{first}{title}{devices}", rest + " " * len(title))
+        if group.groups:
+            yield from _branches(machine, Group(kind, (), group.groups), rest)
+
+
+def _device(machine: MachineTopology, row: int) -> str:
+    """Return a device's name; its own blanks must not break, for its marks belong to it."""
+    name = machine.names()[row] + "*" * machine.is_chosen(row)
+    known = machine.nics.get(name)
+    if known is None or row < len(machine.topology.gpus):
+        return name
+    rate = f"{known.rate_gbit:g}\u00a0Gbit/s" if known.rate_gbit is not None else ""
+    told = "\u00a0".join(part for part in (rate, "" if known.active else "down") if part)
+    return f"{name}\u00a0({told})" if told else name
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    wrapped = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return [line.replace("\u00a0", " ") for line in wrapped]

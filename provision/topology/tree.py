@@ -1,0 +1,150 @@
+"""The machine as a tree: NUMA node, then groups of the PCIe tree, then GPUs and network cards.
+
+Classes of PCIe are those of a tree, so that devices which are linked by a class or a nearer one, directly or by way of
+others, are one group (single linkage). NVLink hides the PCIe class between two GPUs; a card near both tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from provision.model import Topology
+from provision.topology.links import PCIE_CLASSES
+
+__all__ = ["Group", "Place", "tree"]
+
+_GROUPED = ("PIX", "PXB", "PHB")
+"""Classes within one NUMA node that make a group, nearest first."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Devices that are linked by `kind` or nearer, beyond what groups within it say."""
+
+    kind: str
+    devices: tuple[int, ...] = ()
+    """Rows of the matrix that are in no group within; GPUs first, as the rows are."""
+    groups: tuple[Group, ...] = ()
+
+    def members(self) -> tuple[int, ...]:
+        """Return all rows, those of groups within too, in order."""
+        return tuple(sorted([*self.devices, *(row for group in self.groups for row in group.members())]))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A NUMA node, or where none is told the CPUs that GPUs are near; both None for what nothing tells of."""
+
+    numa: int | None
+    cpus: tuple[str, ...]
+    devices: tuple[int, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+    def members(self) -> tuple[int, ...]:
+        """Return all rows in order."""
+        return Group("", self.devices, self.groups).members()
+
+
+def tree(topology: Topology) -> tuple[Place, ...]:
+    """Return the places of a machine in the order of their first devices, the one that nothing tells of last."""
+    parts = _grouped(topology, range(len(topology.links)), len(_GROUPED))
+    homes: dict[tuple[int | None, tuple[str, ...]], list[int | Group]] = {}
+    for part in parts:
+        homes.setdefault(_home(topology, _rows(part), parts), []).append(part)
+    places = [
+        Place(numa, _cpus(topology, [row for part in found for row in _rows(part)]), *_sorted(found))
+        for (numa, cpus), all_found in homes.items()
+        for found in (_apart(topology, all_found) if numa is None and cpus else [all_found])
+    ]
+    return tuple(sorted(places, key=lambda place: (place.numa is None and not place.cpus, place.members()[0])))
+
+
+def _rows(part: int | Group) -> tuple[int, ...]:
+    return (part,) if isinstance(part, int) else part.members()
+
+
+def _sorted(parts: Iterable[int | Group]) -> tuple[tuple[int, ...], tuple[Group, ...]]:
+    """Part devices from groups; groups in the order of their first devices, GPUs before cards."""
+    listed = list(parts)
+    groups = sorted((part for part in listed if isinstance(part, Group)), key=Group.members)
+    return tuple(part for part in listed if isinstance(part, int)), tuple(groups)
+
+
+def _grouped(topology: Topology, rows: Sequence[int], level: int) -> list[int | Group]:
+    """Return what `rows` fall into by the first `level` classes; a group that is no wider than the next is left out."""
+    if level == 0:
+        return list(rows)
+    near = frozenset(_GROUPED[:level])
+    parts: list[int | Group] = []
+    for members in _linked(topology, rows, near):
+        within = _grouped(topology, members, level - 1)
+        if len(members) == 1 or len(within) == 1:
+            parts += within
+        else:
+            parts.append(Group(_GROUPED[level - 1], *_sorted(within)))
+    return parts
+
+
+def _linked(topology: Topology, rows: Sequence[int], near: frozenset[str]) -> Iterator[list[int]]:
+    """Yield the sets of rows that links of these classes hold together."""
+    left = list(rows)
+    while left:
+        found, fresh = [], [left.pop(0)]
+        while fresh:
+            row = fresh.pop()
+            found.append(row)
+            joined = [other for other in left if topology.links[row][other] in near]
+            left = [other for other in left if other not in joined]
+            fresh += joined
+        yield sorted(found)
+
+
+def _apart(topology: Topology, parts: Sequence[int | Group]) -> Iterator[list[int | Group]]:
+    """Yield parts that can be of one NUMA node: CPUs may be those of a job rather than those near a GPU."""
+    left = list(parts)
+    while left:
+        found, fresh = [], [left.pop(0)]
+        while fresh:
+            part = fresh.pop()
+            found.append(part)
+            joined = [other for other in left if not _across(topology, _rows(part), _rows(other))]
+            left = [other for other in left if other not in joined]
+            fresh += joined
+        yield sorted(found, key=_rows)
+
+
+def _across(topology: Topology, rows: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether all that is known of the PCIe paths between two parts is that they cross NUMA nodes."""
+    known = {topology.links[row][other] for row in rows for other in others} & set(PCIE_CLASSES)
+    return known == {PCIE_CLASSES[-1]}
+
+
+def _home(topology: Topology, rows: Sequence[int], parts: Sequence[int | Group]) -> tuple[int | None, tuple[str, ...]]:
+    """Return the NUMA node of devices, or the CPUs; cards without any are where the parts are that are NODE to them."""
+    told = _told(topology, rows)
+    if told is not None:
+        return told
+    around = {
+        home
+        for part in parts
+        if any(topology.links[row][other] == PCIE_CLASSES[3] for row in rows for other in _rows(part))
+        and (home := _told(topology, _rows(part))) is not None
+    }
+    return around.pop() if len(around) == 1 else (None, ())
+
+
+def _told(topology: Topology, rows: Sequence[int]) -> tuple[int | None, tuple[str, ...]] | None:
+    """Return what is told of the first of `rows` of which anything is: of GPUs rather than of cards."""
+    count = len(topology.gpus)
+    numas = [topology.gpus[row].numa if row < count else topology.nics[row - count].numa for row in rows]
+    numa = next((node for node in numas if node is not None), None)
+    if numa is not None:
+        return numa, ()
+    cpus = _cpus(topology, rows)
+    return (None, cpus) if cpus else None
+
+
+def _cpus(topology: Topology, rows: Sequence[int]) -> tuple[str, ...]:
+    found = (topology.gpus[row].cpus for row in rows if row < len(topology.gpus))
+    return next((cpus for cpus in found if cpus), ())
