@@ -28,7 +28,8 @@ _ARC = 16  # rise of an NVLink for each place between its GPUs
 _THICKEST = 8
 _MOST_LETTERS = 34
 _STYLE = (
-    "text{font:12px monospace;fill:#222}.head{font-weight:bold}.simulated{fill:#b00020;font-weight:bold}"
+    ".sheet{fill:#fff}text{font:12px monospace;fill:#222}.head{font-weight:bold}"
+    ".simulated{fill:#b00020;font-weight:bold}"
     ".place{fill:#f7f7f7;stroke:#666}.group{fill:#fff;stroke:#999;stroke-dasharray:4 3}"
     ".gpu{fill:#dcedc8;stroke:#33691e}.nic{fill:#d6e9fb;stroke:#1565c0}"
     ".chosen{fill:#ffcc80;stroke:#e65100;stroke-width:3}.nvlink{stroke:#33691e;fill:none}"
@@ -84,7 +85,7 @@ class _Sheet:
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {self.width:.0f} {self.height:.0f}">',
                 f"<style>{_STYLE}</style>",
-                f'<rect width="{self.width:.0f}" height="{self.height:.0f}" fill="#fff"/>',
+                f'<rect width="{self.width:.0f}" height="{self.height:.0f}" class="sheet"/>',
                 *self._heading(),
                 *(line for box in self.boxes for line in self._drawn(box, "place")),
                 *self._links(),

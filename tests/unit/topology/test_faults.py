@@ -1,0 +1,98 @@
+"""What a matrix shows that is a fault, and what only looks like one."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.model import Topology, TopologyGpu, TopologyNic
+from provision.topology.faults import find_faults, switched_lanes
+from provision.topology.matrix import parse
+from tests.unit.topology.test_matrix import WHOLE, recorded
+
+
+def gpus(*rows: str, nics: int = 0) -> Topology:
+    """A topology whose last rows are cards."""
+    links = tuple(tuple(row.split()) for row in rows)
+    count = len(links) - nics
+    return Topology(
+        tuple(TopologyGpu(index) for index in range(count)), tuple(TopologyNic(f"n{i}") for i in range(nics)), links
+    )
+
+
+def switched(count: int, lanes: int, off: tuple[int, ...] = ()) -> Topology:
+    """GPUs on NVLink switches, some of which have fallen off."""
+
+    def cell(a: int, b: int) -> str:
+        return "X" if a == b else "SYS" if {a, b} & set(off) else f"NV{lanes}"
+
+    return gpus(*(" ".join(cell(a, b) for b in range(count)) for a in range(count)))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_no_recorded_machine_is_accused(name):
+    """Bridges, cube meshes, a container's share of GPUs, storage cards: all of them sound."""
+    assert find_faults(parse(recorded(name))) == ()
+
+
+FAULTY = [
+    (switched(8, 18, (5,)), (5,), True, "GPU5 is without NVLink, while the other 7 have 18 lanes to each other"),
+    (switched(8, 12, (0, 3)), (0, 3), True, "GPU0, GPU3 are without NVLink, while the other 6"),
+    (switched(4, 4, (2,)), (2,), False, "unless a bridge joins just those"),
+    (gpus("X NV18 NV18 NV17", "NV18 X NV18 NV17", "NV18 NV18 X NV17", "NV17 NV17 NV17 X"), (3,), True,
+     "17 of 18 (GPU3)"),
+    (gpus("X SYS NV18 NV18", "SYS X NV18 NV18", "NV18 NV18 X NV18", "NV18 NV18 NV18 X"), (0, 1), True,
+     "no NVLink between GPU0 and GPU1"),
+    (gpus("X NV2 PIX", "NV1 X SYS", "PIX SYS X", nics=1), (0, 1), True, "GPU0 to GPU1 is NV2, back it is NV1"),
+    (gpus("X SYS PIX", "SYS X SYS", "NODE SYS X", nics=1), (0,), True, "GPU0 to n0 is PIX, back it is NODE"),
+    (gpus("X PIX PIX", "PIX X SYS", "PIX SYS X", nics=1), (), False, "GPU0-GPU1 PIX, GPU1-n0 SYS, GPU0-n0 PIX"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("topology", "hurt", "certain", "said"), FAULTY, ids=[said for *_, said in FAULTY])
+def test_a_fault_names_the_gpus_that_no_job_should_get(topology, hurt, certain, said):
+    """A lost NVLink, a matrix that is not symmetric, paths that cannot both be."""
+    faults = find_faults(topology)
+
+    assert [(fault.gpus, fault.certain, said in fault.text) for fault in faults] == [(hurt, certain, True)], faults
+
+
+SOUND = [
+    gpus("X NV4 SYS SYS", "NV4 X SYS SYS", "SYS SYS X NV4", "SYS SYS NV4 X"),
+    gpus("X NV4 NODE", "NV4 X NODE", "NODE NODE X"),
+    gpus("X"),
+    gpus("X PIX", "PIX X", nics=1),
+    gpus(*(" ".join("X" if a == b else "NV6" if a // 4 == b // 4 else "SYS" for b in range(8)) for a in range(8))),
+    Topology(()),
+]
+
+
+@pytest.mark.parametrize("topology", SOUND, ids=["bridges", "one bridge", "one GPU", "a card", "two fours", "nothing"])
+def test_bridges_join_some_gpus_and_not_others(topology):
+    """Cards with bridges are no baseboard with lost links."""
+    assert find_faults(topology) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [
+        ("h20_8gpu_NV18_8nic_PIX_NODE_rail.txt", 18),
+        ("dgxa100_8xA100_12xmlx5_inline.txt", 12),
+        ("h800_container_4of8gpu_17nic_no_affinity.txt", 8),
+        ("dgx1v_8xV100_nvlink_cubemesh_4xmlx5.txt", 0),
+        ("a100_4gpu_NV4_1nic_numa_RANGE.txt", 0),
+        ("gpu2_NV2_numa_NA.txt", 0),
+        ("rtx5090_2gpu_PHB.txt", 0),
+    ],
+)
+def test_switches_are_told_from_wires_by_the_lanes_that_a_gpu_can_have(name, lanes):
+    """A row that shows more lanes than any GPU has counts those to the switches once for each peer."""
+    assert switched_lanes(parse(recorded(name))) == lanes
+
+
+def test_many_findings_of_one_kind_are_cut_short():
+    """A warning stays readable when every pair is odd."""
+    rows = [" ".join("X" if a == b else "PIX" if a < b else "PHB" for b in range(8)) for a in range(8)]
+    (text,) = [fault.text for fault in find_faults(gpus(*rows)) if "not symmetric" in fault.text]
+
+    assert "and 24 more" in text
+    assert len(text) < 300

@@ -1,0 +1,110 @@
+"""The tree of NUMA nodes and PCIe groups that follows from the classes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from provision.lab.machines import Machine, load, names, parse, to_json
+from provision.model import Topology, TopologyGpu, TopologyNic
+from provision.topology.matrix import parse as parse_matrix
+from provision.topology.tree import Group, Place, tree
+from tests.unit.topology.test_matrix import recorded
+
+GROUPED = {"PIX", "PXB", "PHB"}
+
+
+def of(machine: Machine) -> Topology:
+    """The topology that a described machine has."""
+    document = json.loads(to_json(machine))
+    return Topology(
+        tuple(TopologyGpu(n, gpu["numa"], tuple(gpu["cpus"].split(","))) for n, gpu in enumerate(document["gpus"])),
+        tuple(TopologyNic(nic["name"]) for nic in document["nics"]),
+        tuple(map(tuple, document["matrix"])),
+    )
+
+
+def drawn(topology: Topology) -> list[str]:
+    """Each place as text: ``0: GPU1 PHB(PIX(GPU0 mlx5_0))``."""
+    names = [*(f"GPU{gpu.index}" for gpu in topology.gpus), *(nic.name for nic in topology.nics)]
+
+    def inside(part: Place | Group) -> str:
+        groups = [f"{group.kind}({inside(group)})" for group in part.groups]
+        return " ".join([*(names[row] for row in part.devices), *groups])
+
+    def title(place: Place) -> str:
+        return str(place.numa) if place.numa is not None else ",".join(place.cpus) or "?"
+
+    return [f"{title(place)}: {inside(place)}" for place in tree(topology)]
+
+
+RECORDED = {
+    "dgx1v_8xV100_nvlink_cubemesh_4xmlx5.txt": [
+        "0-19,40-59: PHB(PIX(GPU0 GPU1 mlx5_0) PIX(GPU2 GPU3 mlx5_1))",
+        "20-39,60-79: PHB(PIX(GPU4 GPU5 mlx5_2) PIX(GPU6 GPU7 mlx5_3))",
+    ],
+    "dgxa100_8xA100_12xmlx5_inline.txt": [
+        "3: PXB(GPU0 GPU1 mlx5_0 mlx5_1)",
+        "1: PXB(GPU2 GPU3 mlx5_2 mlx5_3)",
+        "7: PXB(GPU4 GPU5 mlx5_6 mlx5_7)",
+        "5: PXB(GPU6 GPU7 mlx5_8 mlx5_9)",
+        "?: PIX(mlx5_4 mlx5_5) PIX(mlx5_10 mlx5_11)",
+    ],
+    "dgx1p_8xP100_RUNTOGETHER_header.txt": [
+        "1-1: PHB(PIX(GPU0 GPU1 mlx5_0) PIX(GPU2 GPU3 mlx5_1))",
+        "1-1: PHB(PIX(GPU4 GPU5 mlx5_2) PIX(GPU6 GPU7 mlx5_3))",
+    ],
+    "k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt": ["0-7: PIX(GPU0 GPU1)", "8-15: PHB(mlx5_0 PIX(GPU2 GPU3))"],
+    "k80_4gpu_all_NODE_nonic.txt": ["0-11: GPU0 GPU1 GPU2 GPU3"],
+    "a100pcie_1gpu_4nic_padded_by_hand.txt": ["1: GPU0 PIX(mlx5_2 mlx5_3)", "?: PIX(mlx5_0 mlx5_1)"],
+    "h100_8gpu_nonic_ht_affinity.txt": ["0: GPU0 GPU1 GPU2 GPU3", "1: GPU4 GPU5 GPU6 GPU7"],
+    "h100_dell_8gpu_6nic_EMPTY_cpu_affinity.txt": [
+        "0: GPU1 GPU2 PIX(GPU0 mlx5_0 mlx5_1) PIX(GPU3 mlx5_2)",
+        "1: GPU5 GPU7 PIX(GPU4 mlx5_3 mlx5_4) PIX(GPU6 mlx5_5)",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_real_machine_is_drawn_as_it_is_built(name):
+    """A card tells that two GPUs share a switch, also where NVLink hides the class between them."""
+    assert drawn(parse_matrix(recorded(name))) == RECORDED[name]
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_tree_of_a_described_machine_is_its_own(name):
+    """Every device stands once, with its NUMA node; those of one host bridge are in one group with them."""
+    machine = load(name)
+    devices = [*machine.gpus, *machine.nics]
+    places = tree(of(machine))
+
+    assert sorted(row for place in places for row in place.members()) == list(range(len(devices)))
+    for place in places:
+        for row in place.members():
+            assert place.numa in (None, int(devices[row].at[0]))
+        for group in place.groups:
+            assert len({devices[row].at[:2] for row in group.members()}) == 1
+            assert group.kind in GROUPED
+
+
+def test_classes_within_each_other_are_groups_within_each_other():
+    """One switch below several below a host bridge; what is at a level by itself stands beside the groups."""
+    text = """
+name: deep
+description: all levels
+driver_version: 535.183.06
+cuda_version: "12.2"
+gpu: {model: A, architecture: B, compute_capability: "8.6", memory_mib: 10, power_limit_watts: 5, pcie_generation: 4}
+numa: {0: 0-15, 1: 16-31}
+gpus:
+  - {bus: "3b:00.0", at: 0/0/a/x}
+  - {bus: "5e:00.0", at: 0/0/a/y}
+  - {bus: "5f:00.0", at: 0/0/b}
+  - {bus: "60:00.0", at: 0/1}
+nics:
+  - {name: mlx5_0, bus: "01:00.0", at: 0/0/a/y, rate_gbps: 100, link: InfiniBand}
+  - {name: mlx5_1, bus: "04:00.0", at: 1/0, rate_gbps: 100, link: InfiniBand}
+"""
+
+    assert drawn(of(parse(text, source="deep.yml"))) == ["0: GPU3 PHB(GPU2 PXB(GPU0 PIX(GPU1 mlx5_0)))", "?: mlx5_1"]
