@@ -242,6 +242,7 @@ def test_stand_ins_are_marked(judged):
         "gpu.nvlink",
         "gpu.fabric",
         "gpu.pcie_width",
+        "gpu.topology",
         "gpu.throttle",
         "peer_memory.path",
         "nvidia_container.toolkit",
