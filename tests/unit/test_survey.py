@@ -104,6 +104,18 @@ def test_nodes_that_were_not_reached_fail_and_the_others_are_judged(cluster):
     assert not survey.verification.ok
 
 
+def test_only_a_verification_asks_how_gpus_are_linked(cluster, monkeypatch):
+    """nvidia-smi needs seconds for it, so that a plan's look leaves it out."""
+    sent: list[str] = []
+    run = Answer.run
+    monkeypatch.setattr(Answer, "run", lambda self, script, **more: sent.append(script) or run(self, script, **more))
+
+    workflow.probe(cluster.nodes[:1])
+    workflow.verify(cluster, "good", pairs=False)
+
+    assert ["PROBE_TOPOLOGY=yes" in script for script in sent] == [False, True]
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -147,7 +147,19 @@ def test_a_drawing_has_every_device_inside_its_sheet(any_machine):
 
 def test_labels_and_boxes_of_a_drawing_do_not_meet(any_machine):
     """No two texts overlap, nor two devices; a box is within another or beside it."""
-    sheet = ET.fromstring(as_svg(any_machine))  # noqa: S314 - made by us
+    _assert_nothing_meets(any_machine)
+
+
+def test_long_lists_of_cpus_below_single_gpus_do_not_meet():
+    """A box is as wide as its name, which is cut where it is endless."""
+    cpus = tuple(str(number) for number in range(0, 64, 2))
+    alone = tuple(TopologyGpu(index, index, cpus) for index in range(3))
+
+    _assert_nothing_meets(machine(Topology(alone, (), (("X", "SYS", "SYS"), ("SYS", "X", "SYS"), ("SYS", "SYS", "X")))))
+
+
+def _assert_nothing_meets(shown: MachineTopology) -> None:
+    sheet = ET.fromstring(as_svg(shown))  # noqa: S314 - made by us
     texts, boxes = _texts(sheet), _boxes(sheet)
     devices = [box for box in boxes if box[4].split()[0] in {"gpu", "nic"}]
 
