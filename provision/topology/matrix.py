@@ -28,9 +28,10 @@ _LEGEND_NIC = re.compile(r"\s*(NIC[0-9]{1,3}):\s*(\S+)\s*$")
 _LEGEND_CLASS = re.compile(r"\s*(X|SOC|SYS|NODE|PHB|PXB|PIX|NV#)\s+= ")
 _KIND = re.compile(r"[A-Z]+|NV[0-9]+|\.+")
 _AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
-_CPUS = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
+_CPUS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _TAB = 8
 _MOST_CELLS = 4  # CPUs, NUMA nodes, a cell that is always empty, the GPU's own NUMA node
+_NOTHING = ("", "N/A")
 _SOC = "SOC"
 """What old drivers call SYS."""
 
@@ -85,8 +86,9 @@ def _parts(text: str) -> tuple[str, list[_Row], list[str]]:
         raise _refuse("it holds more than one matrix", "Give the output of one node.")
     below = lines[headings[0] + 1 :]
     end = next((number for number, line in enumerate(below) if line.strip() == "Legend:"), len(below))
-    titles = _titles(lines[headings[0]])
-    rows = [row for line in below[:end] if (row := _row(line)) is not None and row.name in "".join(titles)]
+    titles = "".join(_titles(lines[headings[0]]))
+    found = [row for line in below[:end] if (row := _row(line)) is not None]
+    rows = [row for row in found if row.name in titles or SELF in row.cells]
     if not rows:
         raise _refuse("no row follows its heading")
     return lines[headings[0]], rows, below[end:]
@@ -190,9 +192,15 @@ def _repairs(
     lost = [row.name for row, where in zip(gpus, affinities, strict=True) if where.lost]
     if lost:
         yield f"the affinity of {', '.join(lost)} cannot be told apart: a cell is empty, and the tabs are lost"
-    ranges = {where.numa for where in affinities if where.numa and _numa(where.numa) is None and where.numa != "N/A"}
+    odd = {where.cpus for where in affinities if where.cpus not in _NOTHING and not _cpus(where.cpus)}
+    if odd:
+        yield f"the CPU affinity {', '.join(sorted(odd))} is no list of CPUs, so it is taken as unknown"
+    ranges = {where.numa for where in affinities if where.numa not in _NOTHING and _numa(where.numa) is None}
     if ranges:
         yield f"the NUMA affinity {', '.join(sorted(ranges))} is no single node, so it is taken as unknown"
+    empty = [row.name for row, where in zip(gpus, affinities, strict=True) if not where.numa and not where.lost]
+    if empty and any(where.numa for where in affinities):
+        yield f"the NUMA affinity of {', '.join(empty)} is missing, and other GPUs have one"
     unnamed = [nic.name for nic in nics if _NUMBERED_NIC.fullmatch(nic.name)]
     if unnamed:
         yield f"the legend does not name {', '.join(unnamed)}: which RDMA devices they are is not known"
@@ -203,7 +211,10 @@ def _numa(cell: str) -> int | None:
 
 
 def _cpus(cell: str) -> tuple[str, ...]:
-    return tuple(cell.split(",")) if _CPUS.fullmatch(cell) else ()
+    """Return the ranges of a list; none where it is none, or a range runs backwards because its end is cut off."""
+    ranges = tuple(cell.split(",")) if _CPUS.fullmatch(cell) else ()
+    ends = [[int(end) for end in part.split("-")] for part in ranges]
+    return ranges if all(end == sorted(end) for end in ends) else ()
 
 
 def _affinity(row: _Row, heading: str, count: int) -> _Affinity:

@@ -190,6 +190,24 @@ def test_an_affinity_that_cannot_be_told_apart_is_left_out_with_a_word():
     assert "the affinity of GPU0, GPU1 cannot be told apart" in topology.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said", "cpus", "numa"),
+    [
+        ("8-15\t1", "8-1\t1", "CPU affinity 8-1 is no list", (), 1),
+        ("8-15\t1", "near\t1", "CPU affinity near is no list", (), 1),
+        ("8-15\t1\t\tN/A", "8-15", "NUMA affinity of GPU1 is missing", ("8-15",), None),
+        ("8-15\t1", "8-15\t0,1", "NUMA affinity 0,1 is no single node", ("8-15",), None),
+    ],
+)
+def test_an_affinity_that_makes_no_sense_is_left_out_with_a_word(old, new, said, cpus, numa):
+    """Cut short or written over: the links stand, and the affinity is unknown."""
+    assert old in PAIR
+    topology = parse(PAIR.replace(old, new))
+
+    assert (topology.gpus[1].cpus, topology.gpus[1].numa) == (cpus, numa)
+    assert [said in warning for warning in topology.warnings] == [True]
+
+
 def test_gpus_may_have_gaps_in_their_numbers():
     """The index is the tool's own, not the row's number."""
     topology = parse(PAIR.replace("GPU1", "GPU5"))
@@ -222,6 +240,7 @@ DAMAGED = [
     (PAIR.replace("\tGPU0\tGPU1\tNIC0\tCPU", "\tGPU0\tNIC0\tGPU1\tCPU"), "not the devices that its heading names"),
     (PAIR + PAIR, "more than one matrix"),
     (PAIR.replace("GPU", "DEV"), "no heading"),
+    (PAIR.replace("\tNIC0\tCPU", "\n\tNIC0\tCPU"), "not the devices that its heading names"),
     (PAIR.replace("\tNIC0\t", "\tNIC0\tNIC1\t").replace("NIC0\tPIX", "NIC1\tPIX\tX\tX\nNIC0\tPIX"), "rows are not"),
 ]
 
