@@ -150,7 +150,7 @@ def test_a_node_is_asked_once_and_for_little(topo, node):
     assert len(sent) == 1
     assert "nvidia-smi topo -m" in sent[0]
     assert "PROBE_TOPOLOGY=yes" in sent[0]
-    assert re.findall(r"^run (\w+)", sent[0], re.MULTILINE) == ["topology", "gpus", "rdma", "simulated"]
+    assert re.findall(r"^(?:run|join) (\w+)", sent[0], re.MULTILINE) == ["topology", "gpus", "rdma", "simulated"]
     assert (document["node"], document["simulated"]) == ("gpu1", True)
     assert {(gpu["product"], gpu["pcie_generation"], gpu["pcie_width"]) for gpu in document["gpus"]} == {
         ("NVIDIA L4", 4, 16)
