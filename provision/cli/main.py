@@ -47,7 +47,7 @@ VERBS = {
 }
 """Verb -> module; the function has the verb's name, dashes as underscores. The order is that of ``--help``."""
 
-GROUPS = {"lab": "provision.cli.lab"}
+GROUPS = {"bench": "provision.cli.bench", "lab": "provision.cli.lab"}
 """Verbs that have verbs of their own; the module holds a typer app called ``app``."""
 
 _FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K"}

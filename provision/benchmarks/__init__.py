@@ -1,0 +1,8 @@
+"""Synthetic training benchmarks: what they printed, how it scales, and whether two results really differ."""
+
+from provision.benchmarks.base import Run, Unfinished
+from provision.benchmarks.compare import Comparison, Verdict, compare
+from provision.benchmarks.parse import parse
+from provision.benchmarks.scaling import efficiencies
+
+__all__ = ["Comparison", "Run", "Unfinished", "Verdict", "compare", "efficiencies", "parse"]

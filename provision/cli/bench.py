@@ -1,0 +1,130 @@
+"""``provision bench``: synthetic training benchmarks, from their outputs to a verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import JsonOption, print_json, say, show
+
+if TYPE_CHECKING:
+    from provision.workflow.benchmarks import Results
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Read, scale and compare synthetic training benchmarks.
+
+\b
+Examples:
+  provision bench table 1gpu.log 8gpu.log 16gpu.log
+  provision bench compare topology.log default.log
+""",
+)
+
+FilesArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE...", help="Outputs of benchmarks, also packed by gzip; - is standard input."),
+]
+
+
+@app.command("parse")
+def parse(files: FilesArgument, as_json: JsonOption = False) -> None:
+    """Read the outputs of synthetic training benchmarks, run by run.
+
+    The form is that of Horovod's example programs and of `provision bench run`: Model, Batch size, Number of GPUs,
+    Iter #k, Img/sec per GPU and Total img/sec. Rank tags of mpirun, colours and time stamps may be in it, and other
+    lines between. The efficiency is the fraction of linear speed-up over the run on one GPU with the same
+    model and batch among the files. The exit code is 1 when a file has no result, or a run ended without one.
+
+    \b
+    Examples:
+      provision bench parse job.log
+      provision bench parse --json 1gpu.log 8gpu.log
+    """
+    from provision.report.bench_report import runs_document, runs_text
+
+    found = _loaded(files)
+    if as_json:
+        print_json(runs_document(found.runs, found.unfinished, found.empty))
+    else:
+        show(runs_text(found.runs))
+    raise typer.Exit(0 if found.complete else 1)
+
+
+@app.command("table")
+def table(files: FilesArgument, as_json: JsonOption = False) -> None:
+    """Show how training scales: throughput and efficiency, by model, batch and number of GPUs.
+
+    The efficiency is T(n) / (n T(1)), in per cent cut to two decimals; --json has the fraction. T(1) is the
+    run on one GPU with the same model and batch among the files, the mean of several.
+
+    \b
+    Examples:
+      provision bench table 1gpu.log 8gpu.log 16gpu.log
+      provision bench table --json *.log
+    """
+    import dataclasses
+
+    from provision.report.bench_report import runs_document, runs_text
+
+    found = _loaded(files)
+    found = dataclasses.replace(
+        found, runs=tuple(sorted(found.runs, key=lambda run: (run.workload[0], run.batch or 0, run.device, run.gpus)))
+    )
+    if as_json:
+        print_json(runs_document(found.runs, found.unfinished, found.empty))
+    else:
+        show(runs_text(found.runs))
+    raise typer.Exit(0 if found.complete else 1)
+
+
+@app.command("compare")
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="One output.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Say how much faster one result is than another, and whether that is real or noise.
+
+    Runs of the same model, batch and number of GPUs are compared; a file may hold several, also repeated ones.
+    A difference is real when Welch's t-test over the iterations (over the runs, where each side has three or more of
+    the same) rejects equal means at 99 %, and it is at least 1 %. Without iterations the printed bands decide:
+    apart is real, overlapping is noise. Iterations of one run are alike; repeat runs to be sure of small differences.
+
+    \b
+    Examples:
+      provision bench compare topology.log default.log
+      provision bench compare --json gdr-on.log gdr-off.log
+    """
+    from provision.benchmarks import compare as compared
+    from provision.errors import ProvisionError
+    from provision.report.bench_report import compare_document, compare_text
+
+    left, right = _loaded([a]), _loaded([b])
+    found, only_a, only_b = compared(left.runs, right.runs)
+    if not found:
+        raise ProvisionError(
+            f"{a} and {b} have no run of the same model, batch and number of GPUs",
+            remedy="Compare like with like; `provision bench table A B` shows what is in them.",
+        )
+    if as_json:
+        print_json(compare_document(a, b, found, only_a, only_b))
+    else:
+        show(compare_text(a, b, found, only_a, only_b))
+    raise typer.Exit(0 if left.complete and right.complete else 1)
+
+
+def _loaded(words: list[str]) -> Results:
+    """Return what the sources hold; what they lack is said on stderr."""
+    from provision.workflow.benchmarks import load
+
+    found = load(words)
+    for label in found.empty:
+        say(f"error: {label}: no result of a training benchmark is in it")
+    for run in found.unfinished:
+        say(f"error: {run.told}")
+    return found

@@ -1,0 +1,178 @@
+"""Results of training benchmarks, and what comparing them says: as JSON and as text of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from provision.benchmarks import Comparison, Run, Unfinished, Verdict, efficiencies
+from provision.benchmarks.scaling import percent
+
+__all__ = ["compare_document", "compare_text", "runs_document", "runs_text", "verdict_text", "with_band"]
+
+_WIDTH = 80
+_MODEL = 18
+_LEAST_LABEL = 14
+SIMULATED = "SIMULATED"
+_FOOT = "img/s: images per second; +-: 1.96 standard deviations; efficiency: T(n) / (n T(1)), cut to two decimals."
+_METHODS = {
+    "runs": "Welch's t-test at 99 % over the runs' means",
+    "iterations": "Welch's t-test at 99 % over the iterations",
+    "bands": "whether the printed bands overlap",
+    "none": "nothing to tell by",
+}
+
+
+def runs_document(
+    runs: Sequence[Run], unfinished: Sequence[Unfinished] = (), empty: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what ``bench parse`` and ``bench table`` print as JSON; keys are an interface and only ever added."""
+    return {
+        "runs": [run_document(run, share) for run, share in zip(runs, efficiencies(runs), strict=True)],
+        "unfinished": [
+            {"label": run.label, "model": run.model, "iterations": run.iterations, "reason": run.told}
+            for run in unfinished
+        ],
+        "empty": list(empty),
+    }
+
+
+def run_document(run: Run, efficiency: float | None) -> dict[str, Any]:
+    """Return one run; `efficiency` is a fraction."""
+    return {
+        "label": run.label,
+        "model": run.model,
+        "batch": run.batch,
+        "gpus": run.gpus,
+        "device": run.device,
+        "img_per_sec_per_gpu": run.img_per_sec_per_gpu,
+        "plus_minus": run.plus_minus,
+        "total": run.total,
+        "total_plus_minus": run.total_plus_minus,
+        "efficiency": efficiency,
+        "iterations": list(run.iterations),
+        "simulated": run.simulated,
+    }
+
+
+def compare_document(
+    a: str, b: str, compared: Sequence[Comparison], only_a: Sequence[Run], only_b: Sequence[Run]
+) -> dict[str, Any]:
+    """Return what ``bench compare --json`` prints; keys are an interface and only ever added."""
+    return {
+        "a": a,
+        "b": b,
+        "comparisons": [
+            {
+                "model": item.a.model,
+                "batch": item.a.batch,
+                "gpus": item.a.gpus,
+                "device": item.a.device,
+                "a": item.a_total,
+                "b": item.b_total,
+                "ratio": item.ratio,
+                "low": item.low,
+                "high": item.high,
+                "verdict": item.verdict.value,
+                "faster": item.faster,
+                "speedup": item.speedup,
+                "method": item.method,
+                "simulated": item.a.simulated or item.b.simulated,
+            }
+            for item in compared
+        ],
+        "only_a": [run_document(run, None) for run in only_a],
+        "only_b": [run_document(run, None) for run in only_b],
+    }
+
+
+def runs_text(runs: Sequence[Run]) -> str:
+    """Return a table with a line for each run."""
+    rows = [
+        [
+            _cut(run.model or "?"),
+            "?" if run.batch is None else str(run.batch),
+            run.devices,
+            with_band(run.img_per_sec_per_gpu, run.plus_minus),
+            with_band(run.total, run.total_plus_minus),
+            percent(share) if run.gpus > 1 else "-",
+            _label(run),
+        ]
+        for run, share in zip(runs, efficiencies(runs), strict=True)
+    ]
+    heads = ["model", "batch", "on", "img/s each", "img/s", "effic.", "run"]
+    return "\n".join([*_table(heads, rows, right={1, 3, 4, 5}), "", *_wrap(_FOOT)])
+
+
+def compare_text(a: str, b: str, compared: Sequence[Comparison], only_a: Sequence[Run], only_b: Sequence[Run]) -> str:
+    """Return a table of the comparisons, how each was judged, and what had no counterpart."""
+    rows = [
+        [
+            _cut(item.a.model or "?"),
+            "?" if item.a.batch is None else str(item.a.batch),
+            item.a.devices,
+            f"{item.a_total:.1f}",
+            f"{item.b_total:.1f}",
+            _times(item.ratio),
+            "-" if item.low is None or item.high is None else f"{item.low:.2f}-{item.high:.2f}",
+            verdict_text(item),
+        ]
+        for item in compared
+    ]
+    heads = ["model", "batch", "on", "A img/s", "B img/s", "A/B", "band", "verdict"]
+    lines = [*_wrap(f"A: {a}"), *_wrap(f"B: {b}"), "", *_table(heads, rows, right={1, 3, 4, 5, 6})]
+    methods = dict.fromkeys(item.method for item in compared)
+    lines += ["", *_wrap("Judged by " + "; ".join(_METHODS[method] for method in methods) + ".")] if compared else []
+    for side, alone in (("A", only_a), ("B", only_b)):
+        lines += [line for run in alone for line in _wrap(f"only {side} has {run.title}, on {run.devices}")]
+    return "\n".join(lines)
+
+
+def verdict_text(item: Comparison, a: str = "A", b: str = "B") -> str:
+    """Return the verdict as a few words: ``real: A is 1.89x as fast``."""
+    mark = f" ({SIMULATED})" if item.a.simulated or item.b.simulated else ""
+    match item.verdict:
+        case Verdict.REAL:
+            return f"real: {a if item.faster == 'a' else b} is {_times(item.speedup)} as fast{mark}"
+        case Verdict.NOISE:
+            return f"noise: no real difference{mark}"
+        case Verdict.UNKNOWN:
+            return f"unknown: neither iterations nor bands{mark}"
+
+
+def with_band(value: float, band: float | None) -> str:
+    """Return ``205.1 +-0.6``."""
+    return f"{value:.1f}" if band is None else f"{value:.1f} +-{band:.1f}"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def _label(run: Run) -> str:
+    return f"{run.label} ({SIMULATED})" if run.simulated else run.label
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
+    """Lay the rows out; the last column is wrapped, those in `right` end at their right edge."""
+    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads) - 1)]
+    indent = sum(widths) + 2 * len(widths)
+    lines: list[str] = []
+    for row in [heads, *rows]:
+        cells = [
+            f"{cell:>{width}}" if column in right else f"{cell:<{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        last = textwrap.wrap(row[-1], max(_LEAST_LABEL, _WIDTH - indent)) or [""]
+        lines.append("  ".join([*cells, last[0]]).rstrip())
+        lines += [" " * indent + part for part in last[1:]]
+    return lines
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MODEL else text[: _MODEL - 3] + "..."
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) or [""]

@@ -1,0 +1,88 @@
+"""Where results of training benchmarks come from: files with a benchmark's output."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.benchmarks import Run, Unfinished, parse
+from provision.errors import ProvisionError, UsageError
+
+__all__ = ["Results", "load"]
+
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was found in the sources."""
+
+    runs: tuple[Run, ...]
+    unfinished: tuple[Unfinished, ...]
+    empty: tuple[str, ...]
+    """The sources that hold no line of a benchmark."""
+
+    @property
+    def complete(self) -> bool:
+        """True when every source has a result, and every run that began."""
+        return not (self.unfinished or self.empty)
+
+
+def load(words: Sequence[str]) -> Results:
+    """Return the runs of all sources, in their order; each is labelled by its file's name.
+
+    Raises:
+        UsageError: a source does not exist or is a folder.
+        ProvisionError: a file cannot be read, or no source has a result.
+    """
+    runs: list[Run] = []
+    unfinished: list[Unfinished] = []
+    empty: list[str] = []
+    for word, label in zip(words, _labels(words), strict=True):
+        found, ended = parse(_text(word), label)
+        runs += found
+        unfinished += ended
+        empty += [] if found or ended else [label]
+    if not runs:
+        raise _nothing(words, unfinished)
+    return Results(tuple(runs), tuple(unfinished), tuple(empty))
+
+
+def _labels(words: Sequence[str]) -> list[str]:
+    """Return the files' names; what is given, where two files of different folders have the same."""
+    names = [Path(word).name or word for word in words]
+    return [word if names.count(name) > 1 else name for word, name in zip(words, names, strict=True)]
+
+
+def _nothing(words: Sequence[str], unfinished: Sequence[Unfinished]) -> ProvisionError:
+    if unfinished:
+        return ProvisionError(
+            "no run came to its end: " + "; ".join(run.told for run in unfinished),
+            remedy="See why in the output; a whole one ends with `Total img/sec on N GPU(s)`.",
+        )
+    return ProvisionError(
+        f"no result of a training benchmark is in {', '.join(words)}",
+        remedy="Give what the benchmark printed, with its line `Total img/sec on N GPU(s)`.",
+    )
+
+
+def _text(word: str) -> str:
+    """Return a file's text, unpacked where gzip packed it; ``-`` is standard input."""
+    try:
+        data = sys.stdin.buffer.read() if word == "-" else Path(word).read_bytes()
+        if data.startswith(_GZIP):
+            data = gzip.decompress(data)
+    except FileNotFoundError:
+        raise UsageError(f"{word}: no such file", remedy="Give a file that holds a benchmark's output.") from None
+    except IsADirectoryError:
+        raise UsageError(f"{word} is a folder", remedy=f"Give the files in it: {word.rstrip('/')}/*") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ProvisionError(f"{word} cannot be unpacked: {error}", remedy=f"Check it: gzip -t {word}") from None
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise ProvisionError(f"{word} cannot be read: {said}", remedy="Is it yours to read? See: ls -l") from None
+    return data.decode(errors="replace")

@@ -1,0 +1,145 @@
+"""The command line of ``provision bench``."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+
+import pytest
+
+from provision.cli.main import main
+from tests.support.benchmark import document, outputs_in, rendered
+
+FIGURES = {"horovod-1": (1, 819), "horovod-8": (8, 6469), "horovod-16": (16, 12299), "lightcc-16": (16, 12532)}
+"""The reference's images per second of ResNet50 with a batch of 256, by number of GPUs."""
+
+
+def exit_of(capsys, *words):
+    """Run the command in this process; return exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *map(str, words)])
+    out = capsys.readouterr()
+    return stopped.value.code, out.out, out.err
+
+
+@pytest.fixture
+def figures(tmp_path):
+    """One output for each of the reference's figures."""
+    files = []
+    for name, (gpus, total) in FIGURES.items():
+        files.append(tmp_path / f"{name}.log")
+        files[-1].write_text(rendered(batch=256, gpus=gpus, total=total))
+    return files
+
+
+def test_the_reference_figures_give_the_efficiencies_that_it_prints(capsys, figures):
+    """98.73, 93.85 and 95.63 per cent, each in the line of its file."""
+    code, out, _ = exit_of(capsys, "table", *figures)
+    shown = {line.split()[-1]: line for line in out.splitlines() if line.endswith(".log")}
+
+    assert code == 0
+    assert "98.73%" in shown["horovod-8.log"]
+    assert "93.85%" in shown["horovod-16.log"]
+    assert "95.63%" in shown["lightcc-16.log"]
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("verb", ["parse", "table"])
+def test_json_keeps_the_fraction_and_every_promised_key(capsys, figures, verb):
+    """Scripts round for themselves."""
+    _, out, _ = exit_of(capsys, verb, "--json", *figures)
+    runs = {run["label"]: run for run in json.loads(out)["runs"]}
+
+    assert {name: run["efficiency"] for name, run in runs.items()} == {
+        f"{name}.log": pytest.approx(total / gpus / 819) for name, (gpus, total) in FIGURES.items()
+    }
+    promised = {"model", "batch", "gpus", "img_per_sec_per_gpu", "plus_minus", "total", "efficiency"}
+    assert all(promised <= run.keys() for run in runs.values())
+    assert runs["horovod-16.log"]["total"] == 12299.0
+
+
+def test_the_recorded_differences_are_told_as_real(capsys, tmp_path):
+    """1.89x and 1.06x, whichever side is named first."""
+    vgg_aware, vgg_default, resnet_aware, resnet_default = outputs_in(document("ack-topology-aware-scheduling-zh.txt"))
+    aware, default = tmp_path / "aware.log", tmp_path / "default.log"
+    aware.write_text(vgg_aware + resnet_aware)
+    default.write_text(vgg_default + resnet_default)
+
+    code, out, _ = exit_of(capsys, "compare", aware, default)
+    vgg, resnet = (" ".join(line.split()) for line in out.splitlines() if "real:" in line)
+    assert code == 0
+    assert "1.89x" in vgg
+    assert "1.06x" in resnet
+    assert max(map(len, out.splitlines())) <= 80
+    turned = json.loads(exit_of(capsys, "compare", "--json", default, aware)[1])["comparisons"]
+    assert [(item["faster"], f"{item['speedup']:.2f}", item["verdict"]) for item in turned] == [
+        ("b", "1.89", "real"),
+        ("b", "1.06", "real"),
+    ]
+
+
+def test_standard_input_and_packed_files_are_read(capsys, monkeypatch, tmp_path):
+    """As `nccl-log` does."""
+    packed = tmp_path / "job.log.gz"
+    packed.write_bytes(gzip.compress(rendered(total=400.0).encode()))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(rendered(gpus=1, total=200.0).encode())))
+    )
+    code, out, _ = exit_of(capsys, "parse", "--json", packed, "-")
+
+    assert code == 0
+    assert [(run["label"], run["efficiency"]) for run in json.loads(out)["runs"]] == [("job.log.gz", 0.5), ("-", 1.0)]
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence(capsys, tmp_path):
+    """It is named, with what to do; nothing is printed as a result."""
+    loop, cut = tmp_path / "loop", tmp_path / "cut.gz"
+    loop.symlink_to(loop)
+    cut.write_bytes(gzip.compress(b"x" * 100)[:-9])
+
+    for name, expected, said in [
+        (tmp_path / "none.log", 2, "none.log: no such file"),
+        (tmp_path, 2, "is a folder"),
+        (loop, 1, "loop cannot be read"),
+        (cut, 1, "cut.gz cannot be unpacked"),
+        ("a\0b", 1, "cannot be read"),
+    ]:
+        code, out, err = exit_of(capsys, "parse", name)
+        assert (code, out) == (expected, "")
+        assert said in err
+        assert "hint: " in err
+
+
+def test_an_output_without_a_result_is_told_and_does_not_pass(capsys, tmp_path, figures):
+    """The others' results are shown all the same."""
+    cut, other = tmp_path / "cut.log", tmp_path / "other.log"
+    cut.write_text("Model: vgg16\nIter #0: 1.0 img/sec per GPU\nKilled\n")
+    other.write_text("hello\n")
+
+    code, out, err = exit_of(capsys, "parse", cut, other, figures[0])
+    assert (code, "horovod-1.log" in out) == (1, True)
+    assert "cut.log: the run of vgg16 ends after 1 iteration, without a result" in err
+    assert "other.log: no result" in err
+    code, out, err = exit_of(capsys, "parse", "--json", other)
+    assert (code, json.loads(out)["ok"]) == (1, False)
+    assert "no result of a training benchmark is in" in err
+
+
+def test_files_of_the_same_name_are_told_apart(capsys, tmp_path):
+    """By their folders."""
+    for folder in ("on", "off"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "job.log").write_text(rendered(total=400.0))
+    _, out, _ = exit_of(capsys, "parse", "--json", tmp_path / "on/job.log", tmp_path / "off/job.log")
+
+    assert [run["label"] for run in json.loads(out)["runs"]] == [f"{tmp_path}/on/job.log", f"{tmp_path}/off/job.log"]
+
+
+def test_unlike_results_are_not_compared(capsys, figures):
+    """One GPU against eight is no comparison."""
+    code, out, err = exit_of(capsys, "compare", figures[0], figures[1])
+
+    assert (code, out) == (1, "")
+    assert "no run of the same model, batch and number of GPUs" in err
