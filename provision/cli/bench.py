@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from provision.cli import bench_run
 from provision.cli.common import JsonOption, print_json, say, show
 
 if TYPE_CHECKING:
@@ -16,10 +17,11 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Read, scale and compare synthetic training benchmarks.
+    help="""Run, scale, read and compare synthetic training benchmarks.
 
 \b
 Examples:
+  provision bench scale --model resnet50 --batch-size 256
   provision bench table 1gpu.log 8gpu.log 16gpu.log
   provision bench compare topology.log default.log
 """,
@@ -29,6 +31,12 @@ FilesArgument = Annotated[
     list[str],
     typer.Argument(metavar="FILE...", help="Outputs of benchmarks, also packed by gzip; - is standard input."),
 ]
+SourcesArgument = Annotated[
+    list[str], typer.Argument(metavar="FILE|NAME...", help="Outputs of benchmarks, or names or ids of kept results.")
+]
+
+app.command("run")(bench_run.run)
+app.command("scale")(bench_run.scale)
 
 
 @app.command("parse")
@@ -56,7 +64,7 @@ def parse(files: FilesArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command("table")
-def table(files: FilesArgument, as_json: JsonOption = False) -> None:
+def table(files: SourcesArgument, as_json: JsonOption = False) -> None:
     """Show how training scales: throughput and efficiency, by model, batch and number of GPUs.
 
     The efficiency is T(n) / (n T(1)), in per cent cut to two decimals; --json has the fraction. T(1) is the
@@ -66,6 +74,7 @@ def table(files: FilesArgument, as_json: JsonOption = False) -> None:
     Examples:
       provision bench table 1gpu.log 8gpu.log 16gpu.log
       provision bench table --json *.log
+      provision bench table resnet50-lightcc
     """
     import dataclasses
 
@@ -84,7 +93,7 @@ def table(files: FilesArgument, as_json: JsonOption = False) -> None:
 
 @app.command("compare")
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="One output.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="One output, or name or id of kept results.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The other.")],
     as_json: JsonOption = False,
 ) -> None:
@@ -99,6 +108,7 @@ def compare(
     Examples:
       provision bench compare topology.log default.log
       provision bench compare --json gdr-on.log gdr-off.log
+      provision bench compare resnet50-lightcc resnet50
     """
     from provision.benchmarks import compare as compared
     from provision.errors import ProvisionError
@@ -116,6 +126,27 @@ def compare(
     else:
         show(compare_text(a, b, found, only_a, only_b))
     raise typer.Exit(0 if left.complete and right.complete else 1)
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """Show the results that are kept on this machine: when, which, on how much, how fast.
+
+    \b
+    Examples:
+      provision bench list
+      provision bench list --json
+    """
+    from provision.report.bench_report import kept_document, kept_text
+    from provision.workflow.kept_benchmarks import folder, kept
+
+    found = kept()
+    if as_json:
+        print_json(kept_document(found))
+    elif found:
+        show(kept_text(found))
+    else:
+        say(f"no result is kept in {folder()}; `provision bench run` makes one")
 
 
 def _loaded(words: list[str]) -> Results:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from provision.benchmarks import Comparison, Run, Unfinished, Verdict, efficiencies
+from provision.benchmarks import Comparison, Record, Run, Unfinished, Verdict, efficiencies
 from provision.benchmarks.scaling import percent
 
-__all__ = ["compare_document", "compare_text", "runs_document", "runs_text", "verdict_text", "with_band"]
+__all__ = [
+    "compare_document",
+    "compare_text",
+    "kept_document",
+    "kept_text",
+    "record_document",
+    "run_document",
+    "runs_document",
+    "runs_text",
+    "verdict_text",
+    "with_band",
+]
 
 _WIDTH = 80
-_MODEL = 18
+_LEAST_MODEL = 8
 _LEAST_LABEL = 14
 SIMULATED = "SIMULATED"
 _FOOT = "img/s: images per second; +-: 1.96 standard deviations; efficiency: T(n) / (n T(1)), cut to two decimals."
@@ -87,15 +99,46 @@ def compare_document(
     }
 
 
+def kept_document(records: Sequence[Record]) -> dict[str, Any]:
+    """Return what ``bench list --json`` prints; keys are an interface and only ever added."""
+    return {"results": [record_document(record) for record in records]}
+
+
+def record_document(record: Record) -> dict[str, Any]:
+    """Return a kept result: what ran, on what, when, and what came of it."""
+    return {
+        **dataclasses.asdict(record),
+        "runs": [run_document(run, None) for run in record.runs],
+        "simulated": list(record.simulated),
+    }
+
+
+def kept_text(records: Sequence[Record]) -> str:
+    """Return a table with a line for each kept result, oldest first."""
+    rows = [
+        [
+            record.id,
+            run.model or "?",
+            "?" if run.batch is None else str(run.batch),
+            run.devices,
+            f"{run.total:.1f}",
+            record.name + (f" ({SIMULATED})" if record.simulated else ""),
+        ]
+        for record in records
+        for run in record.runs
+    ]
+    return "\n".join(_table(["id", "model", "batch", "on", "img/s", "name"], rows, right={2, 4}, model=1))
+
+
 def runs_text(runs: Sequence[Run]) -> str:
     """Return a table with a line for each run."""
     rows = [
         [
-            _cut(run.model or "?"),
+            run.model or "?",
             "?" if run.batch is None else str(run.batch),
             run.devices,
             with_band(run.img_per_sec_per_gpu, run.plus_minus),
-            with_band(run.total, run.total_plus_minus),
+            f"{run.total:.1f}",
             percent(share) if run.gpus > 1 else "-",
             _label(run),
         ]
@@ -109,7 +152,7 @@ def compare_text(a: str, b: str, compared: Sequence[Comparison], only_a: Sequenc
     """Return a table of the comparisons, how each was judged, and what had no counterpart."""
     rows = [
         [
-            _cut(item.a.model or "?"),
+            item.a.model or "?",
             "?" if item.a.batch is None else str(item.a.batch),
             item.a.devices,
             f"{item.a_total:.1f}",
@@ -154,14 +197,16 @@ def _label(run: Run) -> str:
     return f"{run.label} ({SIMULATED})" if run.simulated else run.label
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
-    """Lay the rows out; the last column is wrapped, those in `right` end at their right edge."""
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int], model: int = 0) -> list[str]:
+    """Lay the rows out; those in `right` end at their right edge, the last is wrapped, `model` cut where it must."""
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads) - 1)]
+    room = _WIDTH - _LEAST_LABEL - sum(widths) - 2 * len(widths) + widths[model]
+    widths[model] = min(widths[model], max(_LEAST_MODEL, room))
     indent = sum(widths) + 2 * len(widths)
     lines: list[str] = []
     for row in [heads, *rows]:
         cells = [
-            f"{cell:>{width}}" if column in right else f"{cell:<{width}}"
+            f"{cell:>{width}}" if column in right else f"{_cut(cell, width):<{width}}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
         last = textwrap.wrap(row[-1], max(_LEAST_LABEL, _WIDTH - indent)) or [""]
@@ -170,8 +215,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[in
     return lines
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _MODEL else text[: _MODEL - 3] + "..."
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _wrap(text: str) -> list[str]:

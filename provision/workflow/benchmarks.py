@@ -1,16 +1,18 @@
-"""Where results of training benchmarks come from: files with a benchmark's output."""
+"""Where results of training benchmarks come from: files with a benchmark's output, and kept results."""
 
 from __future__ import annotations
 
 import gzip
+import os
 import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.benchmarks import Run, Unfinished, parse
+from provision.benchmarks import Record, Run, Unfinished, parse
 from provision.errors import ProvisionError, UsageError
+from provision.workflow.kept_benchmarks import on_file
 
 __all__ = ["Results", "load"]
 
@@ -25,6 +27,8 @@ class Results:
     unfinished: tuple[Unfinished, ...]
     empty: tuple[str, ...]
     """The sources that hold no line of a benchmark."""
+    records: tuple[Record, ...] = ()
+    """Of the kept results among them."""
 
     @property
     def complete(self) -> bool:
@@ -33,7 +37,9 @@ class Results:
 
 
 def load(words: Sequence[str]) -> Results:
-    """Return the runs of all sources, in their order; each is labelled by its file's name.
+    """Return the runs of all sources, in their order.
+
+    A word is a file, whose name labels its runs; else the id or the name of kept results, and a name labels its own.
 
     Raises:
         UsageError: a source does not exist or is a folder.
@@ -42,14 +48,19 @@ def load(words: Sequence[str]) -> Results:
     runs: list[Run] = []
     unfinished: list[Unfinished] = []
     empty: list[str] = []
+    records: list[Record] = []
     for word, label in zip(words, _labels(words), strict=True):
+        if word != "-" and not os.path.lexists(word) and (found_here := on_file(word)):
+            records += found_here
+            runs += [run for record in found_here for run in record.runs]
+            continue
         found, ended = parse(_text(word), label)
         runs += found
         unfinished += ended
         empty += [] if found or ended else [label]
     if not runs:
         raise _nothing(words, unfinished)
-    return Results(tuple(runs), tuple(unfinished), tuple(empty))
+    return Results(tuple(runs), tuple(unfinished), tuple(empty), tuple(records))
 
 
 def _labels(words: Sequence[str]) -> list[str]:
@@ -77,7 +88,10 @@ def _text(word: str) -> str:
         if data.startswith(_GZIP):
             data = gzip.decompress(data)
     except FileNotFoundError:
-        raise UsageError(f"{word}: no such file", remedy="Give a file that holds a benchmark's output.") from None
+        raise UsageError(
+            f"{word}: no such file, and no result is kept under this name or id",
+            remedy="Give a file that holds a benchmark's output; `provision bench list` shows what is kept.",
+        ) from None
     except IsADirectoryError:
         raise UsageError(f"{word} is a folder", remedy=f"Give the files in it: {word.rstrip('/')}/*") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

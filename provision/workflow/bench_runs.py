@@ -1,0 +1,174 @@
+"""What a benchmark on nodes needs: the sizes to try, the program in a folder of its own, and what is kept of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import provision.benchmarks
+from provision.benchmarks import NodeInfo, Record, parse
+from provision.errors import ProvisionError
+from provision.facts import NodeFacts, Unknown
+from provision.facts.container import Container
+from provision.facts.derived import simulated
+from provision.hostfiles import HostEntry
+from provision.locks import user
+from provision.workflow import kept_benchmarks
+
+__all__ = ["PROGRAM", "Ended", "default_sizes", "finish", "node_infos", "program_folder", "visible_environment"]
+
+PROGRAM = "provision_training_bench.py"
+_ABOUT = "About: "
+
+
+def default_sizes(entries: Sequence[HostEntry]) -> list[int]:
+    """Return the numbers of slots to try: one, a node, and twice as many nodes each time up to all.
+
+    On two nodes of eight GPUs: 1, 8, 16.
+    """
+    slots = [entry.slots for entry in entries if entry.slots]
+    counts = {1, len(slots)} | {2**power for power in range(len(slots).bit_length()) if 2**power <= len(slots)}
+    return sorted({1} | {sum(slots[:count]) for count in counts}) if slots else []
+
+
+def program_folder() -> Path:
+    """Return the folder with our own benchmark program and nothing else, to be copied into the containers.
+
+    Raises:
+        ProvisionError: it cannot be written.
+    """
+    source = Path(provision.benchmarks.__file__).parent / "files" / PROGRAM
+    place = kept_benchmarks.folder() / "program"
+    target = place / PROGRAM
+    try:
+        wanted = source.read_bytes()
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not target.exists() or target.read_bytes() != wanted:
+            draft = kept_benchmarks.folder() / f".{PROGRAM}.{os.getpid()}"
+            draft.write_bytes(wanted)
+            draft.replace(target)
+    except OSError as error:
+        raise ProvisionError(
+            f"the benchmark program cannot be written to {place}: {error.strerror}",
+            remedy="Make room there, or set XDG_STATE_HOME to another folder.",
+        ) from error
+    return place
+
+
+def visible_environment(words: Sequence[str]) -> dict[str, str | None]:
+    """Return the variables of ``K=V`` and ``K`` as they may be kept: a secret's value, and one of ours, is None."""
+    from provision.report.secret_names import is_plain, names_secret
+
+    shown: dict[str, str | None] = {}
+    for word in words:
+        name, given, value = word.partition("=")
+        secret = names_secret(name) == "strong" or (names_secret(name) == "weak" and not is_plain(value))
+        shown[name] = None if secret or not given else value
+    return shown
+
+
+def node_infos(
+    entries: Sequence[HostEntry], ranks: int, facts: Mapping[str, NodeFacts | ProvisionError]
+) -> tuple[NodeInfo, ...]:
+    """Return the nodes that get ranks, slots being filled in order, with what is known of each."""
+    infos: list[NodeInfo] = []
+    for entry in entries:
+        here = min(entry.slots, ranks)
+        ranks -= here
+        found = facts.get(entry.name)
+        if here > 0:
+            infos.append(_node_info(entry, here, found) if isinstance(found, NodeFacts) else NodeInfo(entry.name, here))
+    return tuple(infos)
+
+
+def _node_info(entry: HostEntry, ranks: int, facts: NodeFacts) -> NodeInfo:
+    gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
+    products = Counter(gpu.name for gpu in gpus)
+    system = None if isinstance(facts.system, Unknown) else facts.system
+    container = facts.container if isinstance(facts.container, Container) else None
+    stand_ins = facts.simulated if isinstance(facts.simulated, Mapping) else {}
+    return NodeInfo(
+        name=entry.name,
+        ranks=ranks,
+        gpus=", ".join(f"{count}x {name}" for name, count in products.items()) if entry.kind == "gpu" else "CPU",
+        driver=gpus[0].driver if gpus else "",
+        system=system.title if system else "",
+        kernel=system.kernel if system else "",
+        fabric=_fabric(facts),
+        image=container.image if container else "",
+        image_id=container.image_id if container else "",
+        simulated=tuple(f"{thing}: {text}" for thing, text in stand_ins.items())
+        if entry.kind == "gpu" and simulated(facts, "nvidia")
+        else (),
+    )
+
+
+def _fabric(facts: NodeFacts) -> tuple[str, ...]:
+    if isinstance(facts.rdma, Unknown):
+        return ()
+    return tuple(
+        f"{device.name} {port.link_layer} {port.rate}".strip() + (" (software)" if device.soft else "")
+        for device in facts.rdma.devices
+        for port in device.ports
+        if port.active
+    )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that has ended: with which code, what it printed, and after how many seconds."""
+
+    exit_code: int
+    output: str
+    seconds: float
+
+
+def finish(record: Record, ended: Ended) -> Record:
+    """Complete and keep the record of a benchmark; its runs are labelled by its name.
+
+    Raises:
+        ProvisionError: it printed no result, or the result cannot be kept.
+    """
+    runs, unfinished = parse(ended.output, record.name)
+    if not runs:
+        why = unfinished[0].told if unfinished else "it printed no result in the known form"
+        raise ProvisionError(
+            f"the benchmark ended with code {ended.exit_code}, and there is no result to keep: {why}",
+            remedy="Its output above says why; `provision verify` judges the nodes.",
+            output=ended.output[-4000:],
+        )
+    done = replace(
+        record,
+        seconds=round(ended.seconds, 1),
+        exit_code=ended.exit_code,
+        about=_about(ended.output),
+        runs=tuple(replace(run, simulated=bool(record.simulated)) for run in runs),
+        user=user(),
+        host=os.uname().nodename,
+    )
+    kept_benchmarks.keep(done)
+    return done
+
+
+def _about(output: str) -> dict[str, Any]:
+    """Return what our own program says of itself; nothing of another."""
+    for line in output.splitlines():
+        _, found, text = line.partition(_ABOUT)
+        if found:
+            try:
+                told = json.loads(text)
+            except ValueError:
+                continue
+            return told if isinstance(told, dict) else {}
+    return {}
+
+
+def now() -> str:
+    """Return the time in UTC, as records have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,72 @@
+"""Results of benchmarks, kept on this machine: a file for each, in the folder of all that is kept between commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from provision.benchmarks import Record
+from provision.benchmarks.record import from_document
+from provision.errors import ProvisionError
+from provision.workflow.places import state_folder
+
+__all__ = ["folder", "keep", "kept", "new_id", "on_file"]
+
+_MOST = 500
+"""As many results are kept; the oldest beyond them go."""
+
+
+def folder() -> Path:
+    """Return where the results are."""
+    return state_folder() / "benchmarks"
+
+
+def new_id() -> str:
+    """Return a fresh id; ids sort by time, to the millisecond."""
+    seconds, fraction = divmod(time.time(), 1)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(seconds))
+    return f"{stamp}{int(fraction * 1000):03d}-{secrets.token_hex(2)}"
+
+
+def keep(record: Record) -> Path:
+    """Write a result down, whole or not at all, for this user alone; return its file.
+
+    Raises:
+        ProvisionError: it cannot be written.
+    """
+    place = folder()
+    target, draft = place / f"{record.id}.json", place / f".{record.id}.new"
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+            json.dump(dataclasses.asdict(record), stream, indent=1)
+        draft.replace(target)
+        for old in sorted(place.glob("*.json"))[:-_MOST]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        raise ProvisionError(
+            f"the result cannot be kept in {place}: {error.strerror}",
+            remedy="Make room there, or set XDG_STATE_HOME to another folder.",
+        ) from error
+    return target
+
+
+def kept() -> list[Record]:
+    """Return all kept results, oldest first; a file that is none is passed over."""
+    return [record for file in sorted(folder().glob("*.json")) if (record := _read(file)) is not None]
+
+
+def on_file(word: str) -> list[Record]:
+    """Return the kept results of this id or name, oldest first."""
+    return [record for record in kept() if word in (record.id, record.name)]
+
+
+def _read(file: Path) -> Record | None:
+    with suppress(OSError, ValueError, RecursionError):
+        return from_document(json.loads(file.read_text(encoding="utf-8")))
+    return None
