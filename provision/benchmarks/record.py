@@ -42,10 +42,10 @@ class Record:
     user: str = ""
     host: str = ""
     inventory: str = ""
-    command: tuple[str, ...] = ()
-    """What each rank ran."""
-    options: tuple[str, ...] = ()
-    """What ``provision run`` was given besides nodes and command, e.g. ``--preset taco --gdr``."""
+    command: str = ""
+    """What each rank ran, as a shell would take it, secrets removed."""
+    options: str = ""
+    """What ``provision run`` was given besides nodes and command, e.g. ``--preset taco --gdr``; secrets removed."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """Variables that were given by hand; the value of one that is a secret by its name is None."""
     nodes: tuple[NodeInfo, ...] = ()
@@ -66,12 +66,12 @@ def from_document(document: Any) -> Record | None:
         known = {key: document[key] for key in Record.__dataclass_fields__ if key in document}
         known["nodes"] = tuple(_node(node) for node in document.get("nodes", ()))
         known["runs"] = tuple(_run(run) for run in document.get("runs", ()))
-        for key in ("command", "options"):
-            known[key] = tuple(map(str, document.get(key, ())))
         for key in ("environment", "about"):
             known[key] = dict(document.get(key, {}))
         for key in ("id", "name", "started"):
             known[key] = str(document[key])
+        for key in ("user", "host", "inventory", "command", "options"):
+            known[key] = str(document.get(key, ""))
         return Record(**known | {"seconds": float(document.get("seconds", 0)), "exit_code": int(document["exit_code"])})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None

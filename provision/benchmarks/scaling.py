@@ -7,21 +7,33 @@ from collections.abc import Sequence
 
 from provision.benchmarks.base import Run
 
-__all__ = ["efficiencies", "percent"]
+__all__ = ["bases", "efficiencies", "percent"]
+
+Workload = tuple[str, int | None, str]
 
 
 def efficiencies(runs: Sequence[Run]) -> list[float | None]:
     """Return T(n) / (n T(1)) of each run: total images per second against those of one device, as a fraction.
 
-    T(1) is the total of the one-device run of the same model, batch and kind of device among `runs`, the mean where
-    there are several; without one, or where it is zero, the answer is None.
+    T(1) is as of `bases`; without one, or where it is zero, the answer is None.
     """
-    singles: dict[tuple[str, int | None, str], list[float]] = {}
+    return [run.total / (run.gpus * base) if base else None for run, base in zip(runs, bases(runs), strict=True)]
+
+
+def bases(runs: Sequence[Run]) -> list[float | None]:
+    """Return T(1) of each run: the total of the one-device run of the same model, batch and kind of device.
+
+    One of the same label comes first, so that each of several settings is measured by its own; else any among `runs`
+    will do. It is the mean where there are several, and None where there is none.
+    """
+    own: dict[tuple[str, Workload], list[float]] = {}
+    common: dict[Workload, list[float]] = {}
     for run in runs:
         if run.gpus == 1:
-            singles.setdefault(run.workload, []).append(run.total)
-    bases = {workload: sum(totals) / len(totals) for workload, totals in singles.items()}
-    return [run.total / (run.gpus * base) if (base := bases.get(run.workload)) else None for run in runs]
+            own.setdefault((run.label, run.workload), []).append(run.total)
+            common.setdefault(run.workload, []).append(run.total)
+    found = [own.get((run.label, run.workload)) or common.get(run.workload) for run in runs]
+    return [sum(totals) / len(totals) if totals else None for totals in found]
 
 
 def percent(fraction: float | None) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from provision.cli import bench_run
 from provision.cli.common import JsonOption, print_json, say, show
+from provision.errors import ProvisionError, UsageError
 
 if TYPE_CHECKING:
     from provision.workflow.benchmarks import Results
@@ -67,8 +70,8 @@ def parse(files: FilesArgument, as_json: JsonOption = False) -> None:
 def table(files: SourcesArgument, as_json: JsonOption = False) -> None:
     """Show how training scales: throughput and efficiency, by model, batch and number of GPUs.
 
-    The efficiency is T(n) / (n T(1)), in per cent cut to two decimals; --json has the fraction. T(1) is the
-    run on one GPU with the same model and batch among the files, the mean of several.
+    The efficiency is T(n) / (n T(1)), in per cent cut to two decimals; --json has the fraction. T(1) is the run on one
+    GPU with the same model and batch: of the same file or name where that has one, else among all that are given.
 
     \b
     Examples:
@@ -111,7 +114,6 @@ def compare(
       provision bench compare resnet50-lightcc resnet50
     """
     from provision.benchmarks import compare as compared
-    from provision.errors import ProvisionError
     from provision.report.bench_report import compare_document, compare_text
 
     left, right = _loaded([a]), _loaded([b])
@@ -147,6 +149,80 @@ def list_(as_json: JsonOption = False) -> None:
         show(kept_text(found))
     else:
         say(f"no result is kept in {folder()}; `provision bench run` makes one")
+
+
+@app.command("report")
+def report(
+    file: Annotated[Path, typer.Argument(metavar="FILE.html", help="The page to write; FILE.json goes beside it.")],
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE|NAME...]", help="Outputs, names or ids. [all that is kept]"),
+    ] = None,
+    title: Annotated[str, typer.Option("--title", metavar="TEXT", help="The page's heading.")] = "Training benchmarks",
+    as_json: JsonOption = False,
+) -> None:
+    """Write a page about benchmarks that explains itself: what ran, on what, how fast, and what is real.
+
+    The page has plots with error bars, tables and verdicts, and needs neither network nor scripts. The same figures go
+    beside it as JSON. Figures of simulated hardware are marked so. A page of the same name is replaced.
+
+    \b
+    Examples:
+      provision bench report report.html
+      provision bench report --title 'LightCC on 2 nodes' lightcc.html resnet50 resnet50-lightcc
+      provision bench report scaling.html 1gpu.log 8gpu.log 16gpu.log
+    """
+    from provision import __version__
+    from provision.report.bench_html import as_document, as_html
+    from provision.workflow.bench_runs import now
+    from provision.workflow.kept_benchmarks import kept
+
+    beside = _beside(file)
+    words = list(sources or dict.fromkeys(record.id for record in kept() if record.runs))
+    if not words:
+        raise UsageError("there is no result to report", remedy="Name outputs, or make one: provision bench run")
+    found = _loaded(words)
+    about: dict[str, Any] = {"generated": now(), "version": __version__, "title": title}
+    document = as_document(found.runs, found.records, **about)
+    for target, text in (
+        (file, as_html(found.runs, found.records, **about)),
+        (beside, json.dumps(document, indent=2) + "\n"),
+    ):
+        _write(target, text)
+    if as_json:
+        print_json(document)
+    say(f"written: {file} and {beside}")
+    raise typer.Exit(0 if found.complete else 1)
+
+
+def _beside(file: Path) -> Path:
+    """Return where the figures go.
+
+    Raises:
+        UsageError: the names do not do, or there is a file that is not of an earlier report.
+    """
+    if file.suffix not in {".html", ".htm"}:
+        raise UsageError(
+            f"{file}: the page's name must end with .html", remedy="Name the page first, then its sources."
+        )
+    beside = file.with_suffix(".json")
+    if beside.exists():
+        try:
+            ours = {"generated", "runs", "comparisons"} <= json.loads(beside.read_text(encoding="utf-8")).keys()
+        except (OSError, ValueError, AttributeError):
+            ours = False
+        if not ours:
+            raise UsageError(f"{beside} is there already and no report of ours", remedy="Give the page another name.")
+    return beside
+
+
+def _write(target: Path, text: str) -> None:
+    try:
+        target.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ProvisionError(
+            f"{target} cannot be written: {error.strerror}", remedy="Does its folder exist, and is it yours?"
+        ) from error
 
 
 def _loaded(words: list[str]) -> Results:

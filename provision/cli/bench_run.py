@@ -298,16 +298,18 @@ def _one(
     job: _Job, size: int | None, entries: Sequence[HostEntry], nodes: tuple[NodeInfo, ...], inventory: str
 ) -> Record:
     from provision.benchmarks import Record
+    from provision.report.redaction import Redactor
     from provision.workflow import bench_runs
     from provision.workflow.kept_benchmarks import new_id
 
+    without_secrets = Redactor().text
     record = Record(
         id=new_id(),
         name=job.name,
         started=bench_runs.now(),
         inventory=inventory,
-        command=job.command,
-        options=job.options,
+        command=without_secrets(shlex.join(job.command)),
+        options=without_secrets(shlex.join(job.options)),
         environment=bench_runs.visible_environment(job.environment),
         nodes=nodes,
     )

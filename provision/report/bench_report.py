@@ -11,8 +11,11 @@ from provision.benchmarks import Comparison, Record, Run, Unfinished, Verdict, e
 from provision.benchmarks.scaling import percent
 
 __all__ = [
+    "METHODS",
+    "SIMULATED",
     "compare_document",
     "compare_text",
+    "comparison_document",
     "kept_document",
     "kept_text",
     "record_document",
@@ -28,7 +31,7 @@ _LEAST_MODEL = 8
 _LEAST_LABEL = 14
 SIMULATED = "SIMULATED"
 _FOOT = "img/s: images per second; +-: 1.96 standard deviations; efficiency: T(n) / (n T(1)), cut to two decimals."
-_METHODS = {
+METHODS = {
     "runs": "Welch's t-test at 99 % over the runs' means",
     "iterations": "Welch's t-test at 99 % over the iterations",
     "bands": "whether the printed bands overlap",
@@ -75,27 +78,29 @@ def compare_document(
     return {
         "a": a,
         "b": b,
-        "comparisons": [
-            {
-                "model": item.a.model,
-                "batch": item.a.batch,
-                "gpus": item.a.gpus,
-                "device": item.a.device,
-                "a": item.a_total,
-                "b": item.b_total,
-                "ratio": item.ratio,
-                "low": item.low,
-                "high": item.high,
-                "verdict": item.verdict.value,
-                "faster": item.faster,
-                "speedup": item.speedup,
-                "method": item.method,
-                "simulated": item.a.simulated or item.b.simulated,
-            }
-            for item in compared
-        ],
+        "comparisons": [comparison_document(item) for item in compared],
         "only_a": [run_document(run, None) for run in only_a],
         "only_b": [run_document(run, None) for run in only_b],
+    }
+
+
+def comparison_document(item: Comparison) -> dict[str, Any]:
+    """Return one comparison; a and b are images per second of all devices together."""
+    return {
+        "model": item.a.model,
+        "batch": item.a.batch,
+        "gpus": item.a.gpus,
+        "device": item.a.device,
+        "a": item.a_total,
+        "b": item.b_total,
+        "ratio": item.ratio,
+        "low": item.low,
+        "high": item.high,
+        "verdict": item.verdict.value,
+        "faster": item.faster,
+        "speedup": item.speedup,
+        "method": item.method,
+        "simulated": item.a.simulated or item.b.simulated,
     }
 
 
@@ -166,7 +171,7 @@ def compare_text(a: str, b: str, compared: Sequence[Comparison], only_a: Sequenc
     heads = ["model", "batch", "on", "A img/s", "B img/s", "A/B", "band", "verdict"]
     lines = [*_wrap(f"A: {a}"), *_wrap(f"B: {b}"), "", *_table(heads, rows, right={1, 3, 4, 5, 6})]
     methods = dict.fromkeys(item.method for item in compared)
-    lines += ["", *_wrap("Judged by " + "; ".join(_METHODS[method] for method in methods) + ".")] if compared else []
+    lines += ["", *_wrap("Judged by " + "; ".join(METHODS[method] for method in methods) + ".")] if compared else []
     for side, alone in (("A", only_a), ("B", only_b)):
         lines += [line for run in alone for line in _wrap(f"only {side} has {run.title}, on {run.devices}")]
     return "\n".join(lines)

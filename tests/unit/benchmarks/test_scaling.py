@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from provision.benchmarks import efficiencies, parse
@@ -39,6 +41,15 @@ def test_without_a_base_nothing_is_made_up():
 def test_several_runs_on_one_gpu_are_averaged():
     """No run is picked to flatter."""
     assert efficiencies([run_of(1, 90.0), run_of(1, 110.0), run_of(2, 150.0)])[2] == 0.75
+
+
+def test_each_setting_is_measured_by_its_own_run_on_one_gpu():
+    """Where it has one: what is slower on one GPU is not called badly scaled for it."""
+    fast = [dataclasses.replace(run, label="fast") for run in (run_of(1, 100.0), run_of(2, 150.0))]
+    slow = [dataclasses.replace(run, label="slow") for run in (run_of(1, 50.0), run_of(2, 100.0))]
+
+    assert efficiencies([*fast, *slow]) == [1.0, 0.75, 1.0, 1.0]
+    assert efficiencies([fast[0], slow[1]])[1] == 0.5
 
 
 @pytest.mark.parametrize(

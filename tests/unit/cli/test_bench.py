@@ -143,3 +143,42 @@ def test_unlike_results_are_not_compared(capsys, figures):
 
     assert (code, out) == (1, "")
     assert "no run of the same model, batch and number of GPUs" in err
+
+
+def test_a_report_is_a_page_and_its_figures(capsys, tmp_path, figures):
+    """Both are written, and can be written again."""
+    page, beside = tmp_path / "report.html", tmp_path / "report.json"
+    for _ in range(2):
+        code, out, err = exit_of(capsys, "report", page, "--title", "A & B", *figures)
+        assert (code, out) == (0, "")
+        assert str(page) in err
+
+    assert "93.85%" in page.read_text()
+    assert "<title>A &amp; B</title>" in page.read_text()
+    assert [run["label"] for run in json.loads(beside.read_text())["runs"]] == [file.name for file in figures]
+    assert json.loads(exit_of(capsys, "report", page, "--json", *figures)[1])["title"] == "Training benchmarks"
+
+
+def test_a_report_overwrites_nothing_that_is_not_a_report(capsys, tmp_path, figures):
+    """A log given first by mistake, or somebody's own figures beside the page, stay as they are."""
+    mine = tmp_path / "mine.json"
+    mine.write_text('{"runs": []}')
+    before = figures[0].read_text()
+
+    for name, said in ((figures[0], "must end with .html"), (tmp_path / "mine.html", "no report of ours")):
+        code, _, err = exit_of(capsys, "report", name, figures[1])
+        assert code == 2
+        assert said in err
+    assert mine.read_text() == '{"runs": []}'
+    assert figures[0].read_text() == before
+    assert exit_of(capsys, "report", tmp_path / "none" / "a.html", figures[1])[0] == 1
+
+
+def test_without_any_result_there_is_no_report(capsys, tmp_path, monkeypatch):
+    """It says how to get one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    code, _, err = exit_of(capsys, "report", tmp_path / "a.html")
+
+    assert code == 2
+    assert "provision bench run" in err
+    assert not (tmp_path / "a.html").exists()

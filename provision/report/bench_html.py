@@ -1,0 +1,331 @@
+"""A report on benchmarks as one HTML page: what ran, on what, how fast, how it scales, and which differences are real.
+
+The page needs nothing else: no network, no script. It is well-formed XML too, so that a strict parser can check it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provision.benchmarks import Comparison, Record, Run, Verdict, compare, efficiencies
+from provision.benchmarks.scaling import bases, percent
+from provision.model.history import local_time
+from provision.report.bench_report import (
+    METHODS,
+    SIMULATED,
+    comparison_document,
+    record_document,
+    runs_document,
+    verdict_text,
+    with_band,
+)
+from provision.report.svg import COLOURS, Bar, Curve, bars, clean, curves
+
+__all__ = ["as_document", "as_html"]
+
+_MOST_SIDES = 8
+"""Of more results of one workload and size, each is compared with the fastest only."""
+
+_STYLE = Path(__file__).parent / "files" / "bench.css"
+
+
+def as_document(
+    runs: Sequence[Run], records: Sequence[Record], *, generated: str, version: str, title: str
+) -> dict[str, Any]:
+    """Return what stands beside the page as JSON; keys are an interface and only ever added."""
+    return {
+        "title": title,
+        "generated": generated,
+        "version": version,
+        "simulated": sorted({thing for record in records for thing in record.simulated}),
+        **runs_document(runs),
+        "results": [record_document(record) for record in records],
+        "comparisons": [
+            {"a_label": item.a.label, "b_label": item.b.label, **comparison_document(item)} for item in _pairs(runs)
+        ],
+    }
+
+
+def as_html(runs: Sequence[Run], records: Sequence[Record], *, generated: str, version: str, title: str) -> str:
+    """Return the page. `generated` is in UTC, as ``2026-11-22T10:03:11Z``."""
+    runs = list(itertools.chain.from_iterable(_workloads(runs)))
+    style = _STYLE.read_text(encoding="utf-8")
+    series = "".join(f".series{number} {{ color: var(--s{number}); }} " for number in range(COLOURS))
+    body = [
+        f"<h1>{clean(title)}</h1>",
+        _about(len(runs), generated, version),
+        *_warning(runs, records),
+        *_summary(runs),
+        *itertools.chain.from_iterable(_workload(group) for group in _workloads(runs)),
+        *_verdicts(runs),
+        *_results(runs, records),
+        _METHOD,
+    ]
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html xmlns="http://www.w3.org/1999/xhtml" lang="en">',
+            '<head><meta charset="utf-8"/><meta name="viewport" content="width=device-width, initial-scale=1"/>',
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>",
+            f"<title>{clean(title)}</title><style>{style}{series}</style></head>",
+            "<body>",
+            *body,
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+_METHOD = """<h2>How to read this</h2>
+<p>Throughput is counted in images per second (img/s); the images are made up, so that nothing but the model, the GPUs
+and the network between them is measured. Error bars and &#177; are 1.96 standard deviations of the measured
+iterations. The efficiency of n GPUs is T(n) / (n T(1)), T being the throughput of all together and T(1) that of the
+run on one GPU with the same model and batch, of the same result where it has one; it is cut, not rounded, to two
+decimals.</p>
+<p>A difference is called real when Welch's t-test rejects equal means at 99 % and it is at least 1 %; the samples are
+the iterations, or the runs' means where there are three or more runs on each side. Where no iterations were printed,
+bands that do not overlap are real. Iterations of one run share its placement and clock speeds: repeat runs to be sure
+of small differences.</p>"""
+
+
+def _about(count: int, generated: str, version: str) -> str:
+    made = f"made by provision {clean(version)} on {clean(local_time(generated))}"
+    return f'<p class="soft">{count} run{"s" * (count != 1)}; {made}</p>'
+
+
+def _warning(runs: Sequence[Run], records: Sequence[Record]) -> list[str]:
+    if not any(run.simulated for run in runs):
+        return []
+    things = sorted({thing for record in records for thing in record.simulated})
+    told = f" Stand-ins: {clean('; '.join(things))}." if things else ""
+    said = "hardware took part: figures so marked say nothing about real GPUs."
+    return [f'<p class="simulated"><strong>{SIMULATED}</strong> {said}{told}</p>']
+
+
+def _workloads(runs: Sequence[Run]) -> list[list[Run]]:
+    groups: dict[tuple[str, int | None, str], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.gpus):
+        groups.setdefault(run.workload, []).append(run)
+    return list(groups.values())
+
+
+def _summary(runs: Sequence[Run]) -> list[str]:
+    rows = [
+        _row(
+            clean(run.title),
+            clean(_named(run)),
+            run.devices,
+            clean(with_band(run.img_per_sec_per_gpu, run.plus_minus)).replace("+-", "&#177;"),
+            f"{run.total:.1f}",
+            percent(share) if run.gpus > 1 else "-",
+        )
+        for run, share in zip(runs, efficiencies(runs), strict=True)
+    ]
+    heads = ("workload", "result", "on", "img/s each", "img/s", "efficiency")
+    return ["<h2>Results</h2>", _table(heads, rows, right=3)]
+
+
+def _workload(runs: Sequence[Run]) -> list[str]:
+    shares = efficiencies(runs)
+    singles = bases(runs)
+    title = clean(runs[0].title)
+    whole = bars(
+        f"Throughput of {runs[0].title}",
+        "img/s",
+        [_throughput(run, base) for run, base in zip(runs, singles, strict=True)],
+    )
+    dashed = " The dashed mark is linear speed-up from one." if any(singles) else ""
+    parts = [f"<h2>{title}</h2>", _figure(whole, f"Throughput of all together, with error bars.{dashed}")]
+    parts += _scaling(runs, singles[0])
+    scaled = [_efficiency(run, share, runs) for run, share in zip(runs, shares, strict=True) if share and run.gpus > 1]
+    if scaled:
+        chart = bars(f"Efficiency of {runs[0].title}", "per cent", scaled, least=100)
+        parts.append(_figure(chart, "Efficiency in per cent of linear speed-up, with error bars from both runs."))
+    return parts
+
+
+def _throughput(run: Run, base: float | None) -> Bar:
+    band = run.total_plus_minus
+    mark = base * run.gpus if base and run.gpus > 1 else None
+    told = with_band(run.total, band).replace("+-", "\u00b1")
+    return Bar(f"{run.devices}: {_named(run)}", run.total, band, told, mark, run.simulated)
+
+
+def _efficiency(run: Run, share: float, runs: Sequence[Run]) -> Bar:
+    alone = [other for other in runs if other.gpus == 1]
+    single = next((other for other in alone if other.label == run.label), alone[0])
+    relative = math.hypot(_relative(run), _relative(single))
+    return Bar(f"{run.devices}: {_named(run)}", 100 * share, 100 * share * relative, percent(share), 100, run.simulated)
+
+
+def _relative(run: Run) -> float:
+    return (run.total_plus_minus or 0.0) / run.total if run.total else 0.0
+
+
+def _scaling(runs: Sequence[Run], base: float | None) -> list[str]:
+    """Return the plot over the number of devices, where a result has more than one number."""
+    by_label: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        if run.total > 0:
+            by_label.setdefault(_named(run), {})[run.gpus] = run
+    lines = [
+        Curve(label, tuple((count, run.total, run.total_plus_minus or 0.0) for count, run in sorted(sizes.items())))
+        for label, sizes in by_label.items()
+        if len(sizes) > 1
+    ]
+    if not lines:
+        return []
+    sizes = sorted({count for line in lines for count, _, _ in line.points})
+    ideals = [(count, base * count) for count in (sizes[0], sizes[-1])] if base else []
+    keys = "".join(
+        f'<li class="series{number % COLOURS}"><span>&#9679;</span> {clean(line.label)}</li>'
+        for number, line in enumerate(lines)
+    )
+    title = f"Scaling of {runs[0].title}"
+    plot = curves(title, f"{runs[0].device}s", "img/s", lines, ideals)
+    told = "Throughput over the number of devices; both axes are logarithmic." + (
+        " Dashed: linear speed-up." if ideals else ""
+    )
+    return [_figure(f'<ul class="key">{keys}</ul>{_scroll(plot)}', told, scroll=False)]
+
+
+def _verdicts(runs: Sequence[Run]) -> list[str]:
+    found = _pairs(runs)
+    if not found:
+        return []
+    rows = [
+        _row(
+            clean(f"{item.a.title}, {item.a.devices}"),
+            clean(_named(item.a)),
+            clean(_named(item.b)),
+            f'<span class="badge">{item.verdict.value}</span> {clean(_words(item))}',
+            _ratio(item),
+            METHODS[item.method],
+        )
+        for item in found
+    ]
+    return [
+        "<h2>Comparisons</h2>",
+        _table(("workload", "A", "B", "verdict", "A/B and its band", "judged by"), rows, right=99),
+    ]
+
+
+def _ratio(item: Comparison) -> str:
+    ratio = "-" if item.ratio is None else f"{item.ratio:.3f}"
+    return ratio if item.low is None or item.high is None else f"{ratio} ({item.low:.3f} to {item.high:.3f})"
+
+
+def _words(item: Comparison) -> str:
+    if item.verdict is Verdict.REAL:
+        return verdict_text(item).removeprefix("real: ")
+    return verdict_text(item).partition(": ")[2]
+
+
+def _pairs(runs: Sequence[Run]) -> list[Comparison]:
+    """Compare what has the same workload and size: each result with each, of many with the fastest alone."""
+    groups: dict[tuple[tuple[str, int | None, str], int], dict[str, list[Run]]] = {}
+    for run in runs:
+        groups.setdefault((run.workload, run.gpus), {}).setdefault(run.label, []).append(run)
+    found: list[Comparison] = []
+    for sides in groups.values():
+        ordered = sorted(sides.values(), key=lambda side: -sum(run.total for run in side) / len(side))
+        pairs: Iterable[tuple[list[Run], list[Run]]] = itertools.combinations(ordered, 2)
+        if len(ordered) > _MOST_SIDES:
+            pairs = ((ordered[0], other) for other in ordered[1:])
+        found += [item for a, b in pairs for item in compare(a, b)[0]]
+    return found
+
+
+def _results(runs: Sequence[Run], records: Sequence[Record]) -> list[str]:
+    parts = ["<h2>What ran, and on what</h2>"]
+    parts += [_result(record) for record in records]
+    known = {record.name for record in records}
+    files = list(dict.fromkeys(run.label for run in runs if run.label not in known))
+    if files:
+        names = ", ".join(f"<code>{clean(name)}</code>" for name in files)
+        parts.append(f"<p>Read from outputs, which say nothing of the nodes: {names}.</p>")
+    return parts
+
+
+def _result(record: Record) -> str:
+    sizes = ", ".join(dict.fromkeys(run.devices for run in record.runs))
+    facts: list[tuple[str, str]] = [
+        ("when", f"{local_time(record.started)}, {record.seconds:g} s, by {record.user} on {record.host}"),
+        ("command", record.command),
+        ("options", record.options),
+        ("variables", " ".join(f"{name}={_value(value)}" for name, value in record.environment.items())),
+        *((_nodes(names), _machine(about)) for about, names in _alike(record).items()),
+        ("software", ", ".join(f"{name} {value}" for name, value in record.about.items() if value not in (None, ""))),
+        ("exit code", str(record.exit_code) if record.exit_code else ""),
+        (SIMULATED, "; ".join(record.simulated)),
+    ]
+    rows = "".join(f"<dt>{clean(name)}</dt><dd>{_code(name, text)}</dd>" for name, text in facts if text)
+    head = f'{clean(record.name)} <span class="soft">{clean(sizes)}, {clean(record.id)}</span>'
+    return f'<section class="result"><h3>{head}</h3><dl>{rows}</dl></section>'
+
+
+def _code(name: str, text: str) -> str:
+    return f"<code>{clean(text)}</code>" if name in {"command", "options", "variables"} else clean(text)
+
+
+def _value(value: str | None) -> str:
+    return "(not kept)" if value is None else value
+
+
+def _alike(record: Record) -> Mapping[tuple[str, ...], list[str]]:
+    """Return the kinds of nodes, each with the names of those that are so."""
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for node in record.nodes:
+        driver = f"driver {node.driver}" if node.driver else ""
+        fabric = ", ".join(node.fabric) or "no RDMA port active"
+        image = " ".join(filter(None, [node.image, node.image_id[:19]]))
+        about = (
+            f"{node.ranks} rank{'s' * (node.ranks != 1)}",
+            node.gpus,
+            driver,
+            node.system,
+            node.kernel,
+            fabric,
+            image,
+        )
+        kinds.setdefault(about, []).append(node.name)
+    return kinds
+
+
+def _machine(about: Sequence[str]) -> str:
+    return "; ".join(filter(None, about))
+
+
+def _nodes(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
+
+
+def _named(run: Run) -> str:
+    return f"{run.label or 'unnamed'} ({SIMULATED})" if run.simulated else run.label or "unnamed"
+
+
+def _figure(chart: str, caption: str, *, scroll: bool = True) -> str:
+    return f"<figure>{_scroll(chart) if scroll else chart}<figcaption>{clean(caption)}</figcaption></figure>"
+
+
+def _scroll(chart: str) -> str:
+    return f'<div class="scroll">{chart}</div>'
+
+
+def _row(*cells: str) -> tuple[str, ...]:
+    return cells
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: int) -> str:
+    """Return a table; columns from `right` on hold figures."""
+
+    def line(kind: str, cells: Sequence[str]) -> str:
+        marks = ('<{0} class="number">{1}</{0}>' if at >= right else "<{0}>{1}</{0}>" for at in range(len(cells)))
+        return "<tr>" + "".join(mark.format(kind, cell) for mark, cell in zip(marks, cells, strict=True)) + "</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return _scroll(f"<table><thead>{line('th', heads)}</thead><tbody>{body}</tbody></table>")
