@@ -50,7 +50,7 @@ class Record:
     """Variables that were given by hand; the value of one that is a secret by its name is None."""
     nodes: tuple[NodeInfo, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What the benchmark says of itself: torch, NCCL, device."""
+    """What the benchmark says of itself: torch, NCCL, device, and as ``environment`` what its first rank was given."""
     exit_code: int = 0
     runs: tuple[Run, ...] = ()
 

@@ -35,7 +35,8 @@ FilesArgument = Annotated[
     typer.Argument(metavar="FILE...", help="Outputs of benchmarks, also packed by gzip; - is standard input."),
 ]
 SourcesArgument = Annotated[
-    list[str], typer.Argument(metavar="FILE|NAME...", help="Outputs of benchmarks, or names or ids of kept results.")
+    list[str] | None,
+    typer.Argument(metavar="[FILE|NAME...]", help="Outputs, or names or ids of kept results. [all that is kept]"),
 ]
 
 app.command("run")(bench_run.run)
@@ -67,7 +68,7 @@ def parse(files: FilesArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command("table")
-def table(files: SourcesArgument, as_json: JsonOption = False) -> None:
+def table(sources: SourcesArgument = None, as_json: JsonOption = False) -> None:
     """Show how training scales: throughput and efficiency, by model, batch and number of GPUs.
 
     The efficiency is T(n) / (n T(1)), in per cent cut to two decimals; --json has the fraction. T(1) is the run on one
@@ -83,7 +84,7 @@ def table(files: SourcesArgument, as_json: JsonOption = False) -> None:
 
     from provision.report.bench_report import runs_document, runs_text
 
-    found = _loaded(files)
+    found = _loaded(_chosen(sources))
     found = dataclasses.replace(
         found, runs=tuple(sorted(found.runs, key=lambda run: (run.workload[0], run.batch or 0, run.device, run.gpus)))
     )
@@ -154,10 +155,7 @@ def list_(as_json: JsonOption = False) -> None:
 @app.command("report")
 def report(
     file: Annotated[Path, typer.Argument(metavar="FILE.html", help="The page to write; FILE.json goes beside it.")],
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[FILE|NAME...]", help="Outputs, names or ids. [all that is kept]"),
-    ] = None,
+    sources: SourcesArgument = None,
     title: Annotated[str, typer.Option("--title", metavar="TEXT", help="The page's heading.")] = "Training benchmarks",
     as_json: JsonOption = False,
 ) -> None:
@@ -175,13 +173,9 @@ def report(
     from provision import __version__
     from provision.report.bench_html import as_document, as_html
     from provision.workflow.bench_runs import now
-    from provision.workflow.kept_benchmarks import kept
 
     beside = _beside(file)
-    words = list(sources or dict.fromkeys(record.id for record in kept() if record.runs))
-    if not words:
-        raise UsageError("there is no result to report", remedy="Name outputs, or make one: provision bench run")
-    found = _loaded(words)
+    found = _loaded(_chosen(sources))
     about: dict[str, Any] = {"generated": now(), "version": __version__, "title": title}
     document = as_document(found.runs, found.records, **about)
     for target, text in (
@@ -223,6 +217,20 @@ def _write(target: Path, text: str) -> None:
         raise ProvisionError(
             f"{target} cannot be written: {error.strerror}", remedy="Does its folder exist, and is it yours?"
         ) from error
+
+
+def _chosen(sources: list[str] | None) -> list[str]:
+    """Return the sources, or all that is kept.
+
+    Raises:
+        UsageError: nothing is named, and nothing is kept.
+    """
+    from provision.workflow.kept_benchmarks import kept
+
+    words = sources or [record.id for record in kept() if record.runs]
+    if not words:
+        raise UsageError("no result is kept on this machine", remedy="Name outputs, or make one: provision bench run")
+    return words
 
 
 def _loaded(words: list[str]) -> Results:

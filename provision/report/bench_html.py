@@ -257,9 +257,10 @@ def _result(record: Record) -> str:
         ("when", f"{local_time(record.started)}, {record.seconds:g} s, by {record.user} on {record.host}"),
         ("command", record.command),
         ("options", record.options),
-        ("variables", " ".join(f"{name}={_value(value)}" for name, value in record.environment.items())),
+        ("variables", _variables(record.environment)),
         *((_nodes(names), _machine(about)) for about, names in _alike(record).items()),
-        ("software", ", ".join(f"{name} {value}" for name, value in record.about.items() if value not in (None, ""))),
+        ("software", ", ".join(f"{name} {value}" for name, value in record.about.items() if _is_figure(value))),
+        ("first rank had", _variables(record.about.get("environment"))),
         ("exit code", str(record.exit_code) if record.exit_code else ""),
         (SIMULATED, "; ".join(record.simulated)),
     ]
@@ -269,11 +270,20 @@ def _result(record: Record) -> str:
 
 
 def _code(name: str, text: str) -> str:
-    return f"<code>{clean(text)}</code>" if name in {"command", "options", "variables"} else clean(text)
+    return (
+        f"<code>{clean(text)}</code>" if name in {"command", "options", "variables", "first rank had"} else clean(text)
+    )
 
 
-def _value(value: str | None) -> str:
-    return "(not kept)" if value is None else value
+def _variables(values: Any) -> str:
+    """Return ``K=V K=V``; a value that was not kept is said to be so."""
+    if not isinstance(values, Mapping):
+        return ""
+    return " ".join(f"{name}={'(not kept)' if value is None else value}" for name, value in values.items())
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, str | int | float) and value != ""
 
 
 def _alike(record: Record) -> Mapping[tuple[str, ...], list[str]]:

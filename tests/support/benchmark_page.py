@@ -43,6 +43,6 @@ def _record(name: str, gpus: int, speed: float, *, simulated: bool) -> Record:
         options="--preset taco --gdr",
         environment={"NCCL_ALGO": "Ring", "WANDB_API_KEY": None},
         nodes=nodes,
-        about={"torch": "2.4.0", "cuda": None},
+        about={"torch": "2.4.0", "cuda": None, "environment": {"NCCL_NET_GDR_LEVEL": "2"}},
         runs=(run,),
     )

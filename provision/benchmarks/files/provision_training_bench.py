@@ -28,6 +28,8 @@ CLASSES = 1000
 MASTER_PORT = 29500
 GATHERING_MINUTES = 5
 """As long is waited for ranks that do not come."""
+TOLD_VARIABLES = ("NCCL_", "HOROVOD_", "LIGHT_", "GLOO_", "UCX_", "OMP_", "MKL_", "CUDA_", "TORCH_")
+"""Beginnings of the variables' names that change how fast training is."""
 _IMAGE_SIZES = {"inception_v3": 299}
 _SIOCGIFADDR = 0x8915
 
@@ -109,6 +111,11 @@ def master(environ: Mapping[str, str], where: Place) -> tuple[str, int]:
     if where.local_size == where.size:
         return "127.0.0.1", int(port)
     raise Unusable("MASTER_ADDR is not set: give all ranks the address of the first one's node (mpirun -x MASTER_ADDR)")
+
+
+def told_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that this rank was given and that change how fast it trains."""
+    return {name: environ[name] for name in sorted(environ) if name.startswith(TOLD_VARIABLES)}
 
 
 def exchange(wanted: str, environ: Mapping[str, str], *, horovod: bool) -> str:
@@ -322,6 +329,7 @@ def _about(torch: Any, device: Any, by: str) -> dict[str, Any]:
         "cuda": torch.version.cuda if gpu else None,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpu else None,
         "threads": torch.get_num_threads(),
+        "environment": told_variables(os.environ),
     }
 
 

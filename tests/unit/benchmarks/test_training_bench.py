@@ -123,6 +123,13 @@ def test_the_interface_of_an_address_is_found(bench):
     assert bench.interface_of("no such host.") is None
 
 
+def test_it_tells_the_variables_that_count_and_no_others(bench):
+    """What a preset or an image set is seen where it acts; nothing that may be a secret is told."""
+    environ = {"NCCL_ALGO": "Ring", "LIGHT_INTRA_SIZE": "8", "WANDB_API_KEY": "hunter2", "HOME": "/root"}
+
+    assert bench.told_variables(environ) == {"LIGHT_INTRA_SIZE": "8", "NCCL_ALGO": "Ring"}
+
+
 @pytest.mark.parametrize("words", [["--batch-size=0"], ["--num-iters=x"], ["--device=tpu"], ["--frobnicate"]])
 def test_wrong_options_are_refused(bench, capsys, words):
     """Before anything is trained."""

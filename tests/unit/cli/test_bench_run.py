@@ -164,6 +164,7 @@ def test_kept_results_are_compared_and_tabulated_by_name_and_id(nodes):
     compared = nodes.json("compare", "base", key)
 
     assert [run["gpus"] for run in nodes.json("table", "base")["runs"]] == [1, 8, 16]
+    assert [run["gpus"] for run in nodes.json("table")["runs"]] == [1, 8, 16, 16]
     assert [(item["gpus"], item["faster"], item["verdict"]) for item in compared["comparisons"]] == [(16, "a", "real")]
     assert [run["gpus"] for run in compared["only_a"]] == [1, 8]
 

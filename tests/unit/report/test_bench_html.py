@@ -62,7 +62,7 @@ def test_the_page_says_what_ran_on_what(page):
         "NCCL_ALGO=Ring WANDB_API_KEY=(not kept)",
         "gpu0 ... gpu1 (2)",
         "8x NVIDIA A100; driver 535.1; mlx5_0 200 Gb/sec; r/t:1",
-        "torch 2.4.0",
+        "software torch 2.4.0 first rank had NCCL_NET_GDR_LEVEL=2",
         "Read from outputs, which say nothing of the nodes:",
         "a file <of> mine.log",
         "T(n) / (n T(1))",
