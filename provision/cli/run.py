@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,13 +16,16 @@ from provision.cli.common import (
     AllowDegradedOption,
     AskBecomePassOption,
     InventoryOption,
+    JsonOption,
     LabOption,
     LimitOption,
     YesOption,
     ask_become_password,
     cluster_from,
     confirm,
+    print_json,
     say,
+    show,
     take_degraded,
 )
 from provision.errors import HostNotTrusted, Interrupted, LaunchError, ProvisionError, UsageError
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from provision.hostfiles import HostEntry
     from provision.jobs import JobRequest, Plan
     from provision.model import Cluster, Secret
+    from provision.profiles import NodeNetwork, Wish
 
 __all__ = ["run"]
 
@@ -53,7 +58,7 @@ def run(
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", metavar="K[=V]", help="Give every rank this variable; without =V, yours."),
+        typer.Option("--env", "-e", "-x", metavar="K[=V]", help="Give every rank this variable; without =V, yours."),
     ] = None,
     workdir: Annotated[
         str | None,
@@ -63,8 +68,25 @@ def run(
         bool, typer.Option("--allow-missing", help="Go on without nodes that cannot take ranks, each named on stderr.")
     ] = False,
     allow_degraded: AllowDegradedOption = False,
+    preset: Annotated[
+        str, typer.Option("--preset", metavar="NAME", help="A guide's command line: taco or horovod-lightcc.")
+    ] = "",
+    lightcc: Annotated[
+        bool, typer.Option("--lightcc", help="With --preset taco: LightCC as in the guide, compression included.")
+    ] = False,
+    gdr: Annotated[bool, typer.Option("--gdr", help="With --preset taco: GPUDirect RDMA as in the guide.")] = False,
+    fabric: Annotated[
+        str, typer.Option("--fabric", metavar="NAME", help="Send over tcp, roce, roce-gdr or ib; else what nodes have.")
+    ] = "",
+    offline: Annotated[
+        bool, typer.Option("--offline", help="With --dry-run or --explain: go by the inventory, ask no node.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say where each variable and flag comes from; start nothing.")
+    ] = False,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a program with one rank per slot in the containers of all nodes, by mpirun.
 
@@ -77,23 +99,40 @@ def run(
     So does, in the same way, a node on which GPUDirect RDMA did not come up as it is recorded (check
     peer_memory.boot), until that check passes; --allow-degraded takes it all the same.
 
+    On nodes with GPUs the ranks get NCCL's variables for the network that all of them have (RDMA or TCP), by NCCL's
+    version, and each node its own where they differ; --env replaces any of them, and --explain tells why each is so.
+    --preset taco is the command line of TACO Train's guide, word for word; its --lightcc compresses gradients, which
+    changes what is trained. --preset horovod-lightcc is LightCC without that (--env LIGHT_TOPK_ALLREDUCE=1 adds it).
+    --offline takes what the inventory states: cluster_gpus, cluster_data_interface, cluster_management_interface,
+    cluster_gid_index, cluster_mpirun, cluster_mpi.
+
     \b
     Examples:
       provision run -- provision-smoke
       provision run --lab demo -n 4 -- hostname
       provision run --sync . --env LR=0.1 --env WANDB_API_KEY -- python3 train.py
       provision run --limit 'gpu[1:4]' --dry-run -- python3 train.py
+      provision run --explain -- python3 train.py
+      provision run --preset taco -n 16 --lightcc --dry-run --offline -- python3 train.py
     """
-    from provision import jobs
+    from provision import jobs, workflow
 
     with _before_the_start():
+        wish = _wish(preset, fabric, lightcc=lightcc, gdr=gdr)
+        _refuse_modes(offline=offline, dry_run=dry_run, explain=explain, as_json=as_json)
         environment = _environment(env or ())
         cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-        entries, degraded = _entries(cluster, limit, allow_missing=allow_missing, allow_degraded=allow_degraded)
-        take_degraded(cluster, "run --dry-run" if dry_run else "run", degraded)
-        plan = _plan(_request(cluster, entries, tuple(command), ranks, sync, environment, workdir), dry_run, yes)
-        if dry_run:
-            sys.stdout.write(jobs.dry_run(plan))
+        full = workflow.with_defaults(cluster)
+        if offline:
+            entries, found = workflow.stated_entries(full, limit), workflow.stated_networks(full)
+        else:
+            entries, degraded, found = _entries(full, limit, allow_missing=allow_missing, allow_degraded=allow_degraded)
+            take_degraded(cluster, "run --dry-run" if dry_run or explain else "run", degraded)
+        request = _request(full, entries, tuple(command), ranks, sync, environment, workdir, wish, found)
+        plan = _offline(request) if offline else _plan(request, dry_run or explain, yes)
+        _say_lossy(plan)
+        if explain or dry_run:
+            _show(plan, explain=explain, as_json=as_json)
             return
     raise typer.Exit(jobs.run(plan, _write))
 
@@ -112,6 +151,57 @@ def _before_the_start() -> Iterator[None]:
         raise LaunchError(error.message, node=error.node, remedy=error.remedy, output=error.output) from error
 
 
+def _wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:
+    from provision.profiles import FABRICS, PRESETS, Wish
+
+    if preset and preset not in PRESETS:
+        raise UsageError(f"--preset {preset}: there is no such preset", remedy=f"Known are: {', '.join(PRESETS)}.")
+    if fabric and fabric not in FABRICS:
+        raise UsageError(f"--fabric {fabric}: there is no such fabric", remedy=f"Known are: {', '.join(FABRICS)}.")
+    if preset == "taco" and fabric:
+        raise UsageError("--preset taco is for RoCE alone", remedy="Leave --fabric out, or the preset.")
+    if lightcc and preset != "taco":
+        raise UsageError("--lightcc belongs to --preset taco", remedy="Or use --preset horovod-lightcc.")
+    if gdr and preset != "taco":
+        raise UsageError(
+            "--gdr belongs to --preset taco",
+            remedy="Without the preset GPUDirect RDMA is used where the nodes have it; --fabric roce-gdr insists.",
+        )
+    return Wish(preset, fabric, lightcc, gdr)
+
+
+def _refuse_modes(*, offline: bool, dry_run: bool, explain: bool, as_json: bool) -> None:
+    if offline and not (dry_run or explain):
+        raise UsageError("--offline starts nothing, for it connects to no node", remedy="Add --dry-run or --explain.")
+    if as_json and not explain:
+        raise UsageError("--json is for run --explain", remedy="The output of a job is the job's own.")
+
+
+def _offline(request: JobRequest) -> Plan:
+    from provision import jobs, workflow
+
+    return jobs.prepare_offline(request, workflow.stated_container(request.nodes[request.head].variables))
+
+
+def _say_lossy(plan: Plan) -> None:
+    from provision.profiles import lossy_ones
+
+    for name in lossy_ones(plan.settings):
+        say(f"warning: {name}=1 compresses gradients, which changes what is trained; --env {name}=0 leaves it out")
+
+
+def _show(plan: Plan, *, explain: bool, as_json: bool) -> None:
+    from provision import jobs
+    from provision.report import launch_report
+
+    if not explain:
+        sys.stdout.write(jobs.dry_run(plan))
+    elif as_json:
+        print_json(launch_report.as_document(plan.argv, plan.settings))
+    else:
+        show(launch_report.as_text(plan.argv, plan.settings))
+
+
 def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:
     from provision import jobs
 
@@ -123,17 +213,18 @@ def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:
 
 def _entries(
     cluster: Cluster, limit: str | None, *, allow_missing: bool, allow_degraded: bool
-) -> tuple[list[HostEntry], list[tuple[str, str]]]:
-    """Return the nodes that get ranks, and which of them should take none and why.
+) -> tuple[list[HostEntry], list[tuple[str, str]], dict[str, NodeNetwork]]:
+    """Return the nodes that get ranks, which of them should take none and why, and how each is connected.
+
+    The cluster has the roles' defaults.
 
     LaunchError when one that was asked for cannot take ranks, unless that is allowed.
     """
     from provision import workflow
 
-    full = workflow.with_defaults(cluster)
-    found = workflow.probe(workflow.chosen(full, limit), names=[node.name for node in full.nodes])
-    entries, left_out = workflow.host_entries(full, found, allow_degraded=allow_degraded)
-    degraded = workflow.degraded(full, found)
+    found = workflow.probe(workflow.chosen(cluster, limit), names=[node.name for node in cluster.nodes])
+    entries, left_out = workflow.host_entries(cluster, found, allow_degraded=allow_degraded)
+    degraded = workflow.degraded(cluster, found)
     distrusted = [(name, why) for name, why in left_out if isinstance(found[name], HostNotTrusted)]
     if distrusted or (left_out and not allow_missing):
         held_back = {} if allow_degraded else {name: verdict.remedy or "" for name, verdict in degraded.items()}
@@ -147,7 +238,8 @@ def _entries(
             output="\n".join(f"{name}: {reason}" for name, reason in left_out),
         )
     listed = {entry.name for entry in entries}
-    return entries, [(name, verdict.reason) for name, verdict in degraded.items() if name in listed]
+    taken = [(name, verdict.reason) for name, verdict in degraded.items() if name in listed]
+    return entries, taken, workflow.found_networks(cluster, found)
 
 
 def _missing(
@@ -180,13 +272,13 @@ def _request(
     sync: Path | None,
     environment: dict[str, Secret],
     workdir: str | None,
+    wish: Wish,
+    found: Mapping[str, NodeNetwork],
 ) -> JobRequest:
-    from provision import workflow
     from provision.jobs import JobRequest, new_job_id
 
-    full = workflow.with_defaults(cluster)
     names = [entry.name for entry in entries]
-    variables = {node.name: node.variables for node in full.nodes}
+    variables = {node.name: node.variables for node in cluster.nodes}
     wanted = str(variables[names[0]].get("cluster_head") or names[0])
     head = wanted if wanted in names else names[0]
     for name in names:
@@ -194,7 +286,7 @@ def _request(
     return JobRequest(
         command=command,
         entries=tuple(entries),
-        nodes={node.name: node for node in full.nodes},
+        nodes={node.name: node for node in cluster.nodes},
         head=head,
         containers={name: str(variables[name].get("training_container_name")) for name in names},
         networks=tuple(str(network) for network in variables[head].get("cluster_data_networks") or ()),
@@ -203,14 +295,29 @@ def _request(
         sync=sync.resolve() if sync else None,
         environment=environment,
         job=new_job_id(),
+        wish=replace(wish, fabric=wish.fabric or str(variables[head].get("cluster_fabric") or "")),
+        found=found,
+        mpirun=str(variables[head].get("cluster_mpirun") or ""),
     )
+
+
+_TAKEN_LITERALLY = (
+    "training_container_name",
+    "cluster_data_networks",
+    "cluster_data_interface",
+    "cluster_management_interface",
+    "cluster_fabric",
+    "cluster_head",
+    "cluster_mpi",
+    "cluster_mpirun",
+)
 
 
 def _refuse_templates(name: str, variables: Mapping[str, object]) -> None:
     """A name that only Ansible could make, on the node, would be taken literally."""
     from provision.facts import plain
 
-    for key in ("training_container_name", "cluster_data_networks", "cluster_head"):
+    for key in _TAKEN_LITERALLY:
         if not plain(variables.get(key)):
             raise LaunchError(
                 f"{key} cannot be resolved without Ansible: {variables[key]}",
@@ -223,6 +330,7 @@ def _environment(words: Sequence[str]) -> dict[str, Secret]:
     """``K=V`` as it stands; ``K`` from this process's environment, so that secrets need not be typed."""
     from provision.commands.shell import is_environment_name
     from provision.model import Secret
+    from provision.profiles import check_light
 
     values: dict[str, Secret] = {}
     for word in words:
@@ -234,6 +342,7 @@ def _environment(words: Sequence[str]) -> dict[str, Secret]:
                 f"--env {name}: {name} is not set here", remedy=f"export {name}, or give --env {name}=VALUE"
             )
         values[name] = Secret(value if given else os.environ[name])
+    check_light({name: value.reveal() for name, value in values.items()})
     return values
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Launch", "mpirun_argv", "parse_version"]
+from provision.commands.mca import PRRTE, spelled
+from provision.model import Setting
+
+__all__ = [
+    "Launch",
+    "PlainLaunch",
+    "argv_of",
+    "mpirun_argv",
+    "mpirun_settings",
+    "parse_version",
+    "plain_settings",
+    "reach_variables",
+]
 
 SUPPORTED = (4, 5)
-_PRRTE = 5
+_OURS = "provision"
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,8 @@ class Launch:
     """The container's user is root, which mpirun wants to be told."""
     environment: tuple[str, ...] = ()
     """Names of variables that every rank gets."""
+    variables: tuple[Setting, ...] = ()
+    """Variables with their values, or with where their values come from."""
     workdir: str | None = None
     ssh_config: str = "/etc/provision/ssh/ssh_config"
     program: str = "mpirun"
@@ -42,47 +57,129 @@ def parse_version(text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def argv_of(program: str, settings: Iterable[Setting], command: Iterable[str]) -> list[str]:
+    """The whole command line of settings."""
+    return [program, *(word for setting in settings for word in setting.words()), *command]
+
+
 def mpirun_argv(launch: Launch) -> list[str]:
     """The whole command line."""
-    words = [launch.program]
-    if launch.root:
-        words.append("--allow-run-as-root")
-    words += ["--hostfile", launch.hostfile, "-np", str(launch.ranks), "--bind-to", "none", "--map-by", "slot"]
-    words += ["--output", "tag"] if launch.version >= _PRRTE else ["--tag-output"]
+    return argv_of(launch.program, mpirun_settings(launch), launch.command)
+
+
+def mpirun_settings(launch: Launch) -> tuple[Setting, ...]:
+    """Return every flag, parameter and variable of the command line in its order, each with its reason."""
+    modern = launch.version >= PRRTE
+    found = [_flag("--allow-run-as-root", None, "the container's user is root")] if launch.root else []
+    found += [
+        _flag("--hostfile", launch.hostfile, "the nodes that can take ranks, with their slots"),
+        _flag("-np", str(launch.ranks), "ranks that were asked for, else one for each slot"),
+        _flag("--bind-to", "none", "ranks start threads, which may not share one core"),
+        _flag("--map-by", "slot", "a node is filled before the next one is used"),
+        _flag("--output" if modern else "--tag-output", "tag" if modern else None, "each line is told with its rank"),
+    ]
     if launch.workdir is not None:
-        words += ["--wdir", launch.workdir]
-    words += _prrte(launch) if launch.version >= _PRRTE else _orte(launch)
-    for name in ("PROVISION_JOB", *launch.environment):
-        words += ["-x", name]
-    return [*words, *launch.command]
+        found.append(_flag("--wdir", launch.workdir, "--workdir, or the folder of --sync"))
+    found += _parameters(launch)
+    found += [_by_name(name) for name in ("PROVISION_JOB", *launch.environment)]
+    return (*found, *launch.variables)
 
 
-def _orte(launch: Launch) -> list[str]:
+def _flag(flag: str, value: str | None, reason: str) -> Setting:
+    return Setting(flag, "", value, _OURS, reason)
+
+
+def _by_name(name: str) -> Setting:
+    if name == "PROVISION_JOB":
+        return Setting("-x", name, None, _OURS, "marks the processes of the job, so that all of them can be ended")
+    if name in {"PATH", "LD_LIBRARY_PATH"}:
+        return Setting("-x", name, None, _OURS, "as it is in the head node's container")
+    return Setting("-x", name, None, "--env", "its value goes by standard input, not by the command line")
+
+
+_WHY = {
+    "plm_rsh_agent": "logins between containers, with their own keys",
+    "orte_launch_agent": "marks the daemons as the job's",
+    "orte_keep_fqdn_hostnames": "names with dots stay whole",
+    "pml": "MPI over TCP and shared memory; NCCL has the RDMA cards",
+    "btl": "TCP between nodes, shared memory within one",
+    "btl_vader_single_copy_mechanism": "reading another process's memory needs a capability",
+    "btl_tcp_if_include": "without it docker's bridge is tried, which has one address everywhere",
+    "oob_tcp_if_include": "the daemons' own connections, as those of the ranks",
+}
+
+
+def _parameters(launch: Launch) -> list[Setting]:
     settings = {
         "plm_rsh_agent": f"ssh -F {launch.ssh_config}",
-        "orte_launch_agent": f"env PROVISION_JOB={launch.job} orted",
+        "orte_launch_agent": f"env PROVISION_JOB={launch.job} {'prted' if launch.version >= PRRTE else 'orted'}",
         "orte_keep_fqdn_hostnames": "1",
-        "pml": "ob1",
-        "btl": "self,vader,tcp",
-        "btl_vader_single_copy_mechanism": "none",  # CMA needs a capability that a container may lack
     }
+    settings |= {"pml": "ob1", "btl": "self,vader,tcp"}
+    settings["btl_vader_single_copy_mechanism"] = "none"  # CMA needs a capability that a container may lack
     # Without either, Open MPI also tries docker's bridge, which has the same address on every node.
     # A single address as /32 will not do: the shift by 32 in its netmask makes it match anything.
     if include := ",".join(launch.networks or launch.interfaces):
-        settings |= {"btl_tcp_if_include": include, "oob_tcp_if_include": include}
-    return [word for key, value in settings.items() for word in ("--mca", key, value)]
+        settings["btl_tcp_if_include"] = include
+    # By name: PRRTE 3.0.8 (Open MPI 5.0.7) finds no interface for a CIDR.
+    control = launch.interfaces if launch.version >= PRRTE else launch.networks or launch.interfaces
+    if control:
+        settings["oob_tcp_if_include"] = ",".join(control)
+    source = "inventory" if launch.networks else "node facts"
+    return [
+        _parameter(key, value, launch.version, source if key.endswith("_if_include") else _OURS)
+        for key, value in settings.items()
+    ]
 
 
-def _prrte(launch: Launch) -> list[str]:
-    runtime = {
-        "plm_ssh_agent": f"ssh -F {launch.ssh_config}",
-        "prte_launch_agent": f"env PROVISION_JOB={launch.job} prted",
-        "prte_keep_fqdn_hostnames": "1",
+def _parameter(name: str, value: str, version: int, source: str, dash: str = "--") -> Setting:
+    as_given = spelled(name, value, version)
+    return Setting(dash + as_given.flag.lstrip("-"), as_given.name, as_given.value, source, _WHY.get(name, ""))
+
+
+def reach_variables(version: int, job: str, ssh_config: str = "/etc/provision/ssh/ssh_config") -> dict[str, str]:
+    """Return what mpirun's own environment must have where its command line says nothing of how to log in."""
+    modern = version >= PRRTE
+    settings = {
+        "plm_rsh_agent": f"ssh -F {ssh_config}",
+        "orte_launch_agent": f"env PROVISION_JOB={job} {'prted' if modern else 'orted'}",
+        "orte_keep_fqdn_hostnames": "1",
     }
-    library = {"pml": "ob1", "btl": "self,sm,tcp", "smsc": "^cma"}
-    if include := ",".join(launch.networks or launch.interfaces):
-        library["btl_tcp_if_include"] = include
-    if launch.interfaces:  # by name: PRRTE 3.0.8 (Open MPI 5.0.7) finds no interface for a CIDR
-        runtime["prte_if_include"] = ",".join(launch.interfaces)
-    words = [word for key, value in runtime.items() for word in ("--prtemca", key, value)]
-    return words + [word for key, value in library.items() for word in ("--mca", key, value)]
+    prefix = "PRTE_MCA_" if modern else "OMPI_MCA_"
+    return {prefix + spelled(name, value, version).name: value for name, value in settings.items()}
+
+
+@dataclass(frozen=True)
+class PlainLaunch:
+    """A line as people type it: everything that a rank gets stands in it, and nothing about how to log in."""
+
+    version: int
+    ranks: int
+    command: tuple[str, ...]
+    hosts: tuple[tuple[str, int], ...] = ()
+    """Nodes with their slots; none for a job of the head node alone."""
+    root: bool = True
+    variables: tuple[Setting, ...] = ()
+    parameters: Mapping[str, str] | None = None
+    """MCA parameters in version 4's names."""
+    source: str = _OURS
+    """Who decided the parameters."""
+    program: str = "mpirun"
+
+
+def plain_settings(launch: PlainLaunch) -> tuple[Setting, ...]:
+    """Return the line's settings in the order that people write them, spelled as its version likes them."""
+    dash = "-" if launch.version < PRRTE else "--"
+    found = [_flag("-np", str(launch.ranks), "ranks that were asked for, else one for each slot")]
+    if launch.hosts:
+        hosts = ",".join(f"{name}:{slots}" for name, slots in launch.hosts)
+        found.append(_flag("-H", hosts, "the nodes that get ranks, with their slots"))
+    if launch.root:
+        found.append(_flag("--allow-run-as-root", None, "the container's user is root"))
+    found += [
+        _flag(f"{dash}bind-to", "none", "ranks start threads, which may not share one core"),
+        _flag(f"{dash}map-by", "slot", "a node is filled before the next one is used"),
+        *launch.variables,
+    ]
+    given = (launch.parameters or {}).items()
+    return (*found, *(_parameter(key, value, launch.version, launch.source, dash) for key, value in given))

@@ -17,7 +17,7 @@ from provision.gdr.verdict import verdict
 from provision.model import Same
 from provision.topology.links import PCIE_CLASSES, card_links
 
-__all__ = ["architecture", "has_gpus", "running_kernel", "situation", "untold", "verdict_of"]
+__all__ = ["architecture", "has_gpus", "oldest_nccl", "running_kernel", "situation", "untold", "verdict_of"]
 
 
 def verdict_of(facts: NodeFacts) -> GdrVerdict:
@@ -71,7 +71,7 @@ def _situation(of: Same[NodeFacts]) -> Situation:
         stack=_stack(facts),
         flavor=Flavor(flavor) if flavor else None,
         gpus=tuple(dict.fromkeys(name for gpu in gpus if (name := architecture(gpu)))),
-        nccl=_nccl(facts),
+        nccl=oldest_nccl(facts),
         cards=_cards(facts),
         evidence=_evidence(facts, gpus),
     )
@@ -120,7 +120,7 @@ def _cards(facts: NodeFacts) -> Cards:
     return Cards.SOFT if facts.rdma.devices else Cards.NONE
 
 
-def _nccl(facts: NodeFacts) -> str:
+def oldest_nccl(facts: NodeFacts) -> str:
     """Return the oldest NCCL of the training container, where it runs; else that of the node."""
     if isinstance(facts.nccl, Unknown):
         return ""

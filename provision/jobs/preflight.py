@@ -54,19 +54,22 @@ def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Containe
 def _look(connector: Connector, request: JobRequest) -> Container:
     container = request.container(connector.name)
     address = next((entry.address for entry in request.entries if entry.name == connector.name), "")
-    script = node_script(container, request.command, request.directory, address)
+    script = node_script(container, request.command, request.directory, address, request.mpirun)
     result = connector.run(script, timeout=_SECONDS)
     return parse_node(connector.name, container, result, request)
 
 
-def node_script(container: str, command: Sequence[str], directory: str | None, address: str = "") -> str:
+def node_script(
+    container: str, command: Sequence[str], directory: str | None, address: str = "", mpirun: str = ""
+) -> str:
     """A script for the node that asks its container for everything a job needs, in one `docker exec`."""
     script = script_argument(command) or ""
+    program = shlex.quote(mpirun or "mpirun")
     inner = "\n".join(
         [
             'echo "uid=$(id -u)"',
-            'echo "mpirun=$(command -v mpirun)"',
-            'echo "version=$(mpirun --version 2>&1 | head -n 1)"',
+            f'echo "mpirun=$(command -v {program})"',
+            f'echo "version=$({program} --version 2>&1 | head -n 1)"',
             'echo "library_path=${LD_LIBRARY_PATH:+1}"',
             f"cd {shlex.quote(directory)} 2>/dev/null || {{ echo workdir=missing; exit 0; }}" if directory else "",
             f'echo "program=$(command -v -- {shlex.quote(command[0])})"',

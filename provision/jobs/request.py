@@ -11,6 +11,7 @@ from pathlib import Path
 from provision.errors import LaunchError, ProvisionError
 from provision.hostfiles import HostEntry
 from provision.model import Node, Secret
+from provision.profiles import NodeNetwork, Wish
 
 __all__ = ["JobRequest", "new_job_id", "rank_count", "slot_table", "together", "used_entries"]
 
@@ -36,6 +37,18 @@ class JobRequest:
     sync: Path | None = None
     environment: Mapping[str, Secret] = field(default_factory=dict)
     job: str = ""
+    wish: Wish = field(default_factory=Wish)
+    found: Mapping[str, NodeNetwork] = field(default_factory=dict)
+    """Inventory name -> how the node is connected, for every entry."""
+    interfaces: tuple[str, ...] = ()
+    """The interfaces that carry the data addresses of all nodes with ranks; empty when one is not known."""
+    mpirun: str = ""
+    """Path of mpirun in the image; empty: the one on its PATH."""
+
+    @property
+    def hostfile(self) -> str:
+        """Where the host file is in the head node's container; the name is random."""
+        return f"/tmp/provision-{self.job}.hostfile"  # noqa: S108
 
     def container(self, node: str) -> str:
         """Name of the training container on `node`."""

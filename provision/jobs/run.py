@@ -7,25 +7,25 @@ import os
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provision.commands.docker import exec_argv
-from provision.commands.mpirun import Launch, mpirun_argv
 from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
-from provision.hostfiles import openmpi
+from provision.hostfiles import HostEntry, openmpi
+from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
-from provision.jobs.request import JobRequest, networks_of, rank_count, used_entries
+from provision.jobs.request import JobRequest, rank_count, used_entries
 from provision.jobs.session import FILES, Ending, Session
+from provision.model import Setting
 
-__all__ = ["Plan", "dry_run", "prepare", "run"]
+__all__ = ["Plan", "dry_run", "prepare", "prepare_offline", "run"]
 
 _SIGNALLED = 128
-_USR_BIN = ("/usr/bin/mpirun", "/usr/local/bin/mpirun", "/bin/mpirun")
 
 _LAUNCHER = """variables=$(head -c "$1") && shift || exit 125
 cat >"$1" && file=$1 && shift || exit 125
@@ -49,20 +49,37 @@ class Plan:
     """Names of the nodes that get ranks."""
     version: int
     """Open MPI's major version."""
+    settings: tuple[Setting, ...] = ()
+    """What `argv` is made of, in its order."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What the launcher itself needs in its environment, and the ranks need not."""
 
 
 def prepare(request: JobRequest) -> Plan:
     """Check that the job fits and that every node can take it; LaunchError when not, and nothing has been started."""
     ranks = rank_count(request.entries, request.ranks)
-    used = tuple(entry.name for entry in used_entries(request.entries, ranks))
-    containers = check_nodes(request, tuple(dict.fromkeys((request.head, *used))))
-    head = containers[request.head]
+    used = used_entries(request.entries, ranks)
+    containers = check_nodes(request, tuple(dict.fromkeys((request.head, *(entry.name for entry in used)))))
+    known = replace(request, interfaces=_interfaces(request, containers))
+    return _plan(known, containers[request.head], ranks, used)
+
+
+def prepare_offline(request: JobRequest, container: Container) -> Plan:
+    """Derive the command line with `container` for all nodes' containers; nothing is connected."""
+    ranks = rank_count(request.entries, request.ranks)
+    return _plan(request, container, ranks, used_entries(request.entries, ranks))
+
+
+def _plan(request: JobRequest, head: Container, ranks: int, used: Sequence[HostEntry]) -> Plan:
+    line: Line = launch_line(request, head, ranks, used)
     return Plan(
         request,
-        tuple(_argv(request, head, ranks, _interfaces(containers))),
+        tuple(line.argv),
         openmpi.render(request.entries),
-        used,
+        tuple(entry.name for entry in used),
         head.version,
+        line.settings,
+        line.environment,
     )
 
 
@@ -160,28 +177,11 @@ def _exit_code(ending: Ending | None, *, interrupted: bool) -> int:
     return ending.code if ending.code >= 0 else _SIGNALLED - ending.code
 
 
-def _interfaces(containers: Mapping[str, Container]) -> tuple[str, ...]:
+def _interfaces(request: JobRequest, containers: Mapping[str, Container]) -> tuple[str, ...]:
     """All data interfaces, or none when one node's is not known: a list without it would cut that node off."""
-    names = tuple(dict.fromkeys(container.interface for container in containers.values()))
+    stated = {name: network.interface for name, network in request.found.items()}
+    names = tuple(dict.fromkeys(stated.get(name) or found.interface for name, found in containers.items()))
     return names if all(names) else ()
-
-
-def _argv(request: JobRequest, container: Container, ranks: int, interfaces: tuple[str, ...]) -> list[str]:
-    names = ["PATH", *(["LD_LIBRARY_PATH"] if container.library_path else []), *request.environment]
-    launch = Launch(
-        version=container.version,
-        ranks=ranks,
-        hostfile=f"/tmp/provision-{request.job}.hostfile",  # noqa: S108 - in the container; the name is random
-        command=request.command,
-        job=request.job,
-        networks=networks_of(request.entries, request.networks),
-        interfaces=interfaces,
-        root=container.root,
-        environment=tuple(dict.fromkeys(names)),
-        workdir=request.directory,
-        program="mpirun" if container.mpirun in _USR_BIN else container.mpirun,
-    )
-    return mpirun_argv(launch)
 
 
 def _others(plan: Plan) -> list[str]:
@@ -191,8 +191,8 @@ def _others(plan: Plan) -> list[str]:
 def _spec(plan: Plan) -> dict[str, Any]:
     request = plan.request
     container = request.container(request.head)
-    hostfile = f"/tmp/provision-{request.job}.hostfile"  # noqa: S108
-    exports = _exports(request)
+    hostfile = request.hostfile
+    exports = _exports(plan)
     visible = {"PROVISION_JOB": request.job, "PROVISION_NODE": request.head}
     launcher = ["sh", "-c", _LAUNCHER, "sh", str(len(os.fsencode(exports))), hostfile, *plan.argv]
     reach = ["ssh", "-F", "/etc/provision/ssh/ssh_config", "-o", "ConnectTimeout=5", "@NODE@", "sh"]
@@ -210,9 +210,10 @@ def _spec(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _exports(request: JobRequest) -> str:
-    """Shell lines that set the ranks' variables; they travel on standard input, so no process list shows them."""
-    return "".join(f"export {name}={shlex.quote(value.reveal())}\n" for name, value in request.environment.items())
+def _exports(plan: Plan) -> str:
+    """Shell lines that set the launcher's and the ranks' variables; no process list shows standard input."""
+    ranks = {name: value.reveal() for name, value in plan.request.environment.items()}
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in {**plan.environment, **ranks}.items())
 
 
 def _file(name: str) -> str:

@@ -11,6 +11,7 @@ from provision.model.reload import NodeReload, ReloadResult
 from provision.model.reset import NodeReset, ResetResult
 from provision.model.result import CommandResult
 from provision.model.secret import Secret
+from provision.model.setting import Setting
 from provision.model.topology import Topology, TopologyGpu, TopologyNic
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "RoleStatus",
     "Same",
     "Secret",
+    "Setting",
     "Step",
     "StepClass",
     "Topology",

@@ -11,6 +11,7 @@ from provision.workflow.converge import Pace, apply, runnable
 from provision.workflow.differences import content_differences
 from provision.workflow.gpudirect import gdr
 from provision.workflow.idle_steps import agreeable, drained_first
+from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
 from provision.workflow.overrides import note_degraded
 from provision.workflow.places import log_folder
 from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
@@ -48,6 +49,7 @@ __all__ = [
     "content_differences",
     "degraded",
     "drained_first",
+    "found_networks",
     "gdr",
     "host_entries",
     "hostfile",
@@ -67,6 +69,9 @@ __all__ = [
     "runnable",
     "save",
     "saved_differences",
+    "stated_container",
+    "stated_entries",
+    "stated_networks",
     "support_bundle",
     "supported_systems",
     "topology",

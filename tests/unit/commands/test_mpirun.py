@@ -1,6 +1,9 @@
+import dataclasses
+
 import pytest
 
-from provision.commands.mpirun import Launch, mpirun_argv, parse_version
+from provision.commands.mca import spelled
+from provision.commands.mpirun import Launch, mpirun_argv, mpirun_settings, parse_version, reach_variables
 
 LAUNCH = Launch(
     version=4,
@@ -101,3 +104,51 @@ def test_the_working_folder_is_said_only_when_asked_for():
     assert "--wdir" not in mpirun_argv(LAUNCH)
     argv = with_changes(workdir="/data/my job")
     assert argv[argv.index("--wdir") + 1] == "/data/my job"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("plm_rsh_args", "-p 12345", ("--prtemca", "plm_ssh_args", "-p 12345")),
+        ("plm_rsh_no_tree_spawn", "1", ("--prtemca", "plm_ssh_no_tree_spawn", "1")),
+        ("oob_tcp_if_include", "bond0", ("--prtemca", "prte_if_include", "bond0")),
+        ("orte_keep_fqdn_hostnames", "1", ("--prtemca", "prte_keep_fqdn_hostnames", "1")),
+        ("orte_default_hostfile", "/h", ("--prtemca", "prte_default_hostfile", "/h")),
+        ("btl_tcp_if_include", "bond0", ("--mca", "btl_tcp_if_include", "bond0")),
+        ("btl", "^openib", ("--mca", "btl", "self,sm,tcp")),
+        ("btl", "^openib,uct", ("--mca", "btl", "^uct")),
+        ("btl", "self,vader,tcp", ("--mca", "btl", "self,sm,tcp")),
+        ("btl_vader_single_copy_mechanism", "none", ("--mca", "smsc", "^cma")),
+        ("pml", "ob1", ("--mca", "pml", "ob1")),
+    ],
+)
+def test_parameters_of_version_4_have_their_names_in_version_5(name, value, expected):
+    """What version 4 calls by another name, or version 5 has no more, is said in version 5's words."""
+    new, old = spelled(name, value, 5), spelled(name, value, 4)
+
+    assert (new.flag, new.name, new.value) == expected
+    assert (old.flag, old.name, old.value) == ("--mca", name, value)
+
+
+def test_a_plain_line_reaches_its_nodes_by_its_environment():
+    """It says nothing of logins; the launcher's own environment has them, in each version's names."""
+    assert reach_variables(4, "abc") == {
+        "OMPI_MCA_plm_rsh_agent": "ssh -F /etc/provision/ssh/ssh_config",
+        "OMPI_MCA_orte_launch_agent": "env PROVISION_JOB=abc orted",
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
+    }
+    assert reach_variables(5, "abc")["PRTE_MCA_prte_launch_agent"] == "env PROVISION_JOB=abc prted"
+    assert set(reach_variables(5, "abc")) == {
+        "PRTE_MCA_plm_ssh_agent",
+        "PRTE_MCA_prte_launch_agent",
+        "PRTE_MCA_prte_keep_fqdn_hostnames",
+    }
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_everything_on_the_command_line_has_a_reason(version):
+    """Who reads `run --explain` finds each flag with who decided it and why."""
+    settings = mpirun_settings(dataclasses.replace(LAUNCH, version=version, interfaces=("ens4",), environment=("A",)))
+
+    assert all(setting.source and setting.reason for setting in settings)
+    assert [*settings[0].words(), *settings[1].words()] == ["--hostfile", "/tmp/h", "-np", "4"]

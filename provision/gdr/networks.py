@@ -1,0 +1,114 @@
+"""How a node is connected, for profiles: from its facts, or as its inventory states it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision.facts import NodeFacts, Unknown, data_interface, gpu_count, plain
+from provision.facts.rails import Endpoint, node_rails
+from provision.gdr.base import GdrPath
+from provision.gdr.observed import oldest_nccl, untold, verdict_of
+from provision.profiles import NodeNetwork
+
+__all__ = ["node_network", "stated_network"]
+
+
+def node_network(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> NodeNetwork:
+    """Return how the node `name` is connected; what the inventory states of interfaces and cards decides."""
+    rails = node_rails(name, variables, facts)
+    fabric, why, used = _fabric(rails.endpoints)
+    if isinstance(facts.rdma, Unknown):
+        fabric, why = "", rails.problems[0]
+    elif not rails.endpoints:
+        fabric, why = "tcp", rails.absent or rails.problems[0]
+    ports = {f"{end.device}:{end.port}": end for end in _stated_ports(used, variables)}
+    verdict = verdict_of(facts)
+    dma_buf = verdict.environment.get("NCCL_DMABUF_ENABLE")
+    return NodeNetwork(
+        name,
+        fabric,
+        gdr=None if untold(facts) else verdict.path is not GdrPath.NONE,
+        dma_buf=None if dma_buf is None else dma_buf == "1",
+        gpus=gpu_count(facts) or 0,
+        interface=_text(variables, "cluster_data_interface") or data_interface(variables, facts) or "",
+        management=_text(variables, "cluster_management_interface") or _default_interface(facts),
+        hcas=tuple(ports),
+        gids={port: end.gid_index for port, end in ports.items() if end.gid_index is not None},
+        several_gids=_several_gids(facts, used),
+        nccl=oldest_nccl(facts),
+        why=why,
+    )
+
+
+def stated_network(name: str, variables: Mapping[str, Any]) -> NodeNetwork:
+    """Return how the node is connected by what its inventory says alone; nothing is looked at."""
+    index, gpus = variables.get("cluster_gid_index"), variables.get("cluster_gpus")
+    ports = tuple(_with_port(str(port)) for port in _list(variables, "cluster_hcas"))
+    stated = isinstance(index, int) and not isinstance(index, bool) and index >= 0
+    wanted = _text(variables, "cluster_fabric")
+    return NodeNetwork(
+        name,
+        wanted.removesuffix("-gdr") or ("roce" if stated else ""),
+        gdr=wanted == "roce-gdr" if wanted else None,
+        gpus=gpus if isinstance(gpus, int) and not isinstance(gpus, bool) else 0,
+        interface=_text(variables, "cluster_data_interface"),
+        management=_text(variables, "cluster_management_interface"),
+        hcas=ports,
+        gids=dict.fromkeys(ports or ("",), index) if stated and isinstance(index, int) else {},
+        nccl=_text(variables, "cluster_nccl"),
+        why="the inventory states it"
+        if wanted or stated
+        else "the inventory states neither cluster_fabric nor cluster_gid_index",
+        source="inventory",
+    )
+
+
+def _fabric(endpoints: Sequence[Endpoint]) -> tuple[str, str, list[Endpoint]]:
+    """Return the kind that most ports have: NCCL takes no ports of two link layers."""
+    if endpoints and all(end.soft for end in endpoints):
+        return "tcp", "its RDMA devices are made in software, which is slower than TCP", []
+    ib = [end for end in endpoints if end.gid_index is None]
+    roce = [end for end in endpoints if end.gid_index is not None]
+    if len(ib) >= len(roce):
+        return "ib", f"{_count(ib)} InfiniBand", ib
+    return "roce", f"{_count(roce)} RoCE", roce
+
+
+def _count(endpoints: Sequence[Endpoint]) -> str:
+    return f"{len(endpoints)} port{'s' * (len(endpoints) != 1)} of"
+
+
+def _stated_ports(endpoints: Sequence[Endpoint], variables: Mapping[str, Any]) -> list[Endpoint]:
+    wanted = {str(port) for port in _list(variables, "cluster_hcas")}
+    return [end for end in endpoints if not wanted or wanted & {end.device, f"{end.device}:{end.port}"}]
+
+
+def _several_gids(facts: NodeFacts, used: Sequence[Endpoint]) -> bool:
+    if isinstance(facts.rdma, Unknown):
+        return False
+    mine = {(end.device, end.port) for end in used}
+    ports = ((device, port) for device in facts.rdma.devices for port in device.ports)
+    return any(
+        sum(gid.routable_ipv4 for gid in port.gids) > 1 for device, port in ports if (device.name, port.number) in mine
+    )
+
+
+def _with_port(name: str) -> str:
+    return name if ":" in name else f"{name}:1"
+
+
+def _default_interface(facts: NodeFacts) -> str:
+    if isinstance(facts.routes, Unknown):
+        return ""
+    return next((route.interface for route in facts.routes if route.destination == "default"), "")
+
+
+def _text(variables: Mapping[str, Any], name: str) -> str:
+    value = variables.get(name)
+    return str(value) if isinstance(value, str | int | float) and plain(value) else ""
+
+
+def _list(variables: Mapping[str, Any], name: str) -> list[Any]:
+    value = variables.get(name)
+    return value if isinstance(value, list) and plain(value) else []

@@ -1,0 +1,112 @@
+"""The launcher's command line for a job: every setting with its reason, from the request and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.commands.mpirun import Launch, PlainLaunch, argv_of, mpirun_settings, plain_settings, reach_variables
+from provision.errors import LaunchError
+from provision.hostfiles import HostEntry
+from provision.jobs.preflight import Container
+from provision.jobs.request import JobRequest, networks_of
+from provision.model import Setting
+from provision.profiles import (
+    NodeNetwork,
+    lightcc_settings,
+    nccl_settings,
+    overridden,
+    taco_parameters,
+    taco_variables,
+)
+
+__all__ = ["Line", "launch_line"]
+
+_USR_BIN = ("/usr/bin/mpirun", "/usr/local/bin/mpirun", "/bin/mpirun")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line, and what has to stand in the launcher's environment beside it."""
+
+    program: str
+    settings: tuple[Setting, ...]
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    """Set where the launcher starts; ranks get of it what the settings name."""
+
+    @property
+    def argv(self) -> list[str]:
+        """The words."""
+        return argv_of(self.program, self.settings, self.command)
+
+
+def launch_line(request: JobRequest, container: Container, ranks: int, used: Sequence[HostEntry]) -> Line:
+    """Return the line that starts `ranks` ranks on the nodes `used`; `container` is the head node's."""
+    program = request.mpirun or ("mpirun" if container.mpirun in _USR_BIN else container.mpirun)
+    if request.wish.preset == "taco":
+        return _taco(request, container, ranks, used, program)
+    names = ["PATH", *(["LD_LIBRARY_PATH"] if container.library_path else [])]
+    own = [name for name in request.environment if name not in names]
+    launch = Launch(
+        version=container.version,
+        ranks=ranks,
+        hostfile=request.hostfile,
+        command=request.command,
+        job=request.job,
+        networks=networks_of(request.entries, request.networks),
+        interfaces=request.interfaces,
+        root=container.root,
+        environment=tuple(names),
+        variables=_without_answered(overridden(_variables(request, used), own), names),
+        workdir=request.directory,
+        program=program,
+    )
+    return Line(program, mpirun_settings(launch), request.command, {})
+
+
+def _without_answered(settings: tuple[Setting, ...], names: Sequence[str]) -> tuple[Setting, ...]:
+    return tuple(setting for setting in settings if setting.name not in names)
+
+
+def _variables(request: JobRequest, used: Sequence[HostEntry]) -> tuple[Setting, ...]:
+    """A job without GPUs uses no NCCL, and is told nothing about it."""
+    found = [request.found[entry.name] for entry in used if entry.name in request.found]
+    if not found or not any(entry.kind == "gpu" for entry in used):
+        return ()
+    variables = nccl_settings(found, request.wish.fabric)
+    if request.wish.preset == "horovod-lightcc":
+        gpus = min((network.gpus for network in found), default=0)
+        variables += lightcc_settings(gpus, "preset horovod-lightcc", lossy=False)
+    return variables
+
+
+def _taco(request: JobRequest, container: Container, ranks: int, used: Sequence[HostEntry], program: str) -> Line:
+    networks = _known(request, used)
+    alone = [entry.name for entry in used] == [request.head]
+    variables = overridden(taco_variables(networks, ranks, request.wish), request.environment)
+    if not container.library_path and "LD_LIBRARY_PATH" not in request.environment:
+        variables = tuple(setting for setting in variables if setting.name != "LD_LIBRARY_PATH")
+    launch = PlainLaunch(
+        container.version,
+        ranks,
+        request.command,
+        hosts=() if alone else tuple((entry.name, entry.slots) for entry in used),
+        root=container.root,
+        variables=variables,
+        parameters=taco_parameters(networks, ranks),
+        source="preset taco",
+        program=program,
+    )
+    settings = plain_settings(launch)
+    if request.directory is not None:
+        folder = Setting("--wdir", "", request.directory, "--workdir", "where every rank starts")
+        settings = (*settings, folder)
+    return Line(program, settings, request.command, reach_variables(container.version, request.job))
+
+
+def _known(request: JobRequest, used: Sequence[HostEntry]) -> list[NodeNetwork]:
+    missing = [entry.name for entry in used if entry.name not in request.found]
+    if missing:
+        raise LaunchError(f"the network of {', '.join(missing)} is not known", remedy="Run: provision verify")
+    return [request.found[entry.name] for entry in used]

@@ -1,0 +1,60 @@
+"""Where each part of a job's command line comes from, as JSON and as a table."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from provision.model import Setting
+
+__all__ = ["as_document", "as_text"]
+
+_WIDTH = 80
+_NAME, _SOURCE = 32, 16
+
+
+def as_document(argv: Sequence[str], settings: Sequence[Setting]) -> dict[str, Any]:
+    """Return what ``run --explain --json`` prints; keys are an interface and only ever added."""
+    return {
+        "command": list(argv),
+        "settings": [
+            {
+                "flag": setting.flag,
+                "name": setting.name or None,
+                "value": setting.value,
+                "nodes": dict(setting.nodes),
+                "from": setting.source,
+                "reason": setting.reason,
+            }
+            for setting in settings
+        ],
+    }
+
+
+def as_text(argv: Sequence[str], settings: Sequence[Setting]) -> str:
+    """Return the command line, and a table of its settings at most 80 columns wide."""
+    name = min(max([len(setting.title) for setting in settings] + [7]), _NAME)
+    source = min(max([len(setting.source) for setting in settings] + [4]), _SOURCE)
+    lines = [shlex.join(argv), "", f"{'setting':<{name}}  {'from':<{source}}  value and why"]
+    for setting in settings:
+        lines += _row(setting, name, source)
+    return "\n".join(lines)
+
+
+def _row(setting: Setting, name: int, source: int) -> list[str]:
+    """A name or source that is too long for its column has a line for itself."""
+    left = f"{setting.title:<{name}}  {setting.source:<{source}}  "
+    before = []
+    if len(left) > name + source + 4:
+        before, left = [f"{setting.title}  {setting.source}"], " " * (name + source + 4)
+    text = "; ".join(part for part in (*_values(setting), setting.reason) if part)
+    indent = " " * (name + source + 4)
+    return [*before, *(textwrap.wrap(text, _WIDTH, initial_indent=left, subsequent_indent=indent) or [left.rstrip()])]
+
+
+def _values(setting: Setting) -> list[str]:
+    if setting.nodes:
+        return [f"{node}: {value}" for node, value in setting.nodes.items()]
+    return [] if setting.value is None else [setting.value]

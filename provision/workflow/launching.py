@@ -1,0 +1,85 @@
+"""What a job's command line follows from, where no node is asked: the inventory alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from provision.errors import LaunchError, ProvisionError
+from provision.workflow.survey import chosen
+
+if TYPE_CHECKING:
+    from provision.facts import NodeFacts
+    from provision.hostfiles import HostEntry
+    from provision.jobs.preflight import Container
+    from provision.model import Cluster, Node
+    from provision.profiles import NodeNetwork
+
+__all__ = ["found_networks", "stated_container", "stated_entries", "stated_networks"]
+
+_VERSIONS = {"": 4, "openmpi": 4, "openmpi5": 5}
+
+
+def found_networks(cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]) -> dict[str, NodeNetwork]:
+    """Return how each node that was reached is connected; the cluster has the roles' defaults."""
+    from provision.gdr.networks import node_network
+
+    return {
+        node.name: node_network(node.name, node.variables, found)
+        for node in cluster.nodes
+        if node.name in facts and not isinstance(found := facts[node.name], ProvisionError)
+    }
+
+
+def stated_networks(cluster: Cluster) -> dict[str, NodeNetwork]:
+    """Return how each node is connected as the inventory states it; the cluster has the roles' defaults."""
+    from provision.gdr.networks import stated_network
+
+    return {node.name: stated_network(node.name, node.variables) for node in cluster.nodes}
+
+
+def stated_entries(cluster: Cluster, limit: str | None = None) -> list[HostEntry]:
+    """Return the nodes with the slots that the inventory states, in a cluster with the roles' defaults.
+
+    Raises:
+        LaunchError: it states none of some nodes, which are named.
+    """
+    nodes = chosen(cluster, limit)
+    silent = [node.name for node in nodes if not _slots(node)]
+    if silent:
+        raise LaunchError(
+            f"the inventory does not state how many GPUs {_few(silent)} {'has' if len(silent) == 1 else 'have'}",
+            remedy="Set cluster_gpus (or cluster_slots, on a node without GPUs), or leave --offline out: "
+            "then the nodes are asked.",
+        )
+    return [_entry(node) for node in nodes]
+
+
+def _slots(node: Node) -> int:
+    return _number(node.variables, "cluster_gpus") or _number(node.variables, "cluster_slots")
+
+
+def _entry(node: Node) -> HostEntry:
+    from provision.hostfiles import HostEntry
+
+    address = str(node.variables.get("cluster_data_address") or node.connection.host)
+    kind = "gpu" if _number(node.variables, "cluster_gpus") else "cpu"
+    return HostEntry(node.name, address, _slots(node), kind)
+
+
+def _number(variables: Mapping[str, Any], name: str) -> int:
+    value = variables.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _few(names: Sequence[str]) -> str:
+    few = 6
+    return ", ".join(names[:few]) + (f" and {len(names) - few} more" if len(names) > few else "")
+
+
+def stated_container(variables: Mapping[str, Any]) -> Container:
+    """Return the head node's container as the inventory states it: as root, with a library path."""
+    from provision.jobs.preflight import Container
+
+    version = _VERSIONS.get(str(variables.get("cluster_mpi") or ""), 4)
+    return Container(version, str(variables.get("cluster_mpirun") or "mpirun"), root=True, library_path=True)

@@ -1,0 +1,205 @@
+"""``run --preset taco``: the command lines of the guide that this preset is named after, word for word."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from provision.cli.main import main
+
+GUIDE = Path(__file__).parents[4] / "shared/reference/taco-bare-metal.txt"
+
+INVENTORY = """
+all:
+  vars:
+    cluster_gpus: 8
+    cluster_data_interface: bond0
+    cluster_management_interface: eth0
+    cluster_gid_index: 3
+    cluster_mpirun: /usr/local/openmpi/bin/mpirun
+  hosts: {gpu1: {}, gpu2: {}}
+"""
+VGG = ["python3", "/mnt/pytorch_synthetic_benchmark.py", "--model=vgg16", "--batch-size=128"]
+RESNET = ["python3", "/mnt/pytorch_synthetic_benchmark.py", "--model", "resnet50", "--batch-size=256"]
+
+HEAD = ["--allow-run-as-root", "-bind-to", "none", "-map-by", "slot"]
+TWO_NODES = ["-H", "gpu1:8,gpu2:8"]
+PASSED_ON = ["LD_LIBRARY_PATH", "PATH"]
+LIGHTCC = [
+    "HOROVOD_FUSION_THRESHOLD=0",
+    "HOROVOD_CYCLE_TIME=0",
+    "LIGHT_INTRA_SIZE=8",
+    "LIGHT_2D_ALLREDUCE=1",
+    "LIGHT_TOPK_ALLREDUCE=1",
+    "LIGHT_TOPK_THRESHOLD=2097152",
+]
+OVER_TCP = ["-mca", "pml", "ob1", "-mca", "btl_tcp_if_include", "bond0", "-mca", "btl", "^openib"]
+
+
+def exported(*words):
+    """Each of the words behind its own -x."""
+    return [part for word in words for part in ("-x", word)]
+
+
+def rdma(gdr_level):
+    """NCCL over the RoCE cards of the guide's machines."""
+    return [
+        "NCCL_DEBUG=INFO",
+        "NCCL_IB_DISABLE=0",
+        "NCCL_SOCKET_IFNAME=bond0",
+        "NCCL_IB_GID_INDEX=3",
+        f"NCCL_NET_GDR_LEVEL={gdr_level}",
+    ]
+
+
+MPIRUN = "/usr/local/openmpi/bin/mpirun"
+ONE = exported("NCCL_DEBUG=INFO", "NCCL_SOCKET_IFNAME=eth0", *PASSED_ON)
+CASES = {
+    "one rank": (["-n", "1"], VGG, ["-np", "1", *HEAD, *ONE, "-mca", "btl_tcp_if_include", "eth0"]),
+    "one node": (["-n", "8"], RESNET, ["-np", "8", *HEAD, *exported(*rdma(0), *PASSED_ON), *OVER_TCP]),
+    "LightCC": (
+        ["-n", "16", "--lightcc"],
+        RESNET,
+        ["-np", "16", *TWO_NODES, *HEAD, *exported(*rdma(0), *LIGHTCC, *PASSED_ON), *OVER_TCP],
+    ),
+    "plain Horovod": (
+        ["-n", "16"],
+        RESNET,
+        ["-np", "16", *TWO_NODES, *HEAD, *exported(*rdma(0), *PASSED_ON), *OVER_TCP],
+    ),
+    "LightCC, GDR": (
+        ["-n", "16", "--lightcc", "--gdr"],
+        RESNET,
+        ["-np", "16", *TWO_NODES, *HEAD, *exported(*rdma(2), *LIGHTCC, *PASSED_ON), *OVER_TCP],
+    ),
+}
+ORDER_OF_THE_GUIDE = ("one rank", "one node", "LightCC", "plain Horovod", "LightCC, GDR")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The inventory, listed once and then known."""
+    return tmp_path_factory.mktemp("taco")
+
+
+@pytest.fixture
+def dry_run(folder, monkeypatch, capsys):
+    """Give the words of the command that `run --dry-run --offline` prints, and what it says."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+
+    def call(*words, more=""):
+        (folder / "hosts.yml").write_text(INVENTORY.replace("  vars:\n", f"  vars:\n{more}"))
+        with pytest.raises(SystemExit) as stopped:
+            main(["-i", str(folder / "hosts.yml"), "run", "--preset", "taco", "--dry-run", "--offline", *words])
+        said = capsys.readouterr()
+        return stopped.value.code, shlex.split(said.out.partition("\n")[0]), said
+
+    return call
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_preset_is_the_guides_line(dry_run, name):
+    """Every flag, in the guide's order, from what the inventory states."""
+    options, program, expected = CASES[name]
+    code, words, _ = dry_run(*options, "--", *program)
+
+    assert code == 0
+    assert words == [MPIRUN, *expected, *program]
+
+
+def guide_lines():
+    """The mpirun lines of the guide, as words."""
+    if not GUIDE.is_file():
+        pytest.skip(f"the guide is not here: {GUIDE}")
+    lines = re.findall(r"/usr/local/openmpi/bin/mpirun [^\n]+", GUIDE.read_text(encoding="utf-8"))
+    return [shlex.split(line) for line in lines]
+
+
+def test_the_preset_is_what_the_guide_has(dry_run):
+    """The guide's own text, where it is at hand: all five lines, each with its own program."""
+    lines = guide_lines()
+
+    assert len(lines) == len(CASES)
+    for name, line in zip(ORDER_OF_THE_GUIDE, lines, strict=True):
+        program = line[line.index("python3") :]
+        assert dry_run(*CASES[name][0], "--", *program)[1] == line
+
+
+def test_open_mpi_5_gets_the_same_in_its_own_words(dry_run):
+    """No single dash, no openib, and what is said of transports is said in components that version 5 has."""
+    _, words, _ = dry_run("-n", "16", "--", "true", more="    cluster_mpi: openmpi5\n")
+    expected = ["-np", "16", *TWO_NODES, "--allow-run-as-root", "--bind-to", "none", "--map-by", "slot"]
+    expected += exported(*rdma(0), *PASSED_ON)
+    expected += ["--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "bond0", "--mca", "btl", "self,sm,tcp"]
+
+    assert words == [MPIRUN, *expected, "true"]
+
+
+def test_the_host_file_follows_the_command(dry_run):
+    """As without a preset."""
+    said = dry_run("-n", "8", "--", "true")[2]
+
+    assert said.out.split("\n", 1)[1] == "# hostfile\ngpu1 slots=8\ngpu2 slots=8\n"
+
+
+def test_a_lossy_preset_says_so(dry_run):
+    """Nobody trains with compressed gradients without having been told."""
+    assert "LIGHT_TOPK_ALLREDUCE=1 compresses gradients" in dry_run("-n", "16", "--lightcc", "--", "true")[2].err
+    assert "LIGHT_TOPK" not in dry_run("-n", "16", "--", "true")[2].err
+
+
+def test_a_variable_of_the_user_takes_the_place_of_the_presets(dry_run):
+    """It is passed on by name, so that its value stays off the command line; the others stay as they are."""
+    _, words, _ = dry_run("-n", "16", "-x", "NCCL_DEBUG=WARN", "--env", "MINE=1", "--", "true")
+    names = [words[at + 1] for at, word in enumerate(words) if word == "-x"]
+
+    assert names[0] == "NCCL_DEBUG"
+    assert names[1:] == [*rdma(0)[1:], *PASSED_ON, "MINE"]
+
+
+def test_what_is_not_stated_is_named(dry_run, monkeypatch):
+    """Without the facts there is no line, and the inventory's variables that would give it are told."""
+    monkeypatch.setitem(globals(), "INVENTORY", "all:\n  vars:\n    cluster_gpus: 8\n  hosts: {gpu1: {}, gpu2: {}}\n")
+    code, words, said = dry_run("-n", "16", "--", "true")
+
+    assert (code, words) == (125, [])
+    assert "cluster_data_interface and cluster_gid_index of gpu1, gpu2" in said.err
+
+    monkeypatch.setitem(globals(), "INVENTORY", "all:\n  vars: {}\n  hosts: {gpu1: {}, gpu2: {}}\n")
+    code, _, said = dry_run("-n", "16", "--", "true")
+    assert code == 125
+    assert "how many GPUs gpu1, gpu2 have" in said.err
+
+
+def test_more_ranks_than_the_inventory_states_gpus_are_refused(dry_run):
+    """The same refusal as with nodes that are asked."""
+    code, _, said = dry_run("-n", "17", "--", "true")
+
+    assert code == 125
+    assert "17 ranks were asked for, but the nodes have 16 slots" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--preset", "tacos"], "Known are: taco, horovod-lightcc"),
+        (["--fabric", "wifi"], "Known are: tcp, roce, roce-gdr, ib"),
+        (["--lightcc"], "belongs to --preset taco"),
+        (["--gdr"], "--fabric roce-gdr insists"),
+        (["--offline"], "Add --dry-run or --explain"),
+        (["--dry-run", "--json"], "--json is for run --explain"),
+        (["--env", "LIGHT_TOPK=1"], "LightCC has no variable LIGHT_TOPK"),
+        (["--env", "LIGHT_TOPK_RATIO=2"], "it takes a share above 0, at most 1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_read(capsys, words, said):
+    """Exit 125, as everything that fails before the program starts."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", *words, "--", "true"])
+
+    assert stopped.value.code == 125
+    assert said in " ".join(capsys.readouterr().err.split())
