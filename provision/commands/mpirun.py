@@ -145,6 +145,8 @@ def reach_variables(version: int, job: str, ssh_config: str = "/etc/provision/ss
         "orte_launch_agent": f"env PROVISION_JOB={job} {'prted' if modern else 'orted'}",
         "orte_keep_fqdn_hostnames": "1",
     }
+    if not modern:  # version 5 has no parameter for it: there such lines come without their rank
+        settings["orte_tag_output"] = "1"
     prefix = "PRTE_MCA_" if modern else "OMPI_MCA_"
     return {prefix + spelled(name, value, version).name: value for name, value in settings.items()}
 

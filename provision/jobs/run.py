@@ -67,7 +67,9 @@ def prepare(request: JobRequest) -> Plan:
 def prepare_offline(request: JobRequest, container: Container) -> Plan:
     """Derive the command line with `container` for all nodes' containers; nothing is connected."""
     ranks = rank_count(request.entries, request.ranks)
-    return _plan(request, container, ranks, used_entries(request.entries, ranks))
+    used = used_entries(request.entries, ranks)
+    known = replace(request, interfaces=_interfaces(request, dict.fromkeys((entry.name for entry in used), container)))
+    return _plan(known, container, ranks, used)
 
 
 def _plan(request: JobRequest, head: Container, ranks: int, used: Sequence[HostEntry]) -> Plan:

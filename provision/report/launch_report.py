@@ -12,7 +12,7 @@ from provision.model import Setting
 __all__ = ["as_document", "as_text"]
 
 _WIDTH = 80
-_NAME, _SOURCE = 32, 16
+_NAME, _SOURCE = 26, 14
 
 
 def as_document(argv: Sequence[str], settings: Sequence[Setting]) -> dict[str, Any]:

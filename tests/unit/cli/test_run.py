@@ -15,6 +15,7 @@ from provision.cli import run as verb
 from provision.cli.main import main
 from provision.connectors import failures
 from provision.errors import ConnectionFailed, HostNotTrusted
+from provision.facts.rdma import RdmaStack
 from provision.jobs import preflight
 from provision.model import Cluster
 from provision.workflow import survey
@@ -37,9 +38,10 @@ def run(monkeypatch, capsys, tmp_path):
     """Run the command on three nodes of which b is as said; return exit code, stdout and stderr."""
 
     def call(b, *words):
-        nodes = tuple(make_node(name, f"10.77.0.{i}") for i, name in enumerate("abc", start=1))
+        network = {"cluster_data_networks": ["10.77.0.0/24"]}
+        nodes = tuple(make_node(name, f"10.77.0.{i}", **network) for i, name in enumerate("abc", start=1))
         cluster = Cluster("c", Path("hosts.yml"), nodes)
-        found = {node.name: healthy() for node in nodes} | {"b": b}
+        found = {node.name: healthy(i) for i, node in enumerate(nodes, start=1)} | {"b": b}
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
         monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: cluster)
@@ -253,3 +255,47 @@ def test_the_words_of_a_job_are_its_own_without_dashes_too(words, json):
     """From the program's name on nothing is read as an option of ours."""
     assert entry.normalise(words) == words
     assert entry._wants_json(words) is json
+
+
+def test_the_ranks_are_told_how_to_use_the_nodes_network(run):
+    """On nodes with GPUs NCCL gets cards and interface; nodes without GPUs use no NCCL."""
+    _, out, _ = run(healthy(2), "run", "--dry-run", "--", "true")
+    line = out.partition("\n")[0]
+
+    assert "-x NCCL_IB_DISABLE=0 -x NCCL_IB_HCA==mlx5_0:1 -x NCCL_SOCKET_IFNAME==ens4" in line
+    without = dataclasses.replace(healthy(), gpus=(), gpu_pci=())
+    assert "NCCL" not in run(without, "run", "--limit", "b", "--dry-run", "--", "true")[1]
+
+
+def test_one_node_without_rdma_takes_all_to_tcp(run):
+    """They have to meet; which node it is stands in the explanation."""
+    slow = dataclasses.replace(healthy(), rdma=RdmaStack((), 0, (), ""))
+    _, out, _ = run(slow, "run", "--explain", "--json", "--", "true")
+    settings = {setting["name"]: setting for setting in json.loads(out)["settings"]}
+
+    assert settings["NCCL_IB_DISABLE"]["value"] == "1"
+    assert settings["NCCL_IB_DISABLE"]["from"] == "profile tcp"
+    assert "b: it has no RDMA device" in settings["NCCL_IB_DISABLE"]["reason"]
+    assert "NCCL_IB_HCA" not in settings
+
+
+def test_an_explanation_says_of_everything_who_decided_it_and_starts_nothing(run):
+    """The command line first, then a table that fits 80 columns; values of the user are not in it."""
+    code, out, _ = run(healthy(2), "run", "--explain", "-x", "NCCL_DEBUG=TRACE", "-e", "TOKEN=s3cret", "--", "true")
+    rows = [line.split() for line in out.splitlines()[2:]]
+    sources = {row[0]: " ".join(row[1:3]) for row in rows if len(row) > 2}
+
+    assert code == 0
+    assert out.startswith("mpirun --allow-run-as-root --hostfile ")
+    assert sources["NCCL_IB_HCA"] == "node facts"
+    assert sources["NCCL_DEBUG"].startswith("--env")
+    assert sources["--hostfile"].startswith("provision")
+    assert max(map(len, out.splitlines()[2:])) <= 80
+    assert "s3cret" not in out
+
+
+def test_a_fabric_can_be_insisted_on(run):
+    """By option, else by the inventory."""
+    _, out, _ = run(healthy(), "run", "--fabric", "tcp", "--dry-run", "--", "true")
+
+    assert "-x NCCL_IB_DISABLE=1" in out

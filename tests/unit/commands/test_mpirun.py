@@ -136,6 +136,7 @@ def test_a_plain_line_reaches_its_nodes_by_its_environment():
         "OMPI_MCA_plm_rsh_agent": "ssh -F /etc/provision/ssh/ssh_config",
         "OMPI_MCA_orte_launch_agent": "env PROVISION_JOB=abc orted",
         "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
+        "OMPI_MCA_orte_tag_output": "1",
     }
     assert reach_variables(5, "abc")["PRTE_MCA_prte_launch_agent"] == "env PROVISION_JOB=abc prted"
     assert set(reach_variables(5, "abc")) == {

@@ -1,0 +1,92 @@
+"""How a node is connected, as profiles see it: from its facts, or from its inventory alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from provision.facts import Unknown
+from provision.facts.network import Address
+from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
+from provision.gdr.networks import node_network, stated_network
+from tests.unit.checks.conftest import VARIABLES, healthy, rdma_device
+
+MINE = {**VARIABLES, "cluster_data_address": "10.77.0.1"}
+
+
+def network(variables=None, **facts):
+    """A healthy node with some variables and facts replaced."""
+    return node_network("gpu1", {**MINE, **(variables or {})}, dataclasses.replace(healthy(), **facts))
+
+
+def infiniband(name):
+    """A card of an InfiniBand network."""
+    return RdmaDevice(name, "mlx5_core", "uverbs0", (), (RdmaPort(1, "InfiniBand", "ACTIVE", "LinkUp", "200 Gb/sec"),))
+
+
+def stack(*devices):
+    """A node's RDMA devices."""
+    return RdmaStack(devices, len(devices), (), "")
+
+
+def test_a_roce_node_tells_card_gid_and_interfaces():
+    """All that NCCL has to be told, and the interface that logins come by."""
+    found = network()
+
+    assert (found.fabric, found.gdr, found.gpus, found.nccl) == ("roce", True, 1, "2.27.5")
+    assert (found.interface, found.management) == ("ens4", "ens3")
+    assert (found.hcas, dict(found.gids), found.gid_index) == (("mlx5_0:1",), {"mlx5_0:1": 3}, 3)
+
+
+def test_infiniband_has_no_gid_index():
+    """And is told from RoCE by its link layer; of both kinds on a node the more numerous is used."""
+    found = network(rdma=stack(infiniband("mlx5_2"), infiniband("mlx5_3"), rdma_device("mlx5_0")))
+
+    assert (found.fabric, found.hcas, found.gid_index) == ("ib", ("mlx5_2:1", "mlx5_3:1"), None)
+
+
+def test_without_a_usable_card_it_is_tcp_with_the_reason():
+    """No device, a port that is down, and devices made in software are each told as that."""
+    assert (network(rdma=stack()).fabric, network(rdma=stack()).why) == ("tcp", "it has no RDMA device")
+    down = network(rdma=stack(rdma_device(state="DOWN")))
+    assert (down.fabric, down.why) == ("tcp", "mlx5_0 port 1 is DOWN")
+    soft = network(rdma=stack(rdma_device("rxe0", driver="")))
+    assert (soft.fabric, soft.hcas, "made in software" in soft.why) == ("tcp", (), True)
+
+
+def test_what_cannot_be_told_is_not_called_tcp():
+    """A look that failed is no proof that there are no cards."""
+    found = network(rdma=Unknown("timed out"))
+
+    assert (found.fabric, "timed out" in found.why) == ("", True)
+
+
+def test_a_port_with_several_gids_is_told():
+    """NCCL's own choice could be the one of another VLAN."""
+    plain = rdma_device()
+    gids = (*plain.ports[0].gids, Gid(5, "0000:0000:0000:0000:0000:ffff:c0a8:0001", "RoCE v2", "ens4.5"))
+    port = dataclasses.replace(plain.ports[0], gids=gids)
+
+    assert network(rdma=stack(dataclasses.replace(plain, ports=(port,)))).several_gids
+    assert not network().several_gids
+
+
+def test_the_inventory_decides_on_interfaces_and_cards():
+    """What is stated outweighs what looks likely; names match whole."""
+    two = stack(rdma_device("mlx5_0"), rdma_device("mlx5_10"))
+    stated = {"cluster_data_interface": "bond0", "cluster_management_interface": "eth7", "cluster_hcas": ["mlx5_10"]}
+    found = network(stated, rdma=two, addresses=(Address("ens4", "10.77.0.1", 24, "global"),))
+
+    assert (found.interface, found.management, found.hcas) == ("bond0", "eth7", ("mlx5_10:1",))
+    assert network(rdma=two).hcas == ("mlx5_0:1", "mlx5_10:1")
+
+
+def test_an_inventory_alone_tells_what_it_states():
+    """For a command line without any node."""
+    found = stated_network(
+        "gpu1", {"cluster_gpus": 8, "cluster_gid_index": 3, "cluster_hcas": ["mlx5_0"], "cluster_nccl": "2.9.9"}
+    )
+
+    assert (found.fabric, found.gid_index, found.hcas, found.nccl) == ("roce", 3, ("mlx5_0:1",), "2.9.9")
+    assert stated_network("gpu1", {"cluster_fabric": "roce-gdr"}).gdr
+    nothing = stated_network("gpu1", {"cluster_gid_index": -1, "cluster_gpus": 0, "cluster_fabric": ""})
+    assert (nothing.fabric, nothing.gid_index, nothing.gdr) == ("", None, None)

@@ -1,0 +1,67 @@
+"""LightCC: what it knows, what is refused, and what is chosen without being asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.errors import UsageError
+from provision.profiles import LIGHT, check_light, lightcc_settings, lossy_ones
+
+
+def test_all_seven_variables_are_known_with_their_defaults():
+    """As the guide's table has them."""
+    assert {name: variable.default for name, variable in LIGHT.items()} == {
+        "LIGHT_2D_ALLREDUCE": "0",
+        "LIGHT_INTRA_SIZE": "8",
+        "LIGHT_HIERARCHICAL_THRESHOLD": "1073741824",
+        "LIGHT_TOPK_ALLREDUCE": "0",
+        "LIGHT_TOPK_RATIO": "0.01",
+        "LIGHT_TOPK_THRESHOLD": "1048576",
+        "LIGHT_TOPK_FP16": "0",
+    }
+    check_light({name: variable.default for name, variable in LIGHT.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LIGHT_2D_ALLREDUCE", "yes"),
+        ("LIGHT_INTRA_SIZE", "0"),
+        ("LIGHT_INTRA_SIZE", "8.0"),
+        ("LIGHT_TOPK_THRESHOLD", "1M"),
+        ("LIGHT_TOPK_THRESHOLD", "-1"),
+        ("LIGHT_TOPK_RATIO", "0"),
+        ("LIGHT_TOPK_RATIO", "nan"),
+        ("LIGHT_TOPK_RATIO", "1%"),
+        ("LIGHT_TOPK_FP16", "\u0661"),
+        ("LIGHT_TOPK_FP16", ""),
+        ("LIGHT_INTRASIZE", "8"),
+    ],
+)
+def test_what_it_does_not_take_is_refused(name, value):
+    """LightCC itself would pass over it without a word."""
+    with pytest.raises(UsageError) as caught:
+        check_light({name: value})
+
+    assert name in caught.value.message
+    assert caught.value.remedy
+
+
+def test_variables_of_others_are_none_of_its_business():
+    """Only names that begin with LIGHT_ are judged."""
+    check_light({"LIGHTNING": "x", "PATH": ""})
+
+
+@pytest.mark.parametrize("gpus", [4, 0])
+def test_nothing_lossy_is_chosen_without_being_asked(gpus):
+    """Groups are as large as a node has GPUs; where that is not known, as LightCC has it."""
+    found = lightcc_settings(gpus, "preset", lossy=False)
+
+    assert {setting.name: setting.value for setting in found} == {
+        "HOROVOD_FUSION_THRESHOLD": "0",
+        "HOROVOD_CYCLE_TIME": "0",
+        "LIGHT_INTRA_SIZE": str(gpus or 8),
+        "LIGHT_2D_ALLREDUCE": "1",
+    }
+    assert lossy_ones(found) == []
+    assert lossy_ones(lightcc_settings(8, "preset", lossy=True)) == ["LIGHT_TOPK_ALLREDUCE"]
