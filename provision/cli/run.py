@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from provision.cli import run_options
 from provision.cli.common import (
     AllowDegradedOption,
     AskBecomePassOption,
@@ -28,16 +27,15 @@ from provision.cli.common import (
     show,
     take_degraded,
 )
-from provision.errors import HostNotTrusted, Interrupted, LaunchError, ProvisionError, UsageError
+from provision.errors import HostNotTrusted, Interrupted, LaunchError, ProvisionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from provision.facts import NodeFacts
     from provision.hostfiles import HostEntry
     from provision.jobs import JobRequest, Plan
-    from provision.model import Cluster, Secret
-    from provision.profiles import NodeNetwork, Wish
+    from provision.model import Cluster
 
 __all__ = ["run"]
 
@@ -84,6 +82,9 @@ def run(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say where each variable and flag comes from; start nothing.")
     ] = False,
+    no_lint: Annotated[
+        bool, typer.Option("--no-lint", help="Start even what surely fails by what the nodes tell; only say so.")
+    ] = False,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
@@ -103,6 +104,8 @@ def run(
     version, and each node its own where they differ; --env replaces any of them, and --explain tells why each is so.
     --preset taco is the command line of TACO Train's guide, word for word; its --lightcc compresses gradients, which
     changes what is trained. --preset horovod-lightcc is LightCC without that (--env LIGHT_TOPK_ALLREDUCE=1 adds it).
+    A command that is an mpirun line of your own is started as it is, with what it needs to reach the containers.
+    What is odd about your variables and flags, by what the nodes tell, is said; what surely fails is not started.
     --offline takes what the inventory states: cluster_gpus, cluster_data_interface, cluster_management_interface,
     cluster_gid_index, cluster_mpirun, cluster_mpi.
 
@@ -113,24 +116,30 @@ def run(
       provision run --sync . --env LR=0.1 --env WANDB_API_KEY -- python3 train.py
       provision run --limit 'gpu[1:4]' --dry-run -- python3 train.py
       provision run --explain -- python3 train.py
+      provision run -- mpirun -np 16 -x NCCL_DEBUG=INFO python3 train.py
       provision run --preset taco -n 16 --lightcc --dry-run --offline -- python3 train.py
     """
     from provision import jobs, workflow
 
     with _before_the_start():
-        wish = _wish(preset, fabric, lightcc=lightcc, gdr=gdr)
-        _refuse_modes(offline=offline, dry_run=dry_run, explain=explain, as_json=as_json)
-        environment = _environment(env or ())
+        wish = run_options.wish(preset, fabric, lightcc=lightcc, gdr=gdr)
+        run_options.refuse_modes(offline=offline, dry_run=dry_run, explain=explain, as_json=as_json)
+        environment = run_options.environment(env or ())
         cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
         full = workflow.with_defaults(cluster)
         if offline:
             entries, found = workflow.stated_entries(full, limit), workflow.stated_networks(full)
+            facts: dict[str, NodeFacts] = {}
         else:
-            entries, degraded, found = _entries(full, limit, allow_missing=allow_missing, allow_degraded=allow_degraded)
+            entries, degraded, facts = _entries(full, limit, allow_missing=allow_missing, allow_degraded=allow_degraded)
+            found = workflow.found_networks(full, facts)
             take_degraded(cluster, "run --dry-run" if dry_run or explain else "run", degraded)
-        request = _request(full, entries, tuple(command), ranks, sync, environment, workdir, wish, found)
+        request = run_options.request(
+            full, entries, tuple(command), ranks, sync, environment, workdir, wish, found, facts
+        )
         plan = _offline(request) if offline else _plan(request, dry_run or explain, yes)
         _say_lossy(plan)
+        _judge(plan, no_lint=no_lint)
         if explain or dry_run:
             _show(plan, explain=explain, as_json=as_json)
             return
@@ -151,32 +160,6 @@ def _before_the_start() -> Iterator[None]:
         raise LaunchError(error.message, node=error.node, remedy=error.remedy, output=error.output) from error
 
 
-def _wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:
-    from provision.profiles import FABRICS, PRESETS, Wish
-
-    if preset and preset not in PRESETS:
-        raise UsageError(f"--preset {preset}: there is no such preset", remedy=f"Known are: {', '.join(PRESETS)}.")
-    if fabric and fabric not in FABRICS:
-        raise UsageError(f"--fabric {fabric}: there is no such fabric", remedy=f"Known are: {', '.join(FABRICS)}.")
-    if preset == "taco" and fabric:
-        raise UsageError("--preset taco is for RoCE alone", remedy="Leave --fabric out, or the preset.")
-    if lightcc and preset != "taco":
-        raise UsageError("--lightcc belongs to --preset taco", remedy="Or use --preset horovod-lightcc.")
-    if gdr and preset != "taco":
-        raise UsageError(
-            "--gdr belongs to --preset taco",
-            remedy="Without the preset GPUDirect RDMA is used where the nodes have it; --fabric roce-gdr insists.",
-        )
-    return Wish(preset, fabric, lightcc, gdr)
-
-
-def _refuse_modes(*, offline: bool, dry_run: bool, explain: bool, as_json: bool) -> None:
-    if offline and not (dry_run or explain):
-        raise UsageError("--offline starts nothing, for it connects to no node", remedy="Add --dry-run or --explain.")
-    if as_json and not explain:
-        raise UsageError("--json is for run --explain", remedy="The output of a job is the job's own.")
-
-
 def _offline(request: JobRequest) -> Plan:
     from provision import jobs, workflow
 
@@ -188,6 +171,22 @@ def _say_lossy(plan: Plan) -> None:
 
     for name in lossy_ones(plan.settings):
         say(f"warning: {name}=1 compresses gradients, which changes what is trained; --env {name}=0 leaves it out")
+
+
+def _judge(plan: Plan, *, no_lint: bool) -> None:
+    """Say what is odd about the command line; LaunchError for what surely fails, unless that is allowed."""
+    failing = [finding for finding in plan.findings if finding.fails and not no_lint]
+    for finding in plan.findings:
+        if finding not in failing:
+            say(f"warning: {finding}")
+            say(f"  hint: {finding.remedy}")
+    if failing:
+        first, *others = failing
+        raise LaunchError(
+            f"the job would fail: {first}",
+            remedy=f"{first.remedy} Or start it all the same: --no-lint.",
+            output="\n".join(f"{finding} ({finding.remedy})" for finding in others),
+        )
 
 
 def _show(plan: Plan, *, explain: bool, as_json: bool) -> None:
@@ -213,8 +212,8 @@ def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:
 
 def _entries(
     cluster: Cluster, limit: str | None, *, allow_missing: bool, allow_degraded: bool
-) -> tuple[list[HostEntry], list[tuple[str, str]], dict[str, NodeNetwork]]:
-    """Return the nodes that get ranks, which of them should take none and why, and how each is connected.
+) -> tuple[list[HostEntry], list[tuple[str, str]], dict[str, NodeFacts]]:
+    """Return the nodes that get ranks, which of them should take none and why, and what is known of each.
 
     The cluster has the roles' defaults.
 
@@ -239,7 +238,7 @@ def _entries(
         )
     listed = {entry.name for entry in entries}
     taken = [(name, verdict.reason) for name, verdict in degraded.items() if name in listed]
-    return entries, taken, workflow.found_networks(cluster, found)
+    return entries, taken, {name: facts for name, facts in found.items() if not isinstance(facts, ProvisionError)}
 
 
 def _missing(
@@ -262,88 +261,6 @@ def _missing(
         return LaunchError(reason, node=name, remedy=remedy)
     lines = "\n".join(f"  {node}: {why}" for node, why in left_out)
     return LaunchError(f"{len(left_out)} of {len(found)} nodes cannot take ranks:\n{lines}", remedy=remedy)
-
-
-def _request(
-    cluster: Cluster,
-    entries: list[HostEntry],
-    command: tuple[str, ...],
-    ranks: int | None,
-    sync: Path | None,
-    environment: dict[str, Secret],
-    workdir: str | None,
-    wish: Wish,
-    found: Mapping[str, NodeNetwork],
-) -> JobRequest:
-    from provision.jobs import JobRequest, new_job_id
-
-    names = [entry.name for entry in entries]
-    variables = {node.name: node.variables for node in cluster.nodes}
-    wanted = str(variables[names[0]].get("cluster_head") or names[0])
-    head = wanted if wanted in names else names[0]
-    for name in names:
-        _refuse_templates(name, variables[name])
-    return JobRequest(
-        command=command,
-        entries=tuple(entries),
-        nodes={node.name: node for node in cluster.nodes},
-        head=head,
-        containers={name: str(variables[name].get("training_container_name")) for name in names},
-        networks=tuple(str(network) for network in variables[head].get("cluster_data_networks") or ()),
-        ranks=ranks,
-        workdir=workdir,
-        sync=sync.resolve() if sync else None,
-        environment=environment,
-        job=new_job_id(),
-        wish=replace(wish, fabric=wish.fabric or str(variables[head].get("cluster_fabric") or "")),
-        found=found,
-        mpirun=str(variables[head].get("cluster_mpirun") or ""),
-    )
-
-
-_TAKEN_LITERALLY = (
-    "training_container_name",
-    "cluster_data_networks",
-    "cluster_data_interface",
-    "cluster_management_interface",
-    "cluster_fabric",
-    "cluster_head",
-    "cluster_mpi",
-    "cluster_mpirun",
-)
-
-
-def _refuse_templates(name: str, variables: Mapping[str, object]) -> None:
-    """A name that only Ansible could make, on the node, would be taken literally."""
-    from provision.facts import plain
-
-    for key in _TAKEN_LITERALLY:
-        if not plain(variables.get(key)):
-            raise LaunchError(
-                f"{key} cannot be resolved without Ansible: {variables[key]}",
-                node=name,
-                remedy="Write it so that it needs no facts of the node.",
-            )
-
-
-def _environment(words: Sequence[str]) -> dict[str, Secret]:
-    """``K=V`` as it stands; ``K`` from this process's environment, so that secrets need not be typed."""
-    from provision.commands.shell import is_environment_name
-    from provision.model import Secret
-    from provision.profiles import check_light
-
-    values: dict[str, Secret] = {}
-    for word in words:
-        name, given, value = word.partition("=")
-        if not is_environment_name(name) or name in {"PROVISION_JOB", "PROVISION_NODE"}:
-            raise UsageError(f"--env {name}: this is no name of a variable that can be set")
-        if not given and name not in os.environ:
-            raise UsageError(
-                f"--env {name}: {name} is not set here", remedy=f"export {name}, or give --env {name}=VALUE"
-            )
-        values[name] = Secret(value if given else os.environ[name])
-    check_light({name: value.reveal() for name, value in values.items()})
-    return values
 
 
 def _write(stream: str, line: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.commands.mca import PRRTE, spelled
@@ -137,8 +137,17 @@ def _parameter(name: str, value: str, version: int, source: str, dash: str = "--
     return Setting(dash + as_given.flag.lstrip("-"), as_given.name, as_given.value, source, _WHY.get(name, ""))
 
 
-def reach_variables(version: int, job: str, ssh_config: str = "/etc/provision/ssh/ssh_config") -> dict[str, str]:
-    """Return what mpirun's own environment must have where its command line says nothing of how to log in."""
+def reach_variables(
+    version: int,
+    job: str,
+    *,
+    interfaces: Sequence[str] = (),
+    ssh_config: str = "/etc/provision/ssh/ssh_config",
+) -> dict[str, str]:
+    """Return what mpirun's own environment must have where its command line says nothing of how to reach the nodes.
+
+    `interfaces` are those that carry the nodes' data addresses; without any Open MPI chooses.
+    """
     modern = version >= PRRTE
     settings = {
         "plm_rsh_agent": f"ssh -F {ssh_config}",
@@ -147,8 +156,10 @@ def reach_variables(version: int, job: str, ssh_config: str = "/etc/provision/ss
     }
     if not modern:  # version 5 has no parameter for it: there such lines come without their rank
         settings["orte_tag_output"] = "1"
-    prefix = "PRTE_MCA_" if modern else "OMPI_MCA_"
-    return {prefix + spelled(name, value, version).name: value for name, value in settings.items()}
+    if interfaces:
+        settings |= dict.fromkeys(("btl_tcp_if_include", "oob_tcp_if_include"), ",".join(interfaces))
+    given = (spelled(name, value, version) for name, value in settings.items())
+    return {("PRTE_MCA_" if p.flag == "--prtemca" else "OMPI_MCA_") + p.name: p.value for p in given}
 
 
 @dataclass(frozen=True)

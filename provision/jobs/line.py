@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.commands.mpirun import Launch, PlainLaunch, argv_of, mpirun_settings, plain_settings, reach_variables
+from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError
 from provision.hostfiles import HostEntry
 from provision.jobs.preflight import Container
@@ -44,6 +45,8 @@ class Line:
 def launch_line(request: JobRequest, container: Container, ranks: int, used: Sequence[HostEntry]) -> Line:
     """Return the line that starts `ranks` ranks on the nodes `used`; `container` is the head node's."""
     program = request.mpirun or ("mpirun" if container.mpirun in _USR_BIN else container.mpirun)
+    if request.line is not None:
+        return _typed(request, request.line, container, ranks)
     if request.wish.preset == "taco":
         return _taco(request, container, ranks, used, program)
     names = ["PATH", *(["LD_LIBRARY_PATH"] if container.library_path else [])]
@@ -58,15 +61,11 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
         interfaces=request.interfaces,
         root=container.root,
         environment=tuple(names),
-        variables=_without_answered(overridden(_variables(request, used), own), names),
+        variables=overridden(_variables(request, used), own),
         workdir=request.directory,
         program=program,
     )
     return Line(program, mpirun_settings(launch), request.command, {})
-
-
-def _without_answered(settings: tuple[Setting, ...], names: Sequence[str]) -> tuple[Setting, ...]:
-    return tuple(setting for setting in settings if setting.name not in names)
 
 
 def _variables(request: JobRequest, used: Sequence[HostEntry]) -> tuple[Setting, ...]:
@@ -103,6 +102,28 @@ def _taco(request: JobRequest, container: Container, ranks: int, used: Sequence[
         folder = Setting("--wdir", "", request.directory, "--workdir", "where every rank starts")
         settings = (*settings, folder)
     return Line(program, settings, request.command, reach_variables(container.version, request.job))
+
+
+def _typed(request: JobRequest, line: TypedLine, container: Container, ranks: int) -> Line:
+    """The user's line as it is, and before its flags what it needs to reach the nodes and does not say."""
+    ours = []
+    if container.root and not line.has("allow-run-as-root"):
+        ours.append(Setting("--allow-run-as-root", "", None, "provision", "the container's user is root"))
+    if not line.names_hosts:
+        ours.append(Setting("--hostfile", "", request.hostfile, "provision", "your command names no hosts"))
+    if not line.counts_ranks:
+        ours.append(Setting("-np", "", str(ranks), "provision", "your command does not say how many"))
+    own = [name for name in request.environment if name not in line.variables]
+    named = [Setting("-x", name, None, "--env", "given by you") for name in own]
+    folder = [Setting("--wdir", "", request.directory, "--workdir", "where every rank starts")]
+    settings = (*ours, *(folder if request.directory else []), *line.settings, *named)
+    return Line(line.program, settings, line.command, _reach(request, line, container))
+
+
+def _reach(request: JobRequest, line: TypedLine, container: Container) -> dict[str, str]:
+    """Parameters of the command line outweigh these; of interfaces nothing is added to what was typed of them."""
+    typed = any(parameter.name.endswith(("_if_include", "_if_exclude")) for parameter in line.parameters)
+    return reach_variables(container.version, request.job, interfaces=() if typed else request.interfaces)
 
 
 def _known(request: JobRequest, used: Sequence[HostEntry]) -> list[NodeNetwork]:

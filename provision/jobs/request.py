@@ -5,15 +5,17 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError, ProvisionError
+from provision.facts import NodeFacts
 from provision.hostfiles import HostEntry
 from provision.model import Node, Secret
 from provision.profiles import NodeNetwork, Wish
 
-__all__ = ["JobRequest", "new_job_id", "rank_count", "slot_table", "together", "used_entries"]
+__all__ = ["JobRequest", "chosen_entries", "new_job_id", "rank_count", "slot_table", "together", "used_entries"]
 
 MPI_CONTAINER = "provision-training"
 
@@ -44,6 +46,10 @@ class JobRequest:
     """The interfaces that carry the data addresses of all nodes with ranks; empty when one is not known."""
     mpirun: str = ""
     """Path of mpirun in the image; empty: the one on its PATH."""
+    line: TypedLine | None = None
+    """The mpirun line that the user typed in place of a program; `command` is the program in it."""
+    facts: Mapping[str, NodeFacts] = field(default_factory=dict)
+    """Inventory name -> what is known of the node; empty where no node was asked."""
 
     @property
     def hostfile(self) -> str:
@@ -91,6 +97,14 @@ def slot_table(entries: Sequence[HostEntry]) -> str:
     rows = [f"{'node':<{width}}  slots  of"]
     rows += [f"{entry.name:<{width}}  {entry.slots:>5}  {entry.kind}" for entry in entries]
     return "\n".join([*rows, f"{'total':<{width}}  {sum(entry.slots for entry in entries):>5}"])
+
+
+def chosen_entries(request: JobRequest) -> tuple[HostEntry, ...]:
+    """The entries that the typed line names with -H, in its order and with its slots; all without it."""
+    if request.line is None or not request.line.hosts:
+        return request.entries
+    known = {entry.name: entry for entry in request.entries}
+    return tuple(replace(known[name], slots=slots) for name, slots in request.line.hosts if name in known)
 
 
 def used_entries(entries: Sequence[HostEntry], ranks: int) -> list[HostEntry]:

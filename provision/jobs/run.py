@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from provision.checks.launch_lint import LaunchFinding, LaunchScene, lint
 from provision.commands.docker import exec_argv
+from provision.commands.mca import Parameter
 from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
@@ -19,7 +21,7 @@ from provision.hostfiles import HostEntry, openmpi
 from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
-from provision.jobs.request import JobRequest, rank_count, used_entries
+from provision.jobs.request import JobRequest, chosen_entries, rank_count, used_entries
 from provision.jobs.session import FILES, Ending, Session
 from provision.model import Setting
 
@@ -53,12 +55,13 @@ class Plan:
     """What `argv` is made of, in its order."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the launcher itself needs in its environment, and the ranks need not."""
+    findings: tuple[LaunchFinding, ...] = ()
+    """What is odd about it, and what surely fails."""
 
 
 def prepare(request: JobRequest) -> Plan:
     """Check that the job fits and that every node can take it; LaunchError when not, and nothing has been started."""
-    ranks = rank_count(request.entries, request.ranks)
-    used = used_entries(request.entries, ranks)
+    ranks, used = _fit(request)
     containers = check_nodes(request, tuple(dict.fromkeys((request.head, *(entry.name for entry in used)))))
     known = replace(request, interfaces=_interfaces(request, containers))
     return _plan(known, containers[request.head], ranks, used)
@@ -66,10 +69,20 @@ def prepare(request: JobRequest) -> Plan:
 
 def prepare_offline(request: JobRequest, container: Container) -> Plan:
     """Derive the command line with `container` for all nodes' containers; nothing is connected."""
-    ranks = rank_count(request.entries, request.ranks)
-    used = used_entries(request.entries, ranks)
+    ranks, used = _fit(request)
     known = replace(request, interfaces=_interfaces(request, dict.fromkeys((entry.name for entry in used), container)))
     return _plan(known, container, ranks, used)
+
+
+def _fit(request: JobRequest) -> tuple[int, list[HostEntry]]:
+    """Return how many ranks there are, and who gets them. What a typed line gets wrong the lint says, in its terms."""
+    entries = chosen_entries(request)
+    if request.line is None or not entries:
+        ranks = rank_count(entries or request.entries, request.ranks)
+        return ranks, used_entries(request.entries, ranks)
+    wanted = request.line.ranks or request.ranks
+    ranks = wanted or sum(entry.slots for entry in entries)
+    return ranks, used_entries(entries, ranks)
 
 
 def _plan(request: JobRequest, head: Container, ranks: int, used: Sequence[HostEntry]) -> Plan:
@@ -82,6 +95,28 @@ def _plan(request: JobRequest, head: Container, ranks: int, used: Sequence[HostE
         head.version,
         line.settings,
         line.environment,
+        lint(_scene(request, head.version, used)),
+    )
+
+
+def _scene(request: JobRequest, version: int, used: Sequence[HostEntry]) -> LaunchScene:
+    given = {name: value.reveal() for name, value in request.environment.items()}
+    typed = {name: value for name, value in request.line.variables.items() if value is not None} if request.line else {}
+    by_environment = [
+        Parameter("environment", name.removeprefix("OMPI_MCA_"), value)
+        for name, value in {**given, **typed}.items()
+        if name.startswith("OMPI_MCA_")
+    ]
+    names = [entry.name for entry in used]
+    return LaunchScene(
+        version,
+        request.entries,
+        variables={**given, **typed},
+        parameters=[*(request.line.parameters if request.line else ()), *by_environment],
+        line=request.line,
+        fabric=request.wish.fabric,
+        networks={name: request.found[name] for name in names if name in request.found},
+        facts={name: request.facts[name] for name in names if name in request.facts},
     )
 
 

@@ -29,7 +29,7 @@ class Setting:
     @property
     def is_variable(self) -> bool:
         """True for a variable of the ranks."""
-        return self.flag == VARIABLE
+        return self.flag == VARIABLE and bool(self.name)
 
     @property
     def title(self) -> str:

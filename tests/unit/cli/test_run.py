@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -299,3 +300,44 @@ def test_a_fabric_can_be_insisted_on(run):
     _, out, _ = run(healthy(), "run", "--fabric", "tcp", "--dry-run", "--", "true")
 
     assert "-x NCCL_IB_DISABLE=1" in out
+
+
+def test_an_mpirun_line_of_ones_own_is_started_as_it_is(run):
+    """Before its flags comes what it does not say and needs; the program is looked for on the nodes, not mpirun."""
+    typed = ["mpirun", "-np", "2", "-x", "NCCL_DEBUG=INFO", "--mca", "pml", "ob1", "prog", "-n", "9"]
+    code, out, err = run(healthy(2), "run", "--dry-run", "-e", "MINE=1", "--", *typed)
+    words = shlex.split(out.partition("\n")[0])
+
+    assert (code, err) == (0, "")
+    assert words[:3] == ["mpirun", "--allow-run-as-root", "--hostfile"]
+    assert words[4:] == [*typed[1:-3], "-x", "MINE", "prog", "-n", "9"]
+
+
+@pytest.mark.parametrize(
+    ("options", "typed", "said"),
+    [
+        (["-n", "2"], ["mpirun", "-np", "2", "prog"], "Give it once"),
+        (["--preset", "taco"], ["mpirun", "prog"], "--preset and --fabric mean nothing"),
+        ([], ["mpirun", "-np", "2"], "no program to start"),
+        ([], ["mpirun", "-np", "4", "prog"], "-np 4 is more than the 3 slots"),
+        ([], ["mpirun", "-H", "x:1", "prog"], "-H names x"),
+        (["-x", "NCCL_SOCKET_IFNAME=eth0"], ["prog"], "a has ens4"),
+    ],
+)
+def test_what_surely_fails_is_not_started(run, options, typed, said):
+    """Exit 125 with the reason; nothing is printed that one could take for a command that works."""
+    code, out, err = run(healthy(2), "run", "--dry-run", *options, "--", *typed)
+
+    assert (code, out) == (125, "")
+    assert said in err
+    assert "hint: " in err
+
+
+def test_one_may_start_it_all_the_same(run):
+    """Then it is a warning; whoever knows better than the lint is not stopped by it."""
+    words = ["-x", "NCCL_SOCKET_IFNAME=eth0", "--", "prog"]
+    code, out, err = run(healthy(2), "run", "--dry-run", "--no-lint", *words)
+
+    assert (code, "prog" in out) == (0, True)
+    assert "warning: NCCL_SOCKET_IFNAME=eth0: a has ens4" in err
+    assert "--no-lint" in run(healthy(2), "run", "--dry-run", *words)[2]

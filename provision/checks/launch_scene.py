@@ -1,0 +1,73 @@
+"""What is known when a job's command line is judged, and what such a judgement says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from provision.commands.mca import Parameter
+from provision.commands.mpirun_words import TypedLine
+from provision.facts import NodeFacts, Unknown
+from provision.facts.container import Container
+from provision.hostfiles import HostEntry
+from provision.profiles import NodeNetwork
+
+__all__ = ["LaunchFinding", "LaunchScene", "data_interface", "few", "interfaces"]
+
+
+@dataclass(frozen=True)
+class LaunchFinding:
+    """One thing that is odd about a job's command line."""
+
+    text: str
+    evidence: str
+    """What was seen, and where."""
+    remedy: str
+    fails: bool = False
+    """True where the job surely fails, so that it is not started."""
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.evidence}"
+
+
+@dataclass(frozen=True)
+class LaunchScene:
+    """What is judged, and what is known of the nodes."""
+
+    version: int
+    """Open MPI's major version."""
+    entries: Sequence[HostEntry]
+    """The nodes that can take ranks."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What the user gave the ranks, by --env or by -x."""
+    parameters: Sequence[Parameter] = ()
+    line: TypedLine | None = None
+    """The mpirun line that the user typed."""
+    fabric: str = ""
+    """The fabric that the user insists on."""
+    networks: Mapping[str, NodeNetwork] = field(default_factory=dict)
+    facts: Mapping[str, NodeFacts] = field(default_factory=dict)
+    """Of the nodes with ranks; none where no node was asked."""
+
+
+def interfaces(facts: NodeFacts) -> dict[str, list[str]]:
+    """Interface -> its addresses; none where the container has a network of its own or nobody knows."""
+    own = isinstance(facts.container, Container) and facts.container.network != "host"
+    if isinstance(facts.addresses, Unknown) or own:
+        return {}
+    found: dict[str, list[str]] = {}
+    for entry in facts.addresses:
+        found.setdefault(entry.interface, []).append(entry.address)
+    return found
+
+
+def data_interface(scene: LaunchScene, node: str) -> str:
+    """Return what to say about the interface that would be right on a node."""
+    network = scene.networks.get(node)
+    return f"its data interface is {network.interface}." if network and network.interface else "see `ip addr` there."
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    few = 6
+    return ", ".join(names[:few]) + (f" and {len(names) - few} more" if len(names) > few else "")

@@ -1,0 +1,139 @@
+"""Reading an ``mpirun`` command line that somebody typed: which words are flags, and where the program begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.commands.mca import Parameter
+from provision.model import Setting
+
+__all__ = ["LAUNCHERS", "TypedLine", "is_launcher", "parse_line"]
+
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
+
+_PARAMETERS = frozenset({"mca", "gmca", "prtemca", "gprtemca", "pmixmca", "omca", "gomca"})
+"""Flags with a name and a value behind them."""
+_ALONE_NAMES = """
+allow-run-as-root bind-to-core bind-to-none bind-to-socket bycore bynode bysocket byslot continuous
+disable-recovery display-allocation display-devel-map display-map do-not-launch do-not-resolve enable-recovery
+get-stack-traces index-argv-by-rank leave-session-attached merge-stderr-to-stdout no-local nolocal noprefix
+nooversubscribe novm oversubscribe pernode preload-binary q quiet report-bindings report-child-jobs-separately
+report-state-on-timeout set-cwd-to-session-dir staged tag-output timestamp-output use-hwthread-cpus v verbose xml
+"""
+_VALUE_NAMES = """
+N H am app bind-to c cpu-list cpu-set default-hostfile display dvm dvm-uri forward-signals host hostfile
+launch-agent machinefile map-by max-restarts n np npernode npersocket ompi-server output output-filename path
+personality ppr prefix preload-files rank-by rankfile report-events report-pid report-uri rf runtime-options
+slot-list stdin timeout tune wd wdir x xterm
+"""
+_ALONE, _WITH_VALUE = frozenset(_ALONE_NAMES.split()), frozenset(_VALUE_NAMES.split())
+_RANKS = frozenset({"np", "n", "c"})
+_HOSTS = frozenset({"H", "host"})
+_HOSTFILES = frozenset({"hostfile", "machinefile", "default-hostfile"})
+_PER_NODE = frozenset({"N", "npernode", "npersocket", "pernode", "ppr"})
+
+
+@dataclass(frozen=True)
+class TypedLine:
+    """An mpirun line as it was typed."""
+
+    program: str
+    settings: tuple[Setting, ...]
+    """Its flags, whose words are the typed ones."""
+    command: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+    """Flags that no version of Open MPI is known to have; they are taken to stand alone."""
+
+    @property
+    def variables(self) -> Mapping[str, str | None]:
+        """Variables of the ranks; None where only the name is given."""
+        return {setting.name: setting.value for setting in self.settings if setting.is_variable}
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """MCA parameters in the order typed."""
+        given = [s for s in self.settings if _bare(s.flag) in _PARAMETERS]
+        return tuple(Parameter(f"--{_bare(s.flag)}", s.name, s.value or "") for s in given)
+
+    @property
+    def ranks(self) -> int | None:
+        """The number of ranks; None where it follows from something else."""
+        given = self._value(_RANKS)
+        return int(given) if given is not None and given.isascii() and given.isdecimal() else None
+
+    @property
+    def hosts(self) -> tuple[tuple[str, int], ...]:
+        """The hosts of -H with their slots, which are 1 where none are given."""
+        found: dict[str, int] = {}
+        for word in (self._value(_HOSTS) or "").split(","):
+            name, _, slots = word.partition(":")
+            if name:
+                found[name] = found.get(name, 0) + (int(slots) if slots.isascii() and slots.isdecimal() else 1)
+        return tuple(found.items())
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether it says itself where ranks go."""
+        return self._value(_HOSTS | _HOSTFILES) is not None
+
+    @property
+    def counts_ranks(self) -> bool:
+        """Whether it says itself how many ranks there are."""
+        return any(_bare(setting.flag) in _RANKS | _PER_NODE for setting in self.settings) or any(
+            "ppr:" in (setting.value or "") for setting in self.settings
+        )
+
+    @property
+    def oversubscribes(self) -> bool:
+        """Whether more ranks than slots are allowed."""
+        words = " ".join(f"{s.flag} {s.name} {s.value or ''}" for s in self.settings).lower()
+        without = words.replace("nooversubscribe", "")
+        return "oversubscribe" in without
+
+    def has(self, *flags: str) -> bool:
+        """Return whether any of the flags, named without dashes, was typed."""
+        return any(_bare(setting.flag) in flags for setting in self.settings)
+
+    def _value(self, flags: frozenset[str]) -> str | None:
+        return next((s.value for s in self.settings if _bare(s.flag) in flags), None)
+
+
+def is_launcher(command: Sequence[str]) -> bool:
+    """Return whether a command is an mpirun line of its own."""
+    return bool(command) and command[0].rpartition("/")[2] in LAUNCHERS
+
+
+def parse_line(words: Sequence[str]) -> TypedLine:
+    """Read a line that begins with the launcher; never raises, whatever stands there."""
+    settings: list[Setting] = []
+    unknown: list[str] = []
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        count = _count(words[at])
+        if count is None:
+            unknown.append(words[at])
+        setting = _setting(words[at : at + 1 + (count or 0)])
+        settings.append(setting)
+        at += 1 + (count or 0)
+    return TypedLine(words[0], tuple(settings), tuple(words[at:]), tuple(unknown))
+
+
+def _setting(words: Sequence[str]) -> Setting:
+    flag, *values = words
+    if flag == "-x" and values:
+        name, given, value = values[0].partition("=")
+        return Setting("-x", name, value if given else None, "your command")
+    padded: Iterator[str] = iter(values)
+    name = next(padded, "") if _bare(flag) in _PARAMETERS else ""
+    return Setting(flag, name, next(padded, None), "your command")
+
+
+def _count(word: str) -> int | None:
+    """How many words belong to a flag; None for one that is not known."""
+    name = _bare(word)
+    return 2 if name in _PARAMETERS else 1 if name in _WITH_VALUE else 0 if name in _ALONE else None
+
+
+def _bare(flag: str) -> str:
+    return flag.lstrip("-")

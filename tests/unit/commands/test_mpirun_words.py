@@ -1,0 +1,87 @@
+"""An mpirun line that somebody typed: read for judging, and never changed."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from provision.commands.mpirun import argv_of
+from provision.commands.mpirun_words import is_launcher, parse_line
+
+PASTED = (
+    "mpirun -np 16 -H gpu1:8,gpu2:8 --allow-run-as-root -bind-to none -x NCCL_DEBUG=INFO -x PATH -mca pml ob1 "
+    "-mca btl ^openib python3 train.py -x 3 --mca not ours"
+)
+LINES = (
+    PASTED,
+    "/opt/bin/mpiexec --hostfile h -n 4 --prtemca prte_if_include bond0 --map-by ppr:8:node --output tag ./a.out",
+    "mpirun -x A= -x B==c --tag-output --foo prog",
+    "mpirun -np x prog",
+    "mpirun",
+    "mpirun -np",
+    "mpirun --mca btl",
+    "mpirun -x",
+    "mpirun --",
+    "mpirun -- prog -v",
+)
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_every_word_comes_out_as_it_was_typed(text):
+    """Also of lines that are cut short: mpirun itself will say what it thinks of them."""
+    words = shlex.split(text)
+    line = parse_line(words)
+
+    assert argv_of(line.program, line.settings, line.command) == words
+
+
+def test_the_program_begins_where_the_flags_end():
+    """What looks like a flag behind the program is the program's."""
+    line = parse_line(shlex.split(PASTED))
+
+    assert line.command[:2] == ("python3", "train.py")
+    assert (line.ranks, line.hosts, line.names_hosts) == (16, (("gpu1", 8), ("gpu2", 8)), True)
+    assert line.variables == {"NCCL_DEBUG": "INFO", "PATH": None}
+    assert [(p.flag, p.name, p.value) for p in line.parameters] == [
+        ("--mca", "pml", "ob1"),
+        ("--mca", "btl", "^openib"),
+    ]
+
+
+def test_slots_of_a_host_are_one_each_time_it_is_named():
+    """Open MPI counts so."""
+    assert parse_line(["mpirun", "-host", "a,b,a:2,a", "x"]).hosts == (("a", 4), ("b", 1))
+
+
+@pytest.mark.parametrize(
+    ("flags", "counts", "oversubscribes"),
+    [
+        ("-np 4", True, False),
+        ("-npernode 8", True, False),
+        ("--map-by ppr:8:node", True, False),
+        ("--map-by slot:OVERSUBSCRIBE", False, True),
+        ("--oversubscribe", False, True),
+        ("--nooversubscribe", False, False),
+        ("--bind-to none", False, False),
+    ],
+)
+def test_who_counts_the_ranks_and_whether_slots_count(flags, counts, oversubscribes):
+    """Nothing is added to a line that says it."""
+    line = parse_line(["mpirun", *flags.split(), "x"])
+
+    assert (line.counts_ranks, line.oversubscribes) == (counts, oversubscribes)
+
+
+def test_a_flag_that_nobody_knows_is_told():
+    """Where it ends is a guess."""
+    assert parse_line(["mpirun", "--foo", "prog"]).unknown == ("--foo",)
+
+
+@pytest.mark.parametrize(
+    ("word", "is_one"), [("mpirun", True), ("/x/orterun", True), ("mpirun.py", False), ("", False)]
+)
+def test_only_a_launcher_is_taken_for_one(word, is_one):
+    """By the program's name."""
+    assert is_launcher([word]) is is_one
+    assert not is_launcher([])
