@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from provision.checks.boot import held_back
 from provision.errors import ProvisionError
-from provision.facts import NodeFacts, Unknown, data_address, gpu_count
+from provision.facts import NodeFacts, Unknown, data_address, free_port, gpu_count
 from provision.facts.system import Hardware
-from provision.hostfiles import HostEntry
+from provision.hostfiles import MASTER_PORT, HostEntry
 from provision.model import Node
 
 __all__ = ["host_entry"]
@@ -28,7 +28,9 @@ def host_entry(node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded:
         return "it has no address on the data network"
     gpus = gpu_count(facts) or 0
     slots = gpus or _cpu_slots(node, facts)
-    return HostEntry(node.name, address, slots, "gpu" if gpus else "cpu")
+    cpus = facts.hardware.cpus if isinstance(facts.hardware, Hardware) else 0
+    kind = "gpu" if gpus else "cpu"
+    return HostEntry(node.name, address, slots, kind, cpus, free_port(facts, MASTER_PORT))
 
 
 def _unusable(facts: NodeFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,9 +24,12 @@ from provision.errors import NodeError, UsageError
 from provision.hostfiles import LAUNCHERS
 
 if TYPE_CHECKING:
+    from provision.model import NodePlacement
     from provision.workflow import HostFile
 
 __all__ = ["hostfile"]
+
+_LAST_PORT = 65535
 
 
 def hostfile(
@@ -35,6 +39,20 @@ def hostfile(
     launcher: Annotated[
         str, typer.Option("--launcher", metavar="NAME", help=f"Whose dialect: {', '.join(LAUNCHERS)}.")
     ] = "openmpi",
+    ranks: Annotated[
+        int | None, typer.Option("-n", "--ranks", metavar="NP", help="Slots for just so many ranks; all without it.")
+    ] = None,
+    master_port: Annotated[
+        int | None,
+        typer.Option("--master-port", metavar="PORT", help="For torchrun; a free port of the first node without it."),
+    ] = None,
+    rankfile: Annotated[
+        bool, typer.Option("--rankfile", help="For openmpi: print a rank file, which binds each rank to CPUs.")
+    ] = False,
+    placement: Annotated[
+        Path | None,
+        typer.Option("--placement", metavar="FILE", help="With --rankfile: CPUs as FILE has them (provision place)."),
+    ] = None,
     allow_degraded: AllowDegradedOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
@@ -43,12 +61,20 @@ def hostfile(
 
     A slot is a GPU; on a node without GPUs cluster_slots of the inventory, else a CPU. Nodes that
     could not take ranks are left out, and stderr says why; the exit code is 1 when one of them was not reached.
+    With -n the file has just so many slots, those of the first nodes; fewer than that are refused.
     A node on which GPUDirect RDMA did not come up as it is recorded (check peer_memory.boot) takes no ranks until
     that check passes, unless --allow-degraded takes it.
+
+    torchrun reads no file: there is a line NAME NODE_RANK NPROC MASTER_ADDR MASTER_PORT for each node. For slurm the
+    file is what SLURM_HOSTFILE names, a line for each task. A rank file (--rankfile) binds ranks to CPUs: those of
+    --placement, else equal shares of the node's. Its numbers are the operating system's, so start Open MPI 4 with
+    --mca rmaps_rank_file_physical 1.
 
     \b
     Examples:
       provision hostfile --launcher openmpi > hosts
+      provision hostfile --launcher torchrun -n 16
+      provision hostfile --rankfile --placement placement.json > ranks
       provision hostfile --lab demo --limit demo-1 --json
       provision hostfile --allow-degraded > hosts
     """
@@ -56,26 +82,74 @@ def hostfile(
 
     if launcher not in LAUNCHERS:
         raise UsageError(f"no launcher is called {launcher!r}", remedy=f"Known are: {', '.join(LAUNCHERS)}.")
+    placed = _placement(launcher, placement, rankfile=rankfile)
+    _refuse_port(launcher, master_port)
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
-    made = workflow.hostfile(cluster, launcher, limit, allow_degraded=allow_degraded)
+    made = workflow.hostfile(
+        cluster, launcher, limit, allow_degraded=allow_degraded, ranks=ranks, master_port=master_port
+    )
     for name, reason in made.left_out:
         say(f"left out: {name}: {reason}")
     take_degraded(cluster, "hostfile", made.degraded)
     if not made.text:
         raise NodeError("no node can take ranks, so there is no host file", remedy="Run: provision verify")
+    text = _rank_file(made, placed) if rankfile else made.text
     if as_json:
-        print_json(_document(made, launcher))
+        print_json(_document(made, launcher, text))
     else:
-        typer.echo(made.text, nl=False)
+        typer.echo(text, nl=False)
     raise typer.Exit(1 if made.lost else 0)
 
 
-def _document(made: HostFile, launcher: str) -> dict[str, Any]:
+def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[NodePlacement] | None:
+    """Return what the file has, None without one; UsageError for options that mean nothing together."""
+    from provision.hostfiles.placement_file import read_placement
+
+    if rankfile and launcher not in {"openmpi", "openmpi5"}:
+        raise UsageError(f"{launcher} reads no rank file", remedy="Use --launcher openmpi, or leave --rankfile out.")
+    if file is None:
+        return None
+    if not rankfile:
+        raise UsageError("--placement is for rank files", remedy="Add --rankfile.")
+    try:
+        return read_placement(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--placement {file}: it cannot be read: {error}") from error
+
+
+def _refuse_port(launcher: str, port: int | None) -> None:
+    if port is None:
+        return
+    if launcher != "torchrun":
+        raise UsageError("--master-port is for torchrun", remedy="Leave it out.")
+    if not 1 <= port <= _LAST_PORT:
+        raise UsageError(f"--master-port {port}: there is no such port")
+
+
+def _rank_file(made: HostFile, placed: list[NodePlacement] | None) -> str:
+    """Return a rank file of the nodes that can take ranks; UsageError when the placement names another."""
+    from provision.hostfiles.rankfile import even_placement, render
+
+    if placed is None:
+        return render(even_placement(made.entries))
+    slots = {entry.name: entry.slots for entry in made.entries}
+    for node in placed:
+        if len(node.ranks) > slots.get(node.node, 0):
+            has = f"has {slots[node.node]} slots" if node.node in slots else "cannot take ranks"
+            raise UsageError(
+                f"the placement puts {len(node.ranks)} ranks on {node.node}, which {has}",
+                remedy="Make the placement anew: provision place",
+            )
+    return render(placed)
+
+
+def _document(made: HostFile, launcher: str, text: str) -> dict[str, Any]:
     """Return what ``--json`` prints; keys are an interface and only ever added."""
     return {
         "ok": not made.lost,
         "launcher": launcher,
-        "hostfile": made.text,
+        "hostfile": text,
         "left_out": [{"node": name, "reason": reason} for name, reason in made.left_out],
         "degraded": [{"node": name, "reason": reason} for name, reason in made.degraded],
+        "slots": {entry.name: entry.slots for entry in made.entries},
     }

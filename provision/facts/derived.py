@@ -17,6 +17,7 @@ from provision.facts.system import NodeKind
 __all__ = [
     "data_address",
     "data_interface",
+    "free_port",
     "gpu_count",
     "is_container",
     "parameters",
@@ -113,6 +114,12 @@ def data_interface(variables: Mapping[str, Any], facts: NodeFacts) -> str | None
     if address is None or isinstance(facts.addresses, Unknown):
         return None
     return next((entry.interface for entry in facts.addresses if entry.address == address), None)
+
+
+def free_port(facts: NodeFacts, first: int) -> int:
+    """Return the first port from `first` on that nothing listens on; `first` where nobody could look."""
+    taken = set() if isinstance(facts.listening, Unknown) else {entry.port for entry in facts.listening}
+    return next(port for port in range(first, first + len(taken) + 1) if port not in taken)
 
 
 def _inside(networks: list[Any], addresses: tuple[Address, ...]) -> str | None:

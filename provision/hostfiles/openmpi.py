@@ -1,4 +1,4 @@
-"""Open MPI's dialect, which versions 4 and 5 both read."""
+"""Open MPI's dialect, which versions 4 and 5 read, and DeepSpeed too."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError, ProvisionError
 from provision.facts import NodeFacts
-from provision.hostfiles import HostEntry
+from provision.hostfiles import HostEntry, slot_table
 from provision.model import Node, Secret
 from provision.profiles import NodeNetwork, Wish
 
-__all__ = ["JobRequest", "chosen_entries", "new_job_id", "rank_count", "slot_table", "together", "used_entries"]
+__all__ = ["JobRequest", "chosen_entries", "new_job_id", "rank_count", "together", "used_entries"]
 
 MPI_CONTAINER = "provision-training"
 
@@ -89,14 +89,6 @@ def rank_count(entries: Sequence[HostEntry], wanted: int | None) -> int:
             output=slot_table(entries),
         )
     return wanted
-
-
-def slot_table(entries: Sequence[HostEntry]) -> str:
-    """The slots of each node, and what a slot is there."""
-    width = max(len("node"), *(len(entry.name) for entry in entries))
-    rows = [f"{'node':<{width}}  slots  of"]
-    rows += [f"{entry.name:<{width}}  {entry.slots:>5}  {entry.kind}" for entry in entries]
-    return "\n".join([*rows, f"{'total':<{width}}  {sum(entry.slots for entry in entries):>5}"])
 
 
 def chosen_entries(request: JobRequest) -> tuple[HostEntry, ...]:

@@ -7,6 +7,7 @@ from provision.model.cluster import Cluster, Connection, Node
 from provision.model.difference import Difference, FileDiff, RoleDiff
 from provision.model.identity import Same
 from provision.model.plan import NodePlan, Plan, Step, StepClass
+from provision.model.rank_placement import NodePlacement, RankPlacement
 from provision.model.reload import NodeReload, ReloadResult
 from provision.model.reset import NodeReset, ResetResult
 from provision.model.result import CommandResult
@@ -27,6 +28,7 @@ __all__ = [
     "FileDiff",
     "Node",
     "NodeChecks",
+    "NodePlacement",
     "NodePlan",
     "NodeReload",
     "NodeReport",
@@ -35,6 +37,7 @@ __all__ = [
     "PairBandwidth",
     "Plan",
     "Port",
+    "RankPlacement",
     "ReloadResult",
     "ResetResult",
     "RoleDiff",

@@ -275,19 +275,46 @@ class HostFile:
     """Of those left out the ones that were not reached."""
     degraded: tuple[tuple[str, str], ...] = ()
     """Nodes that are in it though they should take no jobs, and why."""
+    entries: tuple[HostEntry, ...] = ()
+    """Those that are in it."""
 
 
-def hostfile(cluster: Cluster, launcher: str, limit: str | None = None, *, allow_degraded: bool = False) -> HostFile:
-    """Probe the nodes and write the launcher's host file of those that can take ranks."""
-    from provision.hostfiles import LAUNCHERS
+def hostfile(
+    cluster: Cluster,
+    launcher: str,
+    limit: str | None = None,
+    *,
+    allow_degraded: bool = False,
+    ranks: int | None = None,
+    master_port: int | None = None,
+) -> HostFile:
+    """Probe the nodes and write the launcher's host file of those that can take ranks.
+
+    Args:
+        cluster: without the roles' defaults.
+        launcher: one of ``LAUNCHERS``.
+        limit: only these nodes.
+        allow_degraded: take nodes too whose check at boot did not pass.
+        ranks: as many slots in all, those of the first nodes; all of them unless given.
+        master_port: where torch's ranks meet; a free port of the first node unless given.
+
+    Raises:
+        UsageError: there are fewer slots, or the launcher cannot start ranks so.
+    """
+    from provision.hostfiles import LAUNCHERS, fitted
 
     full = with_defaults(cluster)
     found = probe(chosen(full, limit))
     entries, left_out = host_entries(full, found, allow_degraded=allow_degraded)
+    if entries:
+        entries = fitted(entries, ranks)
+    if master_port is not None:
+        entries = [replace(entry, free_port=master_port) for entry in entries]
     listed = {entry.name for entry in entries}
     return HostFile(
         LAUNCHERS[launcher](entries),
         left_out,
         tuple(name for name, facts in found.items() if isinstance(facts, ProvisionError)),
         tuple((name, verdict.reason) for name, verdict in degraded(full, found).items() if name in listed),
+        tuple(entries),
     )

@@ -16,6 +16,7 @@ from provision.cli import run as verb
 from provision.cli.main import main
 from provision.connectors import failures
 from provision.errors import ConnectionFailed, HostNotTrusted
+from provision.facts.network import Listening
 from provision.facts.rdma import RdmaStack
 from provision.jobs import preflight
 from provision.model import Cluster
@@ -341,3 +342,60 @@ def test_one_may_start_it_all_the_same(run):
     assert (code, "prog" in out) == (0, True)
     assert "warning: NCCL_SOCKET_IFNAME=eth0: a has ens4" in err
     assert "--no-lint" in run(healthy(2), "run", "--dry-run", *words)[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--launcher", "mpich"], "a:1\nb:1\nc:1\n"),
+        (["--launcher", "torchrun"], "".join(f"{n} {i} 1 10.77.0.1 29500\n" for i, n in enumerate("abc"))),
+        (["--launcher", "torchrun", "--master-port", "1234", "-n", "1"], "a 0 1 10.77.0.1 1234\n"),
+        (["--launcher", "slurm", "-n", "2"], "a\nb\n"),
+        (["--rankfile", "-n", "2"], "rank 0=a slot=0-15\nrank 1=b slot=0-15\n"),
+    ],
+)
+def test_a_host_file_is_written_for_every_launcher(run, words, text):
+    """On stdout stands the file and nothing else."""
+    assert run(healthy(2), "hostfile", *words) == (0, text, "")
+
+
+def test_ranks_meet_at_a_port_that_is_free(run):
+    """Two jobs of torchrun on one node do not take each other's."""
+    taken = dataclasses.replace(healthy(2), listening=(Listening("", 29500), Listening("127.0.0.1", 29501)))
+
+    assert run(taken, "hostfile", "--limit", "b", "--launcher", "torchrun")[1] == "b 0 1 10.77.0.2 29502\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-n", "4"], "4 ranks were asked for, but the nodes have 3 slots"),
+        (["--launcher", "mpich", "--rankfile"], "mpich reads no rank file"),
+        (["--placement", "x"], "Add --rankfile"),
+        (["--rankfile", "--placement", "/no/such/file"], "cannot be read"),
+        (["--master-port", "1"], "--master-port is for torchrun"),
+        (["--launcher", "torchrun", "--master-port", "0"], "no such port"),
+        (["--launcher", "lsf"], "Known are: openmpi, openmpi5, mpich"),
+    ],
+)
+def test_a_host_file_that_would_not_do_is_refused(run, words, said):
+    """Exit 2, and no file."""
+    code, out, err = run(healthy(2), "hostfile", *words)
+
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_placement_decides_on_cpus_and_names_only_nodes_that_can_take_ranks(run, tmp_path):
+    """A node that fails now was good when the placement was made."""
+    ranks = [{"node": "c", "ranks": [{"cpus": "2-3"}]}, {"node": "a", "ranks": [{"cpus": [0]}]}]
+    file = tmp_path / "placement.json"
+    file.write_text(json.dumps({"workers": ranks}))
+    words = ["hostfile", "--rankfile", "--placement", str(file)]
+
+    assert run(healthy(2), *words)[1] == "rank 0=c slot=2-3\nrank 1=a slot=0\n"
+
+    file.write_text(json.dumps({"workers": [*ranks, {"node": "b", "ranks": [{"cpus": "1"}]}]}))
+    code, out, err = run(dataclasses.replace(healthy(2), container=None), *words)
+    assert (code, out) == (2, "")
+    assert "puts 1 ranks on b, which cannot take ranks" in err
