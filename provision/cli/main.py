@@ -52,7 +52,20 @@ GROUPS = {"bench": "provision.cli.bench", "lab": "provision.cli.lab"}
 
 _FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K"}
 _WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l"}
-_RUN_WITH_VALUE = {"-n", "--ranks", "--sync", "--env", "-e", "--workdir", "-w", "-x", "--preset", "--fabric"}
+_RUN_WITH_VALUE = {
+    "-n",
+    "--ranks",
+    "--sync",
+    "--env",
+    "-e",
+    "--workdir",
+    "-w",
+    "-x",
+    "--preset",
+    "--fabric",
+    "--launcher",
+    "--placement",
+}
 _STARTING = (["run"], ["lab", "ssh"])
 """Verbs that start a program of the user; from their first argument on, no word is ours."""
 

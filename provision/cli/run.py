@@ -76,6 +76,19 @@ def run(
     fabric: Annotated[
         str, typer.Option("--fabric", metavar="NAME", help="Send over tcp, roce, roce-gdr or ib; else what nodes have.")
     ] = "",
+    launcher: Annotated[
+        str,
+        typer.Option("--launcher", metavar="NAME", help="Who makes the ranks: mpirun, python, torchrun or launch."),
+    ] = "mpirun",
+    placement: Annotated[
+        Path | None,
+        typer.Option(
+            "--placement", metavar="FILE", help="Give ranks the GPUs, cards and CPUs of FILE (provision place)."
+        ),
+    ] = None,
+    own_gpus: Annotated[
+        bool, typer.Option("--own-gpus", help="With --placement: a rank sees its own GPUs alone, not its node's.")
+    ] = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="With --dry-run or --explain: go by the inventory, ask no node.")
     ] = False,
@@ -104,6 +117,10 @@ def run(
     version, and each node its own where they differ; --env replaces any of them, and --explain tells why each is so.
     --preset taco is the command line of TACO Train's guide, word for word; its --lightcc compresses gradients, which
     changes what is trained. --preset horovod-lightcc is LightCC without that (--env LIGHT_TOPK_ALLREDUCE=1 adds it).
+    --launcher python starts the same ranks with torch's variables (MASTER_ADDR, RANK, ...). With torchrun, or launch
+    for torch.distributed.launch, mpirun starts one process on each node, which makes a rank for each of its slots.
+    --placement takes nodes, GPUs, cards and CPUs from a file: each rank is bound to its CPUs, and all ranks of a node
+    see its GPUs in the order of their local ranks.
     A command that is an mpirun line of your own is started as it is, with what it needs to reach the containers.
     What is odd about your variables and flags, by what the nodes tell, is said; what surely fails is not started.
     --offline takes what the inventory states: cluster_gpus, cluster_data_interface, cluster_management_interface,
@@ -116,6 +133,7 @@ def run(
       provision run --sync . --env LR=0.1 --env WANDB_API_KEY -- python3 train.py
       provision run --limit 'gpu[1:4]' --dry-run -- python3 train.py
       provision run --explain -- python3 train.py
+      provision run --launcher torchrun -- train.py --epochs 3
       provision run -- mpirun -np 16 -x NCCL_DEBUG=INFO python3 train.py
       provision run --preset taco -n 16 --lightcc --dry-run --offline -- python3 train.py
     """
@@ -125,6 +143,7 @@ def run(
         wish = run_options.wish(preset, fabric, lightcc=lightcc, gdr=gdr)
         run_options.refuse_modes(offline=offline, dry_run=dry_run, explain=explain, as_json=as_json)
         environment = run_options.environment(env or ())
+        seats = run_options.seats(launcher, placement, own_gpus=own_gpus)
         cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
         full = workflow.with_defaults(cluster)
         if offline:
@@ -135,7 +154,7 @@ def run(
             found = workflow.found_networks(full, facts)
             take_degraded(cluster, "run --dry-run" if dry_run or explain else "run", degraded)
         request = run_options.request(
-            full, entries, tuple(command), ranks, sync, environment, workdir, wish, found, facts
+            full, entries, tuple(command), ranks, sync, environment, workdir, wish, found, facts, seats
         )
         plan = _offline(request) if offline else _plan(request, dry_run or explain, yes)
         _say_lossy(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from provision.errors import LaunchError, UsageError
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.hostfiles import HostEntry
     from provision.jobs import JobRequest
-    from provision.model import Cluster, Secret
+    from provision.model import Cluster, NodePlacement, Secret
     from provision.profiles import NodeNetwork, Wish
 
-__all__ = ["environment", "refuse_modes", "request", "wish"]
+__all__ = ["Seats", "environment", "refuse_modes", "request", "seats", "wish"]
 
 
 def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:
@@ -42,6 +42,37 @@ def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:
     return Wish(preset, fabric, lightcc, gdr)
 
 
+@dataclass(frozen=True)
+class Seats:
+    """Who makes the ranks, and what each of them gets."""
+
+    launcher: str = "mpirun"
+    placement: tuple[NodePlacement, ...] = ()
+    own_gpus: bool = False
+
+
+_LAUNCHERS = ("mpirun", "python", "torchrun", "launch")
+
+
+def seats(launcher: str, placement: Path | None, *, own_gpus: bool) -> Seats:
+    """Return what is asked for of the ranks; UsageError for what there is not, or a file that is no placement."""
+    from provision.hostfiles.placement_file import read_placement
+
+    if launcher not in _LAUNCHERS:
+        raise UsageError(
+            f"--launcher {launcher}: there is no such launcher", remedy=f"Known are: {', '.join(_LAUNCHERS)}."
+        )
+    if own_gpus and placement is None:
+        raise UsageError("--own-gpus needs a placement to know them by", remedy="Add --placement FILE.")
+    if placement is None:
+        return Seats(launcher)
+    try:
+        text = placement.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--placement {placement}: it cannot be read: {error}") from error
+    return Seats(launcher, tuple(read_placement(text)), own_gpus)
+
+
 def refuse_modes(*, offline: bool, dry_run: bool, explain: bool, as_json: bool) -> None:
     """Raise UsageError when what is asked for cannot be done without nodes, or cannot be JSON."""
     if offline and not (dry_run or explain):
@@ -61,6 +92,7 @@ def request(
     wish: Wish,
     found: Mapping[str, NodeNetwork],
     facts: Mapping[str, NodeFacts],
+    seats: Seats,
 ) -> JobRequest:
     """Return the job on `entries`; the cluster has the roles' defaults.
 
@@ -68,9 +100,15 @@ def request(
         UsageError: an mpirun line of the user's own that has no program, or says twice what is said here.
         LaunchError: a variable of the inventory that only Ansible could resolve.
     """
-    from provision.jobs import JobRequest, new_job_id
+    from provision.jobs import JobRequest, new_job_id, placed_entries, with_uuids
 
-    line = _typed_line(command, wish, ranks)
+    line = _typed_line(command, wish, ranks, seats)
+    if wish.preset == "taco" and seats != Seats():
+        raise UsageError(
+            "--preset taco has ranks of mpirun, and the same for all", remedy="Leave --launcher and --placement out."
+        )
+    if seats.placement:
+        entries = placed_entries(entries, seats.placement)
     names = [entry.name for entry in entries]
     variables = {node.name: node.variables for node in cluster.nodes}
     wanted = str(variables[names[0]].get("cluster_head") or names[0])
@@ -94,10 +132,13 @@ def request(
         mpirun=str(variables[head].get("cluster_mpirun") or ""),
         line=line,
         facts=facts,
+        launcher=seats.launcher,
+        placement=with_uuids(seats.placement, facts),
+        visible="rank" if seats.own_gpus else "node",
     )
 
 
-def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None) -> TypedLine | None:
+def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: Seats) -> TypedLine | None:
     """Return the mpirun line that the command is, None when it is a program."""
     from provision.commands.mpirun_words import is_launcher, parse_line
 
@@ -106,9 +147,9 @@ def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None) -> Type
     line = parse_line(command)
     if not line.command:
         raise UsageError(f"{command[0]} is given no program to start", remedy="Put the program behind its flags.")
-    if wish.preset or wish.fabric:
+    if wish.preset or wish.fabric or seats.placement or seats.launcher != "mpirun":
         raise UsageError(
-            f"your own {command[0]} line is taken as it is, so --preset and --fabric mean nothing",
+            f"your own {command[0]} line is taken as it is: no --preset, --fabric, --launcher or --placement",
             remedy="Leave them out, or give the program alone.",
         )
     if ranks is not None and line.counts_ranks:

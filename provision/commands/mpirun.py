@@ -47,6 +47,8 @@ class Launch:
     variables: tuple[Setting, ...] = ()
     """Variables with their values, or with where their values come from."""
     workdir: str | None = None
+    per_node: bool = False
+    """One process on each node, which starts the others itself."""
     ssh_config: str = "/etc/provision/ssh/ssh_config"
     program: str = "mpirun"
 
@@ -75,7 +77,7 @@ def mpirun_settings(launch: Launch) -> tuple[Setting, ...]:
         _flag("--hostfile", launch.hostfile, "the nodes that can take ranks, with their slots"),
         _flag("-np", str(launch.ranks), "ranks that were asked for, else one for each slot"),
         _flag("--bind-to", "none", "ranks start threads, which may not share one core"),
-        _flag("--map-by", "slot", "a node is filled before the next one is used"),
+        _mapping(launch),
         _flag("--output" if modern else "--tag-output", "tag" if modern else None, "each line is told with its rank"),
     ]
     if launch.workdir is not None:
@@ -87,6 +89,12 @@ def mpirun_settings(launch: Launch) -> tuple[Setting, ...]:
 
 def _flag(flag: str, value: str | None, reason: str) -> Setting:
     return Setting(flag, "", value, _OURS, reason)
+
+
+def _mapping(launch: Launch) -> Setting:
+    if launch.per_node:
+        return _flag("--map-by", "ppr:1:node", "one process on each node, which starts the others itself")
+    return _flag("--map-by", "slot", "a node is filled before the next one is used")
 
 
 def _by_name(name: str) -> Setting:

@@ -24,4 +24,4 @@ def script_argument(command: Sequence[str]) -> str | None:
     if len(command) < 2 or command[1].startswith("-"):  # noqa: PLR2004 - interpreter and script
         return None
     name = command[0].rpartition("/")[2]
-    return command[1] if re.fullmatch(r"(python|pypy)[0-9.]*|bash|dash|sh|perl|ruby", name) else None
+    return command[1] if re.fullmatch(r"(python|pypy)[0-9.]*|torchrun|bash|dash|sh|perl|ruby", name) else None

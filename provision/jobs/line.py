@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from provision.commands.mpirun import Launch, PlainLaunch, argv_of, mpirun_settings, plain_settings, reach_variables
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError
-from provision.hostfiles import HostEntry
+from provision.hostfiles import HostEntry, fitted
 from provision.jobs.preflight import Container
+from provision.jobs.ranks import LAUNCHER_WORDS, VARIABLES, RankPlan, rank_variables
 from provision.jobs.request import JobRequest, networks_of
+from provision.jobs.seating import PER_NODE, placed_variables, rank_plan
 from provision.model import Setting
 from provision.profiles import (
     NodeNetwork,
@@ -37,6 +39,11 @@ class Line:
     """Set where the launcher starts; ranks get of it what the settings name."""
 
     @property
+    def needs_python(self) -> bool:
+        """Whether the ranks are started by way of python3."""
+        return self.command[: len(LAUNCHER_WORDS)] == LAUNCHER_WORDS
+
+    @property
     def argv(self) -> list[str]:
         """The words."""
         return argv_of(self.program, self.settings, self.command)
@@ -51,21 +58,36 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
         return _taco(request, container, ranks, used, program)
     names = ["PATH", *(["LD_LIBRARY_PATH"] if container.library_path else [])]
     own = [name for name in request.environment if name not in names]
+    variables = overridden(placed_variables(_variables(request, used), request.placement), own)
+    plan = rank_plan(request, fitted(used, ranks), variables)
+    per_node = request.launcher in PER_NODE
     launch = Launch(
         version=container.version,
-        ranks=ranks,
+        ranks=len(used) if per_node else ranks,
         hostfile=request.hostfile,
-        command=request.command,
+        command=_command(request, plan),
         job=request.job,
         networks=networks_of(request.entries, request.networks),
         interfaces=request.interfaces,
         root=container.root,
         environment=tuple(names),
-        variables=overridden(_variables(request, used), own),
+        variables=(*variables, *(_CARRIED if plan else ())),
         workdir=request.directory,
+        per_node=per_node,
         program=program,
     )
-    return Line(program, mpirun_settings(launch), request.command, {})
+    return Line(program, mpirun_settings(launch), launch.command, rank_variables(plan) if plan else {})
+
+
+_CARRIED = tuple(
+    Setting("-x", name, None, "provision", "gives each rank what its node and its place ask for") for name in VARIABLES
+)
+
+
+def _command(request: JobRequest, plan: RankPlan | None) -> tuple[str, ...]:
+    if plan is None:
+        return request.command
+    return (*LAUNCHER_WORDS, *(request.command if request.launcher == "launch" else request.program))
 
 
 def _variables(request: JobRequest, used: Sequence[HostEntry]) -> tuple[Setting, ...]:

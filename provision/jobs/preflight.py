@@ -35,6 +35,8 @@ class Container:
     """LD_LIBRARY_PATH is set in the container."""
     interface: str = ""
     """The node's interface that carries its data address, as far as it can be told."""
+    python: bool = True
+    """Whether it has python3."""
 
 
 def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Container]:
@@ -54,7 +56,7 @@ def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Containe
 def _look(connector: Connector, request: JobRequest) -> Container:
     container = request.container(connector.name)
     address = next((entry.address for entry in request.entries if entry.name == connector.name), "")
-    script = node_script(container, request.command, request.directory, address, request.mpirun)
+    script = node_script(container, request.program, request.directory, address, request.mpirun)
     result = connector.run(script, timeout=_SECONDS)
     return parse_node(connector.name, container, result, request)
 
@@ -71,6 +73,7 @@ def node_script(
             f'echo "mpirun=$(command -v {program})"',
             f'echo "version=$({program} --version 2>&1 | head -n 1)"',
             'echo "library_path=${LD_LIBRARY_PATH:+1}"',
+            'echo "python3=$(command -v python3)"',
             f"cd {shlex.quote(directory)} 2>/dev/null || {{ echo workdir=missing; exit 0; }}" if directory else "",
             f'echo "program=$(command -v -- {shlex.quote(command[0])})"',
             f"[ -z {shlex.quote(script)} ] || [ -e {shlex.quote(script)} ] || echo script=missing",
@@ -99,7 +102,12 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
         )
     _check_command(node, container, said, request)
     return Container(
-        version, said["mpirun"], said.get("uid") == "0", bool(said.get("library_path")), said.get("interface", "")
+        version,
+        said["mpirun"],
+        root=said.get("uid") == "0",
+        library_path=bool(said.get("library_path")),
+        interface=said.get("interface", ""),
+        python=bool(said.get("python3")),
     )
 
 
@@ -111,11 +119,11 @@ def _check_command(node: str, container: str, said: Mapping[str, str], request: 
         )
     if not said.get("program"):
         raise LaunchError(
-            f"the program {request.command[0]} was not found in the container {container}", node=node, remedy=bring
+            f"the program {request.program[0]} was not found in the container {container}", node=node, remedy=bring
         )
     if said.get("script") == "missing":
         raise LaunchError(
-            f"the file {request.command[1]} was not found in the container {container}", node=node, remedy=bring
+            f"the file {request.program[1]} was not found in the container {container}", node=node, remedy=bring
         )
 
 

@@ -12,7 +12,7 @@ from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError, ProvisionError
 from provision.facts import NodeFacts
 from provision.hostfiles import HostEntry, slot_table
-from provision.model import Node, Secret
+from provision.model import Node, NodePlacement, Secret
 from provision.profiles import NodeNetwork, Wish
 
 __all__ = ["JobRequest", "chosen_entries", "new_job_id", "rank_count", "together", "used_entries"]
@@ -50,6 +50,17 @@ class JobRequest:
     """The mpirun line that the user typed in place of a program; `command` is the program in it."""
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     """Inventory name -> what is known of the node; empty where no node was asked."""
+    launcher: str = "mpirun"
+    """Who makes the ranks: ``mpirun``; ``python``, as that with torch's variables; ``torchrun`` or ``launch``."""
+    placement: tuple[NodePlacement, ...] = ()
+    """Who gets which GPUs, cards and CPUs; `entries` are just these nodes then, with as many slots."""
+    visible: str = "node"
+    """Which GPUs of a placement a rank sees: those of its ``node``'s ranks, or of the ``rank`` alone."""
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What is started on the nodes in the end, and has to be there."""
+        return {"torchrun": ("torchrun",), "launch": ("python3",)}.get(self.launcher, ()) + self.command
 
     @property
     def hostfile(self) -> str:

@@ -64,7 +64,7 @@ def prepare(request: JobRequest) -> Plan:
     ranks, used = _fit(request)
     containers = check_nodes(request, tuple(dict.fromkeys((request.head, *(entry.name for entry in used)))))
     known = replace(request, interfaces=_interfaces(request, containers))
-    return _plan(known, containers[request.head], ranks, used)
+    return _plan(known, containers[request.head], ranks, used, [n for n, c in containers.items() if not c.python])
 
 
 def prepare_offline(request: JobRequest, container: Container) -> Plan:
@@ -85,8 +85,15 @@ def _fit(request: JobRequest) -> tuple[int, list[HostEntry]]:
     return ranks, used_entries(entries, ranks)
 
 
-def _plan(request: JobRequest, head: Container, ranks: int, used: Sequence[HostEntry]) -> Plan:
+def _plan(
+    request: JobRequest, head: Container, ranks: int, used: Sequence[HostEntry], no_python: Sequence[str] = ()
+) -> Plan:
     line: Line = launch_line(request, head, ranks, used)
+    if line.needs_python and no_python:
+        raise LaunchError(
+            f"the container has no python3, by which each rank gets what its node needs (on {', '.join(no_python)})",
+            remedy="put python3 into the image; `run --explain` says what differs between the nodes",
+        )
     return Plan(
         request,
         tuple(line.argv),

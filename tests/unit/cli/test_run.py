@@ -318,7 +318,7 @@ def test_an_mpirun_line_of_ones_own_is_started_as_it_is(run):
     ("options", "typed", "said"),
     [
         (["-n", "2"], ["mpirun", "-np", "2", "prog"], "Give it once"),
-        (["--preset", "taco"], ["mpirun", "prog"], "--preset and --fabric mean nothing"),
+        (["--preset", "taco"], ["mpirun", "prog"], "no --preset, --fabric"),
         ([], ["mpirun", "-np", "2"], "no program to start"),
         ([], ["mpirun", "-np", "4", "prog"], "-np 4 is more than the 3 slots"),
         ([], ["mpirun", "-H", "x:1", "prog"], "-H names x"),

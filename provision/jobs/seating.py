@@ -1,0 +1,121 @@
+"""Who sits where: from a job's nodes, placement and variables to the plan for its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from provision.errors import LaunchError, UsageError
+from provision.facts import NodeFacts, Unknown, free_port
+from provision.hostfiles import MASTER_PORT, HostEntry
+from provision.jobs.ranks import RankPlan
+from provision.jobs.request import JobRequest
+from provision.model import NodePlacement, RankPlacement, Setting
+
+__all__ = ["PER_NODE", "placed_entries", "placed_variables", "rank_plan", "with_uuids"]
+
+PER_NODE = ("torchrun", "launch")
+"""Launchers that mpirun starts once on each node."""
+
+_FIRST_PORT, _PORTS = 20000, 10000
+"""Below the ports that the kernel gives to outgoing connections; jobs begin to look at different ones."""
+
+
+def rank_plan(request: JobRequest, used: Sequence[HostEntry], variables: Iterable[Setting]) -> RankPlan | None:
+    """Return what each rank is to get beyond the command line; None when that is nothing.
+
+    `used` are the nodes with just as many slots as they get ranks.
+    """
+    differing = {setting.name: setting.nodes for setting in variables if setting.nodes and setting.source != _PLACED}
+    if not (differing or request.placement or request.launcher != "mpirun"):
+        return None
+    seats = {node.node: node.ranks for node in request.placement}
+    nodes = tuple(
+        NodePlacement(
+            entry.name,
+            entry.address,
+            seats.get(entry.name, (RankPlacement(),) * entry.slots)[: entry.slots],
+            {name: values[entry.name] for name, values in differing.items() if entry.name in values},
+        )
+        for entry in used
+    )
+    master = None if request.launcher == "mpirun" else _master(request, used[0])
+    mode = request.launcher if request.launcher in PER_NODE else "rank"
+    return RankPlan(nodes, tuple(request.environment), master, mode, request.visible)
+
+
+def _master(request: JobRequest, entry: HostEntry) -> tuple[str, int]:
+    """Where torch's ranks meet: at the first rank's node, at a port that nothing listened on a moment ago."""
+    facts = request.facts.get(entry.name)
+    if facts is None:
+        return entry.address, MASTER_PORT
+    return entry.address, free_port(facts, _FIRST_PORT + int(request.job or "0", 16) % _PORTS)
+
+
+_PLACED = "placement"
+
+
+def placed_variables(variables: Iterable[Setting], placement: Sequence[NodePlacement]) -> tuple[Setting, ...]:
+    """Return the variables as a placement changes them: cards and GPUs are those that it names."""
+    nics, gpus = _listed(placement, "nics"), _listed(placement, "gpus")
+    found = [setting for setting in variables if not (setting.name == "NCCL_IB_HCA" and nics)]
+    if nics:
+        cards = {node: f"={value}" for node, value in nics.items()}
+        found.append(Setting("-x", "NCCL_IB_HCA", None, _PLACED, "the cards near the GPUs", cards))
+    if gpus:
+        found.append(Setting("-x", "CUDA_VISIBLE_DEVICES", None, _PLACED, "in the order of local ranks", gpus))
+    return tuple(found)
+
+
+def _listed(placement: Sequence[NodePlacement], kind: str) -> dict[str, str]:
+    lists = {
+        node.node: dict.fromkeys(name for rank in node.ranks for name in getattr(rank, kind)) for node in placement
+    }
+    return {node: ",".join(names) for node, names in lists.items() if names}
+
+
+def placed_entries(entries: Sequence[HostEntry], placement: Sequence[NodePlacement]) -> list[HostEntry]:
+    """Return the entries of a placement's nodes, in its order, with a slot for each of its ranks.
+
+    Raises:
+        LaunchError: a node cannot take ranks, or not so many.
+    """
+    known = {entry.name: entry for entry in entries}
+    for node in placement:
+        if node.node not in known or known[node.node].slots < len(node.ranks):
+            why = f"it has {known[node.node].slots} slots" if node.node in known else "it cannot take ranks"
+            raise LaunchError(
+                f"the placement puts {len(node.ranks)} ranks here, but {why}",
+                node=node.node,
+                remedy="Make the placement anew: provision place",
+            )
+    found = [replace(known[node.node], slots=len(node.ranks)) for node in placement if node.ranks]
+    if not found:
+        raise LaunchError("the placement has no ranks", remedy="Make it for at least one GPU: provision place")
+    return found
+
+
+def with_uuids(placement: Sequence[NodePlacement], facts: Mapping[str, NodeFacts]) -> tuple[NodePlacement, ...]:
+    """Return the placement with UUIDs for indices, where the node's GPUs are known: a container may count others.
+
+    Raises:
+        UsageError: there is no such GPU.
+    """
+    return tuple(
+        replace(node, ranks=tuple(replace(rank, gpus=_uuids(node.node, rank.gpus, facts)) for rank in node.ranks))
+        for node in placement
+    )
+
+
+def _uuids(node: str, gpus: Sequence[str], facts: Mapping[str, NodeFacts]) -> tuple[str, ...]:
+    found = facts.get(node)
+    if found is None or isinstance(found.gpus, Unknown) or not found.gpus:
+        return tuple(gpus)
+    known = {str(gpu.index): gpu.uuid for gpu in found.gpus}
+    missing = [gpu for gpu in gpus if gpu not in known and gpu not in known.values() and not gpu.startswith("MIG-")]
+    if missing:
+        raise UsageError(
+            f"the placement names GPU {', '.join(missing)} of {node}, which has {', '.join(known)}",
+            remedy="Make the placement anew: provision place",
+        )
+    return tuple(known.get(gpu, gpu) for gpu in gpus)
