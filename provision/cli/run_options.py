@@ -109,6 +109,11 @@ def request(
         )
     if seats.placement:
         entries = placed_entries(entries, seats.placement)
+    if seats.launcher in {"torchrun", "launch"} and command[0].rpartition("/")[2].startswith("python"):
+        raise UsageError(
+            f"--launcher {seats.launcher} starts python itself",
+            remedy=f"Leave {command[0]} out: give the script alone.",
+        )
     names = [entry.name for entry in entries]
     variables = {node.name: node.variables for node in cluster.nodes}
     wanted = str(variables[names[0]].get("cluster_head") or names[0])

@@ -399,3 +399,43 @@ def test_a_placement_decides_on_cpus_and_names_only_nodes_that_can_take_ranks(ru
     code, out, err = run(dataclasses.replace(healthy(2), container=None), *words)
     assert (code, out) == (2, "")
     assert "puts 1 ranks on b, which cannot take ranks" in err
+
+
+def test_a_job_runs_where_a_placement_puts_it(run, tmp_path):
+    """Only on its nodes, in its order; what it gives each node stands in the explanation."""
+    file = tmp_path / "placement.json"
+    workers = [{"node": "c", "gpus": [0], "nics": ["mlx5_0"]}, {"node": "a", "gpus": [0], "nics": ["mlx5_0"]}]
+    file.write_text(json.dumps({"workers": workers}))
+    words = ["--placement", str(file), "--", "python3", "train.py"]
+    _, out, _ = run(healthy(2), "run", "--dry-run", *words)
+    settings = json.loads(run(healthy(2), "run", "--explain", "--json", *words)[1])["settings"]
+    (gpus,) = [setting for setting in settings if setting["name"] == "CUDA_VISIBLE_DEVICES"]
+
+    assert out.partition("# hostfile\n")[2] == "c slots=1\na slots=1\n"
+    assert gpus["nodes"] == {"c": "GPU-0", "a": "GPU-0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--launcher", "srun", "--", "x"], "Known are: mpirun, python, torchrun, launch"),
+        (["--own-gpus", "--", "x"], "Add --placement FILE"),
+        (["--placement", "/no/such", "--", "x"], "it cannot be read"),
+        (["--launcher", "torchrun", "--preset", "taco", "--", "x"], "Leave --launcher and --placement out"),
+        (["--launcher", "torchrun", "--", "mpirun", "x"], "taken as it is"),
+        (["--launcher", "launch", "--", "python3", "x.py"], "Leave python3 out"),
+    ],
+)
+def test_ways_to_make_ranks_that_do_not_go_together_are_refused(run, words, said):
+    """Exit 125, and nothing is started."""
+    code, out, err = run(healthy(2), "run", "--dry-run", *words)
+
+    assert (code, out) == (125, "")
+    assert said in err
+
+
+def test_the_words_of_a_torch_job_are_its_own(run):
+    """Options behind the script's name are the script's."""
+    _, out, _ = run(healthy(2), "run", "--dry-run", "--launcher", "torchrun", "train.py", "-o", "json", "--json")
+
+    assert shlex.split(out.partition("\n")[0])[-5:] == ["torchrun", "train.py", "-o", "json", "--json"]

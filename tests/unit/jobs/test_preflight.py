@@ -1,3 +1,4 @@
+import dataclasses
 import shlex
 import subprocess
 
@@ -112,3 +113,32 @@ def test_the_same_trouble_on_many_nodes_is_said_once():
 
     assert same.message == "the disk is full (on n1, n2)"
     assert mixed.output == "n1: a\nn2: b\n  why"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "missing", "words"),
+    [
+        ("torchrun", "program=\n", "the program torchrun was not found"),
+        ("torchrun", "script=missing\n", "the file train.py was not found"),
+        ("launch", "program=\n", "the program python3 was not found"),
+        ("launch", "script=missing\n", "the file train.py was not found"),
+    ],
+)
+def test_what_torch_starts_is_looked_for_on_the_nodes(launcher, missing, words):
+    """The launcher and the script that it is given, neither of which is the first word that was typed."""
+    request = dataclasses.replace(REQUEST, launcher=launcher, command=("train.py",))
+    said = f"{GOOD.replace('program=/usr/bin/python3', '')}program=/x\n{missing}"
+    with pytest.raises(LaunchError, match=words):
+        parse_node("n1", "c", CommandResult(said, "", 0), request)
+
+    script = node_script("c", request.program, None)
+    assert f"command -v -- {request.program[0]}" in script
+    assert "[ -e train.py ]" in script
+
+
+def test_mpirun_is_looked_for_where_the_inventory_says_that_it_is():
+    """An image may hold two."""
+    script = node_script("c", ("prog",), None, mpirun="/opt/my mpi/bin/mpirun")
+
+    assert "/opt/my mpi/bin/mpirun" in shlex.split(script.partition(chr(10))[2])[-1]
+    assert "--version" in script

@@ -1,0 +1,158 @@
+"""Who sits where: a placement, the nodes that differ, and what becomes of the command line."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import zlib
+
+import pytest
+
+from provision.errors import LaunchError, UsageError
+from provision.facts.network import Listening
+from provision.hostfiles import HostEntry
+from provision.jobs.line import launch_line
+from provision.jobs.preflight import Container
+from provision.jobs.request import JobRequest
+from provision.jobs.run import _plan
+from provision.jobs.seating import placed_entries, with_uuids
+from provision.model import NodePlacement, RankPlacement, Secret
+from provision.profiles import NodeNetwork
+from provision.testing import make_node
+from tests.unit.checks.conftest import gpu, healthy
+
+ENTRIES = (HostEntry("gpu1", "10.77.0.1", 2, "gpu"), HostEntry("gpu2", "10.77.0.2", 2, "gpu"))
+LOOKED_AT = Container(4, "/usr/bin/mpirun", root=True, library_path=False)
+GPU1 = NodeNetwork("gpu1", "roce", gdr=True, interface="bond0", hcas=("mlx5_0:1",), gids={"mlx5_0:1": 3}, nccl="2.9.9")
+GPU2 = dataclasses.replace(GPU1, node="gpu2", gids={"mlx5_0:1": 5})
+PLACEMENT = (
+    NodePlacement("gpu2", ranks=(RankPlacement(("1",), ("mlx5_1:1",), (4, 5)), RankPlacement(("0",), ("mlx5_0:1",)))),
+    NodePlacement("gpu1", ranks=(RankPlacement(("0",), ("mlx5_0:1",)),)),
+)
+
+
+def job(**changes):
+    """A job of four ranks on two nodes that differ in nothing."""
+    known = {"gpu1": GPU1, "gpu2": dataclasses.replace(GPU1, node="gpu2")}
+    usual = JobRequest(
+        ("python3", "train.py"), ENTRIES, {n: make_node(n) for n in known}, "gpu1", found=known, job="0000000004d2"
+    )
+    return dataclasses.replace(usual, **changes)
+
+
+def line(request, ranks=4, used=None):
+    """The command line, and the plan that the ranks get."""
+    made = launch_line(request, LOOKED_AT, ranks, used or request.entries)
+    packed = made.environment.get("PROVISION_RANKS")
+    return made, json.loads(zlib.decompress(base64.b64decode(packed))) if packed else None
+
+
+def test_where_nothing_differs_the_program_is_started_as_it_is():
+    """No python3 is needed in the image then."""
+    made, plan = line(job())
+
+    assert plan is None
+    assert made.argv[-3:] == ["NCCL_IB_GID_INDEX=3", "python3", "train.py"]
+    assert not made.needs_python
+
+
+def test_a_variable_that_differs_goes_to_each_node_by_the_plan():
+    """Neither of the values is for all, so none is on the command line; the program's words stay the last."""
+    made, plan = line(job(found={"gpu1": GPU1, "gpu2": GPU2}))
+
+    assert [node["environment"] for node in plan["nodes"]] == [{"NCCL_IB_GID_INDEX": "3"}, {"NCCL_IB_GID_INDEX": "5"}]
+    assert [len(node["ranks"]) for node in plan["nodes"]] == [2, 2]
+    assert not [word for word in made.argv if "GID_INDEX" in word]
+    assert made.argv[-6:-2] == ["python3", "-I", "-c", made.argv[-3]]
+    assert made.argv[-8:-6] == ["-x", "PROVISION_RANKS"]
+    assert (plan["mode"], plan["master"], plan["keep"]) == ("rank", None, [])
+
+
+def test_a_value_of_the_user_is_for_all_nodes():
+    """Then nothing differs."""
+    made, plan = line(job(found={"gpu1": GPU1, "gpu2": GPU2}, environment={"NCCL_IB_GID_INDEX": Secret("4")}))
+
+    assert plan is None
+    assert "NCCL_IB_GID_INDEX" in made.argv
+
+
+def test_a_container_without_python_is_named_before_the_start():
+    """Only where it is needed."""
+    different = job(found={"gpu1": GPU1, "gpu2": GPU2})
+    with pytest.raises(LaunchError, match=r"no python3.*\(on gpu2\)"):
+        _plan(different, LOOKED_AT, 4, ENTRIES, ["gpu2"])
+
+    assert _plan(job(), LOOKED_AT, 4, ENTRIES, ["gpu2"]).argv
+
+
+def test_a_placement_says_which_nodes_in_which_order_with_how_many_ranks():
+    """A slot for each of its ranks."""
+    entries = placed_entries(ENTRIES, PLACEMENT)
+
+    assert [(entry.name, entry.slots) for entry in entries] == [("gpu2", 2), ("gpu1", 1)]
+    _, plan = line(job(entries=tuple(entries), placement=PLACEMENT), 3)
+    assert plan["nodes"][0]["ranks"] == [
+        {"gpus": ["1"], "nics": ["mlx5_1:1"], "cpus": [4, 5]},
+        {"gpus": ["0"], "nics": ["mlx5_0:1"]},
+    ]
+
+
+def test_a_placements_cards_take_the_place_of_the_nodes():
+    """And stand in the explanation as the placement's."""
+    request = job(entries=tuple(placed_entries(ENTRIES, PLACEMENT)), placement=PLACEMENT)
+    settings = {setting.name: setting for setting in line(request, 3)[0].settings}
+
+    assert settings["NCCL_IB_HCA"].nodes == {"gpu2": "=mlx5_1:1,mlx5_0:1", "gpu1": "=mlx5_0:1"}
+    assert settings["CUDA_VISIBLE_DEVICES"].nodes == {"gpu2": "1,0", "gpu1": "0"}
+    assert settings["CUDA_VISIBLE_DEVICES"].source == "placement"
+
+
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        ([NodePlacement("gpu9", ranks=(RankPlacement(),))], "it cannot take ranks"),
+        ([NodePlacement("gpu1", ranks=(RankPlacement(),) * 3)], "it has 2 slots"),
+        ([NodePlacement("gpu1")], "has no ranks"),
+    ],
+)
+def test_a_placement_that_no_longer_fits_is_refused(placement, said):
+    """A node may have failed since it was made."""
+    with pytest.raises(LaunchError, match=said) as caught:
+        placed_entries(ENTRIES, placement)
+
+    assert "provision place" in caught.value.remedy
+
+
+def test_gpus_go_by_uuid_where_the_node_is_known():
+    """A container may number them otherwise; an index that there is not is refused."""
+    facts = {"gpu2": dataclasses.replace(healthy(), gpus=(gpu(0), gpu(1)))}
+    found = with_uuids(PLACEMENT, facts)
+
+    assert [rank.gpus for node in found for rank in node.ranks] == [("GPU-1",), ("GPU-0",), ("0",)]
+    with pytest.raises(UsageError, match="names GPU 7 of gpu2, which has 0, 1"):
+        with_uuids([NodePlacement("gpu2", ranks=(RankPlacement(("7",)),))], facts)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "words"),
+    [("python", "4", ["python3", "train.py"]), ("torchrun", "2", ["torchrun", "train.py"])],
+)
+def test_torchs_launchers_get_a_place_to_meet(launcher, ranks, words):
+    """The first node's data address, and a port that nothing listens on; torchrun is one process on each node."""
+    facts = {"gpu1": dataclasses.replace(healthy(), listening=(Listening("", 21234),))}
+    made, plan = line(job(launcher=launcher, facts=facts, command=tuple(words[1:] if ranks == "2" else words)))
+
+    assert plan["master"] == {"address": "10.77.0.1", "port": 21235}
+    assert made.argv[made.argv.index("-np") + 1] == ranks
+    assert ("ppr:1:node" in made.argv) is (launcher == "torchrun")
+    assert made.argv[-len(words) :] == words
+
+
+def test_jobs_look_for_a_port_at_different_places():
+    """Two that start at once do not meet at the same."""
+    facts = {"gpu1": healthy()}
+    ports = {line(job(launcher="python", facts=facts, job=f"{i:012x}"))[1]["master"]["port"] for i in range(50)}
+
+    assert len(ports) == 50
+    assert all(20000 <= port < 32768 for port in ports)
