@@ -170,6 +170,7 @@ def test_a_card_name_that_is_the_beginning_of_another_is_told():
 
     assert any("on gpu2 also mlx5_10" in text and "NCCL_IB_HCA==mlx5_1:1" in text for text in texts)
     assert any("gpu1 has no mlx5_1, only mlx5_0" in text for text in texts)
+    assert not any("matches more" in text for text in findings("", {"NCCL_IB_HCA": "=mlx5_1"}, second=second))
 
 
 @pytest.mark.parametrize(

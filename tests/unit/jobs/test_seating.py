@@ -9,13 +9,14 @@ import zlib
 
 import pytest
 
+from provision.commands.mpirun_words import parse_line
 from provision.errors import LaunchError, UsageError
 from provision.facts.network import Listening
 from provision.hostfiles import HostEntry
 from provision.jobs.line import launch_line
 from provision.jobs.preflight import Container
 from provision.jobs.request import JobRequest
-from provision.jobs.run import _plan
+from provision.jobs.run import _plan, prepare_offline
 from provision.jobs.seating import placed_entries, with_uuids
 from provision.model import NodePlacement, RankPlacement, Secret
 from provision.profiles import NodeNetwork
@@ -96,6 +97,7 @@ def test_a_placement_says_which_nodes_in_which_order_with_how_many_ranks():
         {"gpus": ["1"], "nics": ["mlx5_1:1"], "cpus": [4, 5]},
         {"gpus": ["0"], "nics": ["mlx5_0:1"]},
     ]
+    assert [node["environment"] for node in plan["nodes"]] == [{}, {}]
 
 
 def test_a_placements_cards_take_the_place_of_the_nodes():
@@ -144,6 +146,7 @@ def test_torchs_launchers_get_a_place_to_meet(launcher, ranks, words):
     made, plan = line(job(launcher=launcher, facts=facts, command=tuple(words[1:] if ranks == "2" else words)))
 
     assert plan["master"] == {"address": "10.77.0.1", "port": 21235}
+    assert plan["mode"] == ("torchrun" if launcher == "torchrun" else "rank")
     assert made.argv[made.argv.index("-np") + 1] == ranks
     assert ("ppr:1:node" in made.argv) is (launcher == "torchrun")
     assert made.argv[-len(words) :] == words
@@ -156,3 +159,26 @@ def test_jobs_look_for_a_port_at_different_places():
 
     assert len(ports) == 50
     assert all(20000 <= port < 32768 for port in ports)
+
+
+def typed(*words):
+    """The plan for an mpirun line of the user's own."""
+    own = parse_line(["mpirun", *words])
+    return prepare_offline(job(line=own, command=own.command), LOOKED_AT)
+
+
+def test_a_typed_line_runs_on_the_hosts_that_it_names():
+    """In its order, with its slots: one rank on each is not two on the first."""
+    assert typed("-np", "2", "-H", "gpu2:1,gpu1:1", "prog").used == ("gpu2", "gpu1")
+    assert typed("-H", "gpu2:2", "prog").used == ("gpu2",)
+    assert typed("-np", "2", "prog").used == ("gpu1",)
+
+
+def test_a_typed_line_reaches_its_nodes_by_the_launchers_environment():
+    """Its own words about interfaces are not contradicted: include and exclude together would stop Open MPI."""
+    plain = typed("-np", "2", "prog").environment
+    own = typed("--mca", "btl_tcp_if_exclude", "lo", "prog").environment
+
+    assert plain["OMPI_MCA_plm_rsh_agent"].startswith("ssh -F ")
+    assert plain["OMPI_MCA_btl_tcp_if_include"] == plain["OMPI_MCA_oob_tcp_if_include"] == "bond0"
+    assert not [name for name in own if "_if_" in name]
