@@ -1,5 +1,7 @@
 """Is a job running on this node? Answered from /proc alone: a GPU tool may hang, and docker may be down.
 
+So may Slurm and a kubelet; what they run is told by their processes, with what the kubelet wrote down of its devices.
+
 Modules of the roles import it as platform_busy, and the probe sends its text: Python 3.6 or newer, and nothing else.
 """
 
@@ -7,12 +9,20 @@ import os
 import pwd
 import re
 
+PROC = "/proc"
 CONTAINER = re.compile(r"docker[-/]([0-9a-f]{64})")
 ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
 DEVICES = re.compile(r"^/dev/(nvidia\d+|infiniband/uverbs\d+)$")
 SERVICES = ("docker-init", "tini", "sshd", "nvidia-persiste", "nv-fabricmanage", "nvidia-smi")
+SLURM = re.compile(r"^slurmstepd: \[([0-9][^].]*)")
+SLURM_SCOPE = " infinity"
+POD = re.compile(r"kubepods.*?[-/]pod([0-9a-f][0-9a-f_-]{31,35})")
+PAUSE = "pause"
+KUBELET_ROOT = re.compile(r"(?:^|\s)--root-dir[= ](\S+)")
+KUBELET_FOLDER = "/var/lib/kubelet"
+DEVICES_GIVEN = ("device-plugins/kubelet_internal_checkpoint", "dra_manager_state")
+POD_LOGS = "/var/log/pods"
 KERNEL_THREAD = 0x00200000
-PROC = "/proc"
 
 
 def _read(path):
@@ -53,31 +63,102 @@ def _devices(pid):
 
 
 def processes():
-    """Return pid -> (name, command line, parent's pid, container id or empty), without the kernel's own threads."""
+    """Return pid -> (name, command line, parent's pid, container and pod id or empty), no kernel threads."""
     table = {}
     for pid in os.listdir(PROC):
         name, _, rest = _read(f"{PROC}/{pid}/stat").partition("(")[2].rpartition(")") if pid.isdigit() else ("", "", "")
         words = rest.split()  # state, parent, group, session, terminal, its group, flags
         if not words or int(words[6]) & KERNEL_THREAD:
             continue
-        container = CONTAINER.search(_read(f"{PROC}/{pid}/cgroup"))
-        table[pid] = (name, _read(f"{PROC}/{pid}/cmdline"), words[1], container.group(1) if container else "")
+        cgroup = _read(f"{PROC}/{pid}/cgroup")
+        container, pod = CONTAINER.search(cgroup), POD.search(cgroup)
+        ids = (container.group(1) if container else "", pod.group(1).replace("_", "-") if pod else "")
+        table[pid] = (name, _read(f"{PROC}/{pid}/cmdline"), words[1], *ids)
     return table
 
 
+def _slurm(table):
+    """Return a sentence for each Slurm job: every step has a slurmstepd while it lasts, with its job in its title."""
+    jobs = {}
+    for pid in sorted(table, key=int):
+        name, command = table[pid][:2]
+        step = SLURM.match(command)
+        if step:
+            jobs.setdefault(step.group(1), f"Slurm job {step.group(1)} (slurmstepd pid {pid}) runs here")
+        elif name == "slurmstepd" and not command.endswith(SLURM_SCOPE):
+            jobs.setdefault("", f"a Slurm job (slurmstepd pid {pid}) begins here")
+    return list(jobs.values())
+
+
+def _pods(table):
+    """Return a sentence for each pod that a kubelet has given devices (GPUs, RDMA) and that is more than its sandbox.
+
+    Pods without devices are no jobs: most of them are the cluster's own, on every node and for ever. Where it cannot be
+    told which have some, each pod counts.
+    """
+    pods = {}
+    for pid in sorted(table, key=int):
+        if table[pid][4] and table[pid][0] != PAUSE:
+            pods.setdefault(table[pid][4], pid)
+    given = _given(table) if pods else ""
+    if given is None:
+        return ["Kubernetes pods run here, and which have devices cannot be told: no kubelet's folder can be read"]
+    return [
+        f"Kubernetes pod {_pod(pod)}, which has devices of this node, runs here: {who(pid)}"
+        for pod, pid in pods.items()
+        if pod in given
+    ]
+
+
+def _given(table):
+    """Return what kubelets wrote down of devices and pods; None where none of their folders can be read."""
+    found = [KUBELET_ROOT.search(row[1]) for row in table.values() if "kubelet" in row[1]]
+    folders = {match.group(1) for match in found if match} or {KUBELET_FOLDER}
+    texts = []
+    for path in (os.path.join(folder, name) for folder in folders for name in DEVICES_GIVEN):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                texts.append(stream.read())
+        except FileNotFoundError:
+            continue  # no device was ever given
+        except OSError:
+            return None
+    return "".join(texts) if any(map(os.path.isdir, folders)) else None
+
+
+def _pod(pod):
+    """Return a pod's namespace and name by the folder of its logs, else its id."""
+    try:
+        folders = os.listdir(POD_LOGS)
+    except OSError:
+        folders = []
+    names = [folder.split("_") for folder in folders if folder.endswith("_" + pod)]
+    return "/".join(names[0][:2]) if names else pod
+
+
 def running_jobs(table=None):
-    """Return a sentence for each process that is part of a job, at most five; empty when the node is idle.
+    """Return a sentence for each job and each process of one, at most five; empty when the node is idle.
 
     `table` is what `processes` has found, where it was asked before.
     """
-    table, jobs = table or processes(), []
-    training = {container for _, command, _, container in table.values() if container and ENTRYPOINT in command}
-    for pid, (name, command, parent, container) in sorted(table.items(), key=lambda item: int(item[0])):
+    table = table or processes()
+    return [job for witness in WITNESSES for job in witness(table)][:5]
+
+
+def _holders(table):
+    """Return a sentence for each process that holds a GPU or RDMA device, or works in the training container."""
+    jobs = []
+    training = {row[3] for row in table.values() if row[3] and ENTRYPOINT in row[1]}
+    for pid, (name, command, parent, container, _) in sorted(table.items(), key=lambda item: int(item[0])):
         if name in SERVICES or ENTRYPOINT in command:
             continue
         devices = _devices(pid)
         if devices:
             jobs.append(f"{who(pid)} holds /dev/{devices[0]}")
-        elif container in training and container and ENTRYPOINT not in table.get(parent, ("", "", "", ""))[1]:
+        elif container in training and container and ENTRYPOINT not in table.get(parent, ("", ""))[1]:
             jobs.append(f"{who(pid)} runs in the training container")
-    return jobs[:5]
+    return jobs
+
+
+WITNESSES = (_slurm, _pods, _holders)
+"""Each takes the processes and tells of jobs; whatever else knows of jobs on a node is one more."""

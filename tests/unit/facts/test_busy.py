@@ -1,0 +1,127 @@
+"""Which jobs run on a node, told by its processes alone: the program that the probe sends, on a /proc of the test."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from provision.facts import managed
+
+SOURCE = Path(managed.__file__).with_name("files") / "busy.py"
+POD = "0a1b2c3d-1111-2222-3333-444455556666"
+SLICE = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice/cri-x.scope"
+CGROUPFS = f"12:devices:/kubepods/besteffort/pod{POD}/0123"
+
+
+class Machine:
+    """A folder that looks like /proc, with a kubelet's folders beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        spec = importlib.util.spec_from_file_location("busy_of_the_test", SOURCE)
+        assert spec
+        assert spec.loader
+        self.busy = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.busy)
+        self.busy.PROC, self.busy.POD_LOGS = str(root / "proc"), str(root / "logs")
+        self.busy.KUBELET_FOLDER = str(root / "kubelet")
+
+    def process(self, pid: int, command: str, *, name: str = "python3", cgroup: str = "0::/user.slice") -> None:
+        folder = self.root / "proc" / str(pid)
+        (folder / "fd").mkdir(parents=True)
+        (folder / "stat").write_text(f"{pid} ({name}) S 1 {pid} {pid} 0 -1 4194304 100")
+        (folder / "comm").write_text(name)
+        (folder / "cmdline").write_text(command.replace(" ", "\0"))
+        (folder / "cgroup").write_text(cgroup + "\n")
+
+    def gave(self, text: str, *, folder: str = "kubelet") -> None:
+        """The kubelet's record of devices."""
+        path = self.root / folder / "device-plugins"
+        path.mkdir(parents=True)
+        (path / "kubelet_internal_checkpoint").write_text(text)
+
+    def jobs(self) -> list[str]:
+        found: list[str] = self.busy.running_jobs()
+        return [job.replace(self.root.owner(), "OWNER") for job in found]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A node on which systemd runs, and no job."""
+    made = Machine(tmp_path)
+    made.process(1, "/sbin/init", name="systemd")
+    made.process(300, "/usr/sbin/slurmd -D", name="slurmd")
+    made.process(301, "/usr/sbin/slurmstepd infinity", name="slurmstepd")
+    made.process(302, "/usr/bin/kubelet --config x", name="kubelet")
+    return made
+
+
+def test_the_services_of_schedulers_are_no_jobs(machine: Machine) -> None:
+    """Slurm's daemon, the process that keeps its cgroup, and a kubelet are on every node and for ever."""
+    assert machine.jobs() == []
+
+
+def test_a_slurm_job_is_named_once_whatever_it_does(machine: Machine) -> None:
+    """It holds no device while it copies data, and it may have no process of its own at all."""
+    for pid, step in ((900, "123.extern"), (1000, "123.batch"), (1001, "123.0"), (1100, "77+1.0")):
+        machine.process(pid, f"slurmstepd: [{step}]", name="slurmstepd")
+    machine.process(1200, "/usr/sbin/slurmstepd", name="slurmstepd")
+
+    assert machine.jobs() == [
+        "Slurm job 123 (slurmstepd pid 900) runs here",
+        "Slurm job 77+1 (slurmstepd pid 1100) runs here",
+        "a Slurm job (slurmstepd pid 1200) begins here",
+    ]
+
+
+@pytest.mark.parametrize("cgroup", [SLICE, CGROUPFS])
+def test_a_pod_that_the_kubelet_gave_devices_is_a_job(machine: Machine, cgroup: str) -> None:
+    """It is named as kubectl names it; whether it holds a device at the moment makes no difference."""
+    machine.process(1999, "/pause", name="pause", cgroup=cgroup)
+    machine.process(2000, "python3 train.py --password=hunter2", cgroup=cgroup)
+    machine.gave(f'{{"Data":{{"PodDeviceEntries":[{{"PodUID":"{POD}","ResourceName":"nvidia.com/gpu"}}]}}}}')
+    (machine.root / "logs" / f"research_train-0_{POD}").mkdir(parents=True)
+
+    assert machine.jobs() == [
+        "Kubernetes pod research/train-0, which has devices of this node, runs here: process 2000 (python3 of OWNER)"
+    ]
+
+
+@pytest.mark.parametrize(("pid", "name"), [(2000, "kube-proxy"), (2001, "pause")])
+def test_other_pods_are_no_jobs(machine: Machine, pid: int, name: str) -> None:
+    """The cluster's own services have no devices; a sandbox may outlive the job in it."""
+    machine.process(pid, f"/{name}", name=name, cgroup=SLICE)
+    machine.gave(POD if name == "pause" else "{}")
+
+    assert machine.jobs() == []
+
+
+def test_where_nobody_can_tell_which_pods_have_devices_all_count(machine: Machine) -> None:
+    """Unknown is busy."""
+    machine.process(2000, "/server", name="server", cgroup=SLICE)
+
+    assert machine.jobs() == [
+        "Kubernetes pods run here, and which have devices cannot be told: no kubelet's folder can be read"
+    ]
+
+
+def test_a_kubelet_with_a_folder_of_its_own_is_read_there(machine: Machine) -> None:
+    """As the command line says it."""
+    machine.process(303, f"/usr/bin/kubelet --root-dir={machine.root}/own --v=2", name="kubelet")
+    machine.process(2000, "/server", name="server", cgroup=SLICE)
+    machine.gave(POD, folder="own")
+
+    assert machine.jobs() == [
+        f"Kubernetes pod {POD}, which has devices of this node, runs here: process 2000 (server of OWNER)"
+    ]
+
+
+def test_a_process_that_holds_a_device_is_a_job_in_a_pod_too(machine: Machine) -> None:
+    """Whoever gave it the device."""
+    machine.gave("{}")
+    machine.process(2000, "/server", name="server", cgroup=SLICE)
+    (machine.root / "proc/2000/fd/7").symlink_to("/dev/nvidia3")
+
+    assert machine.jobs() == ["process 2000 (server of OWNER) holds /dev/nvidia3"]
