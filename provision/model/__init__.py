@@ -6,7 +6,7 @@ from provision.model.check import CheckResult, CheckStatus, NodeChecks, Verifica
 from provision.model.cluster import Cluster, Connection, Node
 from provision.model.difference import Difference, FileDiff, RoleDiff
 from provision.model.identity import Same
-from provision.model.plan import NodePlan, Plan, Step, StepClass
+from provision.model.plan import NEVER_APPLIED, NodePlan, Plan, Step, StepClass
 from provision.model.rank_placement import NodePlacement, RankPlacement
 from provision.model.reload import NodeReload, ReloadResult
 from provision.model.reset import NodeReset, ResetResult
@@ -16,6 +16,7 @@ from provision.model.setting import Setting
 from provision.model.topology import Topology, TopologyGpu, TopologyNic
 
 __all__ = [
+    "NEVER_APPLIED",
     "ApplyReport",
     "Bandwidth",
     "CheckResult",

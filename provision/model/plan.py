@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["NodePlan", "Plan", "Step", "StepClass"]
+__all__ = ["NEVER_APPLIED", "NodePlan", "Plan", "Step", "StepClass"]
+
+NEVER_APPLIED = "it was never applied here, or its receipt is gone"
+"""The reason of a step whose role has left nothing on the node that could be gone by."""
 
 
 class StepClass(StrEnum):

@@ -10,7 +10,7 @@ from provision.facts import Unknown, running_container
 from provision.facts.container import Container
 from provision.facts.managed import Managed
 from provision.facts.system import Boot
-from provision.model import CheckResult, CheckStatus, Step, StepClass
+from provision.model import NEVER_APPLIED, CheckResult, CheckStatus, Step, StepClass
 from provision.planning.causes import Cause, CauseKind, shown
 from provision.planning.classes import step_class
 from provision.planning.differences import differences
@@ -94,7 +94,7 @@ def _by_receipt(scene: PlanScene, role: str) -> tuple[Cause, ...]:
         return ()
     receipt = receipts.get(role)
     if receipt is None:
-        return _whole("it was never applied here, or its receipt is gone")
+        return _whole(NEVER_APPLIED)
     if receipt.error:
         return _whole(f"its receipt cannot be read: {shown(receipt.error)}")
     seen = managed if isinstance(managed, Managed) else Managed({role: True})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from provision.model import FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
+from provision.model import NEVER_APPLIED, FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
+from provision.report.node_names import in_short
 
 __all__ = ["as_document", "as_text"]
 
@@ -15,6 +19,8 @@ _MOST_LINES = 60
 """Of one file's diff; the JSON document has all of them."""
 _MOST_NAMES = 4
 """Of nodes with the same diff."""
+_MOST_ALIKE = 3
+"""Blocks of nodes that differ in details alone; where there are more, those of one node stand for all."""
 
 
 def as_document(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> dict[str, Any]:
@@ -68,11 +74,12 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
 def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> str:
     """Return the plan for a person: nodes with the same steps together, each step with its class and its reasons.
 
-    After it stand the `diffs`, those that are the same on several nodes once.
+    Of a role that was never applied that is the reason, and all else follows from it; the document has the others too.
+    After the nodes stand the `diffs`, those that are the same on several nodes once.
     """
     lines: list[str] = []
-    for names, node in _alike(plan):
-        lines += [*_names(names, node), *_steps(node), ""]
+    for names, node, others in _alike(plan):
+        lines += [*_names(names, node, others=others), *_steps(node), ""]
     done = sum(not node.steps and not node.error for node in plan.nodes)
     lines.append(f"{done} of {len(plan.nodes)} nodes are as wanted.")
     lines += _last_word(plan)
@@ -80,18 +87,56 @@ def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> str:
     return "\n".join(lines)
 
 
-def _alike(plan: Plan) -> list[tuple[list[str], NodePlan]]:
+_Block = tuple[list[str], NodePlan, bool]
+"""Names of nodes, what is told of them, and whether some of them differ in details."""
+
+
+def _alike(plan: Plan) -> list[_Block]:
     """Return the nodes that there is something to tell of, those with the same to tell together."""
-    found: dict[tuple[Any, ...], tuple[list[str], NodePlan]] = {}
-    for node in plan.nodes:
-        if node.steps or node.error or node.findings:
-            key = (node.steps, node.error, node.findings)
-            found.setdefault(key, ([], node))[0].append(node.name)
+    told = [_shown(node) for node in plan.nodes if node.steps or node.error or node.findings]
+    same = _together([([node.name], node, False) for node in told], _whole)
+    outlines = {id(node): _outline(node) for _, node, _ in same}
+    sizes = Counter(outlines.values())
+    return _together(same, lambda node: o if sizes[o := outlines[id(node)]] > _MOST_ALIKE else _whole(node))
+
+
+def _together(blocks: Sequence[_Block], key: Callable[[NodePlan], Hashable]) -> list[_Block]:
+    found: dict[Hashable, _Block] = {}
+    for names, node, others in blocks:
+        had = found.setdefault(key(node), ([], node, False))
+        had[0].extend(names)
+        if others or _whole(had[1]) != _whole(node):
+            found[key(node)] = (had[0], had[1], True)
     return list(found.values())
 
 
-def _names(names: list[str], node: NodePlan) -> list[str]:
-    lines = textwrap.wrap(", ".join(names), _WIDTH)
+def _shown(node: NodePlan) -> NodePlan:
+    steps = (replace(step, reasons=step.reasons[:1]) if NEVER_APPLIED in step.reasons else step for step in node.steps)
+    return replace(node, steps=tuple(steps))
+
+
+def _whole(node: NodePlan) -> Hashable:
+    return node.steps, node.error, node.findings
+
+
+def _outline(node: NodePlan) -> Hashable:
+    """Return what is the same of nodes to which the same happened: no numbers, and nothing that follows a colon."""
+    steps = tuple((step.role, step.step_class, _heads(step.reasons), _heads(step.waits_for)) for step in node.steps)
+    return steps, _unnumbered(node.error or ""), _heads(node.findings)
+
+
+def _heads(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_unnumbered(text.partition(": ")[0]) for text in texts))
+
+
+def _unnumbered(text: str) -> str:
+    return re.sub("[0-9]+", "#", text)
+
+
+def _names(names: list[str], node: NodePlan, *, others: bool) -> list[str]:
+    lines = textwrap.wrap(in_short(names), _WIDTH, break_on_hyphens=False)
+    if others:
+        lines += _wrapped(f"(details of {node.name}; the others' differ, and --json has them)", "  ", "  ")
     if node.error:
         lines += _wrapped(f"{'cannot be planned' if node.reachable else 'unreachable'}: {node.error}", "  ", "    ")
         lines += _wrapped(f"hint: {node.remedy}", "    ", "      ") if node.remedy else []

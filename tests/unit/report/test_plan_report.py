@@ -2,12 +2,72 @@
 
 from __future__ import annotations
 
-from provision.model import FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
+from provision.model import NEVER_APPLIED, FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
 from provision.report.plan_report import as_document, as_text
 
 STEP = Step("base_system", StepClass.SAFE, ("/etc/x was edited by other hands",))
 PLAN = Plan(tuple(NodePlan(f"gpu{number}", (STEP,)) for number in range(1, 7)))
 CHANGE = FileDiff("/etc/x", "@@ -1 +1 @@\n-old\n+new")
+
+
+def planned(number, *reasons, waits=(), findings=()):
+    return NodePlan(f"b8-{number}", (Step("base_system", StepClass.SAFE, reasons, waits),), findings=findings)
+
+
+def test_bare_nodes_are_told_of_once():
+    """What else differs on each of them follows from the first reason; scripts get all of it."""
+    plan = Plan(tuple(planned(n, NEVER_APPLIED, f"names resolve wrongly here: b8-{n}") for n in range(1, 1001)))
+
+    assert as_text(plan).splitlines() == [
+        "b8-[1-1000]",
+        "  base_system         safe",
+        "    - it was never applied here, or its receipt is gone",
+        "",
+        "0 of 1000 nodes are as wanted.",
+        "1000 steps to run.",
+    ]
+    assert as_document(plan)["nodes"][7]["steps"][0]["reasons"][1] == "names resolve wrongly here: b8-8"
+
+
+def test_a_few_nodes_that_differ_in_details_are_each_told_of():
+    plan = Plan(tuple(planned(n, f"names resolve wrongly here: b8-{n}") for n in range(1, 4)))
+
+    assert [line for line in as_text(plan).splitlines() if "resolve" in line] == [
+        f"    - names resolve wrongly here: b8-{n}" for n in range(1, 4)
+    ]
+
+
+def test_many_nodes_that_differ_in_details_are_told_of_together():
+    """With the details of one, and a word on it; what is another thing on a node is never told of in one block."""
+    jobs = [(f"process {n} (python3 of root) holds /dev/nvidia{n % 8}",) * (1 + n % 2) for n in range(40)]
+    nodes = [planned(n, f"file {n} differs: {n * 7}", waits=jobs[n]) for n in range(40)]
+    text = as_text(Plan((*nodes, planned(77, "file 7 differs: 1"), planned(78, "docker is stopped"))))
+
+    assert text.splitlines()[:6] == [
+        "b8-[0-39]",
+        "  (details of b8-0; the others' differ, and --json has them)",
+        "  base_system         safe",
+        "    - file 0 differs: 0",
+        "    ! waits for: process 0 (python3 of root) holds /dev/nvidia0",
+        "",
+    ]
+    assert text.count("b8-") == 4
+
+
+def test_lost_nodes_are_told_of_together_by_what_happened_to_them():
+    errors = [f"10.0.0.{n}: {'no route to host' if n % 2 else 'connection refused'}" for n in range(20)]
+    text = as_text(Plan(tuple(NodePlan(f"n{n}", error=error, reachable=False) for n, error in enumerate(errors))))
+
+    assert [line for line in text.splitlines() if line.startswith("n")] == [
+        "n[0,2,4,6,8,10,12,14] and 2 more", "n[1,3,5,7,9,11,13,15] and 2 more",
+    ]  # fmt: skip
+
+
+def test_no_line_is_wider_than_a_terminal():
+    names = [f"{'long-name-' * 3}{letter}{'x' * 30}" for letter in "abcdefghij"]
+    plan = Plan(tuple(NodePlan(name, (STEP,), findings=("word " * 40,)) for name in names))
+
+    assert max(map(len, as_text(plan).splitlines())) <= 80
 
 
 def test_differences_follow_the_plan_and_the_same_one_is_shown_once():

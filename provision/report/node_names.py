@@ -1,0 +1,62 @@
+"""Many node names in few words: ``gpu[1-8]``, ``gpu[01-16,18]``, ``a, b, c and 997 more``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+__all__ = ["in_short"]
+
+_FEW = 3
+"""So many are told as they are."""
+_MOST = 8
+"""Names and ranges; what is left is counted."""
+
+_Place = tuple[str, str]
+"""What stands before and after the number that tells nodes apart."""
+
+
+def in_short(names: Sequence[str]) -> str:
+    """Return the names, those that differ in one number as a range, as ``provision init`` takes them too."""
+    if len(names) <= _FEW:
+        return ", ".join(names)
+    runs = [(place, run) for place, numbers in _numbered(names).items() for run in _runs(numbers)]
+    words: dict[_Place, list[str]] = {}
+    for place, run in runs[:_MOST]:
+        words.setdefault(place, []).append(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    left = sum(len(run) for _, run in runs[_MOST:])
+    told = ", ".join(_word(place, parts) for place, parts in words.items())
+    return f"{told} and {left} more" if left else told
+
+
+def _word(place: _Place, parts: Sequence[str]) -> str:
+    single = len(parts) == 1 and "-" not in parts[0]
+    return f"{place[0]}{parts[0] if single else '[' + ','.join(parts) + ']'}{place[1]}"
+
+
+def _numbered(names: Sequence[str]) -> dict[_Place, list[str]]:
+    """Return the numbers of all names that differ only in one, which is the last that is not the same in all."""
+    shapes: dict[tuple[str, ...], list[list[str]]] = {}
+    for name in dict.fromkeys(names):
+        parts = re.split(r"([0-9]+)", name) if re.search("[0-9]", name) else [name, "", ""]
+        shapes.setdefault(tuple(parts[::2]), []).append(parts)
+    found: dict[_Place, list[str]] = {}
+    for same in shapes.values():
+        varying = [at for at in range(1, len(same[0]), 2) if len({parts[at] for parts in same}) > 1]
+        at = varying[-1] if varying else len(same[0]) - 2
+        for parts in same:
+            found.setdefault(("".join(parts[:at]), "".join(parts[at + 1 :])), []).append(parts[at])
+    return found
+
+
+def _runs(numbers: Sequence[str]) -> Iterator[list[str]]:
+    """Yield what follows on each other; 9 and 10 do, 09 and 10 do, 9 and 010 do not."""
+    run: list[str] = []
+    for number in sorted(numbers, key=lambda text: (int(text or 0), text)):
+        if run and number == str(int(run[-1] or 0) + 1).zfill(len(run[0]) if run[0].startswith("0") else 0):
+            run.append(number)
+        else:
+            if run:
+                yield run
+            run = [number]
+    yield run
