@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import stat
 from pathlib import Path
@@ -177,3 +178,86 @@ def test_what_is_noted_is_for_root_alone(tmp_path: Path) -> None:
     service.keep(str(tmp_path / "run" / "mark.json"), {"settings": {"token": SECRET}})
 
     assert mode(tmp_path / "run" / "mark.json") == "0600"
+
+
+NVIDIA = {"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}}
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}},
+        {"nvidia": {"args": [], "path": "nvidia-container-runtime"}},
+    ],
+)
+def test_a_runtime_that_others_configured_is_not_said_again(
+    config: ModuleType, tmp_path: Path, there: dict[str, Any]
+) -> None:
+    """By its path, or as nvidia-ctk writes it: the file stays as it is, and nothing of it is ours."""
+    path = tmp_path / "daemon.json"
+    path.write_text(json.dumps({"runtimes": there, "default-runtime": "nvidia"}))
+
+    told = apply(config, path, {**NVIDIA, "live-restore": False})
+
+    assert (told["changed"], told["ours"]) == (False, {})
+    assert json.loads(path.read_text())["runtimes"] == there
+
+
+def test_a_runtime_with_other_arguments_or_another_program_is_written(config: ModuleType, tmp_path: Path) -> None:
+    """So is one that was ours before, in whatever words."""
+    path = tmp_path / "daemon.json"
+    path.write_text('{"runtimes": {"nvidia": {"path": "/opt/other"}, "kata": {"path": "kata"}}}')
+    wanted = {"nvidia": NVIDIA["runtimes"]["nvidia"], "kata": {"path": "kata", "runtimeArgs": ["-v"]}}
+
+    told = apply(config, path, {"runtimes": wanted, "live-restore": True})
+
+    assert told["ours"] == {"runtimes": wanted, "live-restore": True}
+    assert json.loads(path.read_text()) == told["ours"]
+
+
+def test_without_anything_to_say_no_file_is_made(config: ModuleType, tmp_path: Path) -> None:
+    """Docker does without one."""
+    assert apply(config, tmp_path / "daemon.json", {"live-restore": False})["changed"] is False
+    assert not (tmp_path / "daemon.json").exists()
+
+
+@pytest.fixture
+def site(config: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What ours does with a docker that others started long ago, and whose settings and programs are newer."""
+    service = load("docker_engine", "docker_engine_service")
+    state = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n"
+    monkeypatch.setattr(service.AnsibleModule, "run_command", lambda *_args, **_more: (0, state, ""))
+    monkeypatch.setattr(service.Docker, "_start_time", lambda _: 1000.0)
+    for name in ("MARK", "WRITTEN"):
+        monkeypatch.setattr(service, name, str(tmp_path / name))
+    programs = [tmp_path / "dockerd"]
+    programs[0].touch()
+    path = tmp_path / "daemon.json"
+    path.write_text('{"log-driver": "local"}')
+
+    def act(settings: dict[str, Any]) -> str:
+        written = apply(config, path, settings)["settings"]
+        more = {"programs": list(map(str, programs)), "unit_files": [str(tmp_path / "90-proxy.conf")]}
+        return str(run(service, check=True, config=str(path), settings=written, **more)["action"])
+
+    return act
+
+
+def test_docker_of_others_is_not_restarted_for_what_they_changed(site: Any) -> None:
+    """Nobody knows why it was not restarted then; it serves."""
+    assert site({"log-driver": "local", "live-restore": False}) == "none"
+
+
+@pytest.mark.parametrize(("settings", "action"), [(NVIDIA, "reload"), ({"log-driver": "json-file"}, "restart")])
+def test_docker_of_others_takes_ours_as_gently_as_it_can(site: Any, settings: dict[str, Any], action: str) -> None:
+    """What it can reread is no reason to restart it, and a run that was cut short is finished by the next one."""
+    assert [site(settings), site(settings)] == [action, action]
+
+
+def test_docker_of_others_is_restarted_for_a_program_that_came_with_us(site: Any) -> None:
+    """Docker looks for the NVIDIA hook once, when it starts."""
+    origin = importlib.import_module("ansible.module_utils.platform_origin")
+    origin.note("packages", "transaction 0", {})
+    origin.put_json(origin.place("packages", "transaction 0") + ".ours", {"installed": ["nvidia-container-toolkit"]})
+
+    assert site({"log-driver": "local"}) == "restart"

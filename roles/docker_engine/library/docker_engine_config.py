@@ -26,6 +26,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+ours:
+  description: What of the wanted settings is ours to write; the file says the others in its own words.
+  returned: always
+  type: dict
 settings:
   description: The whole file as it is, or in check mode would be.
   returned: always
@@ -38,7 +42,7 @@ import os
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.docker_engine_json import BrokenFileError, merge, parse, problems, without
+from ansible.module_utils.docker_engine_json import BrokenFileError, merge, needed, parse, problems, without
 from ansible.module_utils.platform_origin import keep_data, keep_file
 
 WRITTEN = "/var/lib/provision/docker_engine.json"
@@ -144,22 +148,23 @@ def main():
         present = parse(before or "", path)
     except BrokenFileError as error:
         refuse_broken(module, path, before, str(error))
-    settings = merge(without(present, written_before(), wanted), wanted)
-    differs = settings != present or before is None
-    changed = differs or mode != mode_wanted or not is_roots(path)
+    ours = needed(present, wanted)
+    settings = merge(without(present, written_before(), wanted), ours)
+    differs = settings != present or (before is None and settings != {})
+    changed = differs or (before is not None and (mode != mode_wanted or not is_roots(path)))
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n" if differs else before
     if differs:
         validate(module, settings, text)
     if changed and not module.check_mode:
         try:
-            keep_file(path, kind="json", settings=wanted)
-            keep_data_root(wanted)
+            keep_file(path, kind="json", settings=ours)
+            keep_data_root(ours)
             keep_and_write(path, before, text, mode_wanted)
         except OSError as error:
             module.fail_json(msg=f"{path}: could not be written: {error.strerror}")
     diff = {"before_header": path, "after_header": path}
     diff.update(before=shown(before or "", present, private), after=shown(text, settings, private))
-    module.exit_json(changed=changed, settings=settings, diff=diff if changed else {})
+    module.exit_json(changed=changed, settings=settings, ours=ours, diff=diff if changed else {})
 
 
 def keep_data_root(settings):

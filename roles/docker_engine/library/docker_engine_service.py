@@ -9,6 +9,7 @@ short_description: Start, reload or restart docker, whichever is needed
 description:
   - Compares what dockerd was started with to what is on disk, so a run that was cut short is finished by the next one.
   - A restart while a job runs is refused unless allowed.
+  - A docker that others started is not restarted for what others changed since; what they wrote counts as what it runs with.
   - When dockerd does not start with a changed daemon.json, or does not take it when told to reread it, the previous one is put
     back. C(systemctl reload) cannot tell; the engine's own event and the journal do.
 options:
@@ -43,11 +44,12 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.docker_engine_json import action_for
 from ansible.module_utils.platform_busy import running_jobs
-from ansible.module_utils.platform_origin import keep_file, keep_unit
+from ansible.module_utils.platform_origin import keep_file, keep_unit, noted, place
 
 PREVIOUS = ".provision-previous"
 MARK = "/run/provision/docker_engine.json"
 WRITTEN = "/var/lib/provision/docker_engine.json"
+ENGINE_PACKAGES = ("containerd", "docker", "nvidia-container", "nvidia-docker")
 RELOAD_SECONDS = 60
 # What dockerd says when it does not take its settings, in versions 20 to 28.
 REFUSED = re.compile(
@@ -77,6 +79,11 @@ def keep(path, content):
         stream.flush()
         os.fsync(stream.fileno())
     os.rename(path + ".new", path)
+
+
+def note_of(path):
+    """Return where it is noted how a file was before we changed it."""
+    return place("files", os.path.normpath(path)) + ".json"
 
 
 def refusal(lines):
@@ -139,14 +146,33 @@ class Docker:
         mark = self._own_mark()
         if mark:
             return mark["settings"]
-        return self.module.params["settings"] if changed_at(self.config) <= self._start_time() + 1 else None
+        if changed_at(self.config) <= self._start_time() + 1 or not self._noted(self.config):
+            return self.module.params["settings"]
+        before = load(self.config + PREVIOUS)
+        first = load(WRITTEN) is None and not load(note_of(self.config)).get("existed")
+        return {} if before is None and first else before
 
     def stale(self):
         """Return the first file that changed since dockerd was started, empty when there is none."""
         files, mark = self.watched(), self._own_mark()
         if mark:
             return next((path for path in files if mark["files"].get(path) != files[path]), "")
-        return next((path for path in files if files[path] > self._start_time() + 1), "")
+        newer = [path for path in files if files[path] > self._start_time() + 1]
+        return next((path for path in newer if self._can_be_ours(path)), "")
+
+    def _can_be_ours(self, path):
+        """Return whether a change of the file may come from a run of ours."""
+        if path in self.module.params["programs"]:
+            brought = [name for note in noted("packages") for part in note["ours"].values() for name in part]
+            return any(name.startswith(ENGINE_PACKAGES) for name in brought)
+        return any(
+            self._noted(name) for name in self.module.params["unit_files"] if path in (name, os.path.dirname(name))
+        )
+
+    @staticmethod
+    def _noted(path):
+        """Return whether we ever changed the file."""
+        return os.path.exists(note_of(path))
 
     def watched(self):
         """Return the change times of the files that a running dockerd does not reread."""
@@ -303,7 +329,8 @@ def main():
     docker = Docker(module)
     if not docker.installed and not module.check_mode:
         module.fail_json(
-            msg="docker.service is not installed on this node; run the whole play, or with the tag of this role"
+            msg="docker.service is not installed on this node; run the whole play, or with the tag of this role. Where "
+            "docker_engine_source is `present`, none is installed: set it for this node to `distribution` or `docker`."
         )
     masked = docker.masked
     if masked:

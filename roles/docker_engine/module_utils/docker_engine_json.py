@@ -99,6 +99,26 @@ def merge(present, wanted):
     return result
 
 
+def needed(present, wanted):
+    """Return `wanted` without what the file need not say: live-restore as docker has it anyway, and a runtime that it has.
+
+    Others name a runtime's program by its path, or give it no arguments in another form; that is the same runtime.
+    """
+    result = {key: value for key, value in wanted.items() if key in present or (key, value) != ("live-restore", False)}
+    there, runtimes = present.get("runtimes"), wanted.get("runtimes")
+    if isinstance(there, dict) and isinstance(runtimes, dict):
+        result["runtimes"] = {name: value for name, value in runtimes.items() if not _same(there.get(name), value)}
+    return {key: value for key, value in result.items() if value != {} or wanted[key] == {}}
+
+
+def _same(there, wanted):
+    """Return whether what the file has of a runtime is the one that is wanted, in other words."""
+    if not isinstance(there, dict) or not isinstance(wanted, dict) or there == wanted or wanted.get("runtimeArgs"):
+        return False
+    programs = {str(one.get("path") or "").rsplit("/", 1)[-1] for one in (there, wanted)}
+    return len(programs) == 1 and "" not in programs
+
+
 def without(present, written_before, wanted):
     """Return `present` without what we once wrote, nobody changed since, and is wanted no more."""
     result = {}
