@@ -81,13 +81,16 @@ def _wanted_options(scene: Scene) -> dict[str, Any]:
 
 
 def _agrees(options: Any, key: str, wanted: dict[str, Any]) -> bool:
-    """Lists and objects are merged into what was there before, so having more than is wanted is no difference."""
+    """Lists and objects are merged into what was there before, so having more than is wanted is no difference.
+
+    Docker has no live-restore where the file does not say so.
+    """
     have, want = options.get(key), wanted[key]
     if isinstance(want, list):
         return isinstance(have, list) and all(item in have for item in want)
     if isinstance(want, dict):
         return isinstance(have, dict) and all(item in have and _agrees(have, item, want) for item in want)
-    return bool(have == want)
+    return bool(have == want) or (key == "live-restore" and want is False and have is None)
 
 
 def _shown(value: Any) -> str:

@@ -25,6 +25,8 @@ class Managed:
     """The processes that are part of a job: ``process 4711 (python3 of root) holds /dev/nvidia0``."""
     hung: tuple[str, ...] = ()
     """The programs that did not answer in time."""
+    brought: frozenset[str] = frozenset()
+    """Packages that came, or were to come, with us; asked for only where a role that goes by it has no receipt."""
 
 
 class ManagedFact:
@@ -46,6 +48,7 @@ class ManagedFact:
                 observed={str(role): dict(seen) for role, seen in found["observed"].items()},
                 jobs=tuple(map(_line, found["jobs"])),
                 hung=tuple(map(_line, found["hung"])),
+                brought=frozenset(map(str, found.get("brought", ()))),
             )
         except (LookupError, TypeError, ValueError, AttributeError):
             return Unknown(f"what the receipts name cannot be read: {raw.said()}")

@@ -47,6 +47,8 @@ class NodePlan:
     """Whether the node was logged in to; it may be so and still have an error."""
     seconds: float | None = None
     """After how many seconds the node had answered; None where it did not."""
+    kept: tuple[tuple[str, str], ...] = ()
+    """What others set up and the inventory does not mention: variables that keep it, with their values as JSON."""
     findings: tuple[str, ...] = ()
     """What is wrong and no apply mends, or could not be seen: ``nvidia-smi did not answer within 20 seconds``."""
 

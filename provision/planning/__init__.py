@@ -5,6 +5,7 @@ from provision.planning.classes import step_class
 from provision.planning.fingerprint import RoleSource, fingerprint, salt_of
 from provision.planning.partners import with_partners
 from provision.planning.scene import ROLES, PlanScene
+from provision.planning.standing import kept
 from provision.planning.steps import blind, findings, plan_node, waiting
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "blind",
     "findings",
     "fingerprint",
+    "kept",
     "plan_node",
     "salt_of",
     "step_class",

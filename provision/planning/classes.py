@@ -1,21 +1,22 @@
 """What a step can do to a running job.
 
 Safe is what disturbs no job. Needs-idle is whatever *can* hurt one: a restart of docker, modules loaded anew, links
-set up anew, a container made anew. A role whose receipt is missing, edited or without fingerprint runs as a whole, and
-nobody knows what it will find to do: on a node that is as wanted it changes nothing, but if a setting changed while
-there was no receipt to tell, it restarts docker or replaces the container. So it has the class of the worst that it can
-do, and so has a changed role; on an idle node that costs nothing, and on a busy one the wait costs less than a job.
+set up anew, a container made anew. A changed role has the class of the worst that it can do; on an idle node that costs
+nothing, and on a busy one the wait costs less than a job. A role whose receipt is missing, edited or without
+fingerprint runs as a whole, whatever has changed since: what it does to what runs there is told from the facts, for on
+a node that others set up, and that is kept as it is, a first run changes nothing that a job could notice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from provision.facts import Unknown, is_container
+from provision.facts import Unknown, data_interface, is_container, plain
 from provision.facts.container import Container
-from provision.gdr.observed import has_gpus
+from provision.gdr.observed import has_gpus, verdict_of
 from provision.model import StepClass
 from provision.planning.causes import Cause, CauseKind
+from provision.planning.docker_settings import restart_needed
 from provision.planning.fingerprint import NODES
 from provision.planning.scene import PlanScene
 
@@ -41,13 +42,47 @@ def step_class(role: str, causes: Sequence[Cause], scene: PlanScene) -> StepClas
     return StepClass.NEEDS_IDLE if hurts and hurts(causes, scene) else StepClass.SAFE
 
 
-def _loads_modules(_: Sequence[Cause], scene: PlanScene) -> bool:
-    """Modules are reloaded and links set up; a container node has its host's, and the role leaves all as it is."""
-    return not is_container(scene.facts)
+def _loads_modules(causes: Sequence[Cause], scene: PlanScene) -> bool:
+    """Modules are reloaded and links set up; a container node has its host's, and the role leaves all as it is.
+
+    A whole run loads what is not loaded. It takes nothing away but a Soft-RoCE device on another interface.
+    """
+    if is_container(scene.facts):
+        return False
+    return _moves_soft_roce(scene) if _whole(causes) else True
+
+
+def _moves_soft_roce(scene: PlanScene) -> bool:
+    if not scene.node.variables.get("rdma_stack_soft_roce_enabled"):
+        return False
+    if isinstance(scene.facts.rdma, Unknown):
+        return True
+    wanted = scene.node.variables.get("rdma_stack_soft_roce_interface")
+    interface = wanted or data_interface(scene.node.variables, scene.facts)
+    return any(device.soft and interface not in device.netdevs for device in scene.facts.rdma.devices)
 
 
 def _loads_peer_memory(causes: Sequence[Cause], scene: PlanScene) -> bool:
-    return _loads_modules(causes, scene) and has_gpus(scene.facts)
+    """A whole run loads what is not loaded; it unloads only where there is a unit of ours and nothing is wanted now."""
+    if is_container(scene.facts) or not has_gpus(scene.facts):
+        return False
+    if not _whole(causes):
+        return True
+    record, wanted = scene.facts.peer_status, scene.node.variables.get("peer_memory_provider", "auto")
+    if isinstance(record, Unknown) or not plain(wanted):
+        return True
+    if record.unit is None:
+        return False
+    return bool((verdict_of(scene.facts).path.value if wanted == "auto" else wanted) == "none")
+
+
+def _whole(causes: Sequence[Cause]) -> bool:
+    return any(cause.kind is CauseKind.RECEIPT for cause in causes)
+
+
+def _replaces_hook(causes: Sequence[Cause], scene: PlanScene) -> bool:
+    """Where docker is not there, nothing that runs has used the hook."""
+    return replaces_packages(causes, scene) and not (_whole(causes) and _no_docker(scene))
 
 
 def replaces_packages(causes: Sequence[Cause], scene: PlanScene) -> bool:
@@ -66,10 +101,14 @@ def _replaces(cause: Cause) -> bool:
 
 def _restarts_docker(causes: Sequence[Cause], scene: PlanScene) -> bool:
     """Certificates and logins are read anew by themselves; where docker is not installed yet nothing can be hurt."""
-    service = scene.facts.docker_service
-    if not isinstance(service, Unknown) and not service.loaded:
+    if _no_docker(scene):
         return False
-    return not all(_is_registry(cause) for cause in causes)
+    return restart_needed(scene) if _whole(causes) else not all(_is_registry(cause) for cause in causes)
+
+
+def _no_docker(scene: PlanScene) -> bool:
+    service = scene.facts.docker_service
+    return not isinstance(service, Unknown) and not service.loaded
 
 
 def _is_registry(cause: Cause) -> bool:
@@ -104,7 +143,7 @@ def _harmless(cause: Cause, role: str, names: frozenset[str]) -> bool:
 _HURTS: dict[str, Callable[[Sequence[Cause], PlanScene], bool]] = {
     "rdma_stack": _loads_modules,
     "peer_memory": _loads_peer_memory,
-    "nvidia_container": replaces_packages,
+    "nvidia_container": _replaces_hook,
     "docker_engine": _restarts_docker,
     "training_container": hurts_container,
 }

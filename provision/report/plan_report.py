@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections import Counter
@@ -19,6 +20,8 @@ _MOST_LINES = 60
 """Of one file's diff; the JSON document has all of them."""
 _MOST_NAMES = 4
 """Of nodes with the same diff."""
+_BRIEF = 40
+"""Letters of a value."""
 _MOST_ALIKE = 3
 """Blocks of nodes that differ in details alone; where there are more, those of one node stand for all."""
 
@@ -67,6 +70,7 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
             for step in node.steps
         ],
         "findings": list(node.findings),
+        "kept": {name: json.loads(value) for name, value in node.kept},
         "seconds": None if node.seconds is None else round(node.seconds, 1),
     }
 
@@ -116,13 +120,13 @@ def _shown(node: NodePlan) -> NodePlan:
 
 
 def _whole(node: NodePlan) -> Hashable:
-    return node.steps, node.error, node.findings
+    return node.steps, node.error, node.findings, node.kept if node.steps else ()
 
 
 def _outline(node: NodePlan) -> Hashable:
     """Return what is the same of nodes to which the same happened: no numbers, and nothing that follows a colon."""
     steps = tuple((step.role, step.step_class, _heads(step.reasons), _heads(step.waits_for)) for step in node.steps)
-    return steps, _unnumbered(node.error or ""), _heads(node.findings)
+    return steps, _unnumbered(node.error or ""), _heads(node.findings), tuple(name for name, _ in node.kept)
 
 
 def _heads(texts: Sequence[str]) -> tuple[str, ...]:
@@ -142,7 +146,14 @@ def _names(names: list[str], node: NodePlan, *, others: bool) -> list[str]:
         lines += _wrapped(f"hint: {node.remedy}", "    ", "      ") if node.remedy else []
     for finding in node.findings:
         lines += _wrapped(f"found: {finding}", "  ", "    ")
+    if node.kept and node.steps:
+        said = ", ".join(f"{name} {_brief(value)}" for name, value in node.kept)
+        lines += _wrapped(f"kept as others set it up: {said}", "  ", "    ")
     return lines
+
+
+def _brief(value: str) -> str:
+    return value if len(value) <= _BRIEF else f"{value[:_BRIEF]}..."
 
 
 def _steps(node: NodePlan) -> list[str]:
@@ -165,14 +176,19 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 def _last_word(plan: Plan) -> list[str]:
     """Say what an apply would do, in one line."""
     steps: list[Step] = [step for node in plan.nodes for step in node.steps]
+    kept = sum(bool(node.kept) for node in plan.nodes)
+    adopt = (
+        f"On {kept} node{'s' * (kept != 1)} what others set up is kept: provision adopt writes it into the inventory."
+    )
+    last = textwrap.wrap(adopt, _WIDTH) if kept else []
     if not steps:
-        return []
+        return last
     waiting = sum(bool(step.waits_for) for step in steps)
     idle = sum(step.step_class is not StepClass.SAFE and not step.waits_for for step in steps)
     parts = [f"{len(steps)} step{'s' * (len(steps) != 1)} to run"]
     parts += [f"{idle} of them can hurt jobs, and none runs there"] if idle else []
     parts += [f"{waiting} wait{'s' * (waiting == 1)} for jobs to end (--disruptive NODE overrides)"] if waiting else []
-    return [*textwrap.wrap("; ".join(parts) + ".", _WIDTH)]
+    return [*textwrap.wrap("; ".join(parts) + ".", _WIDTH), *last]
 
 
 def _diffs(diffs: Sequence[RoleDiff]) -> list[str]:

@@ -280,6 +280,7 @@ class _Apply:
             variables: dict[str, Any] = {
                 "_platform_fingerprints_folder": folder,
                 "_platform_disruptive": sorted(self._asked.request.disruptive),
+                "_platform_kept": {name: found.kept[name] for name in wanted if name in found.kept},
             }
             report = engine.run_playbook(
                 self._cluster.inventory,

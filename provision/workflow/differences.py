@@ -90,6 +90,7 @@ def _compare(
         variables: dict[str, Any] = {
             "_platform_fingerprints_folder": folder,
             "_platform_steps": {name: list(roles) for name, roles in wanted.items()},
+            "_platform_kept": {name: found.kept[name] for name in wanted if name in found.kept},
             "_platform_disruptive": sorted(wanted),  # a role that waits for a job would refuse; here it disturbs none
         }
         return engine.run_playbook(

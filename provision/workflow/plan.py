@@ -17,7 +17,7 @@ from provision.errors import ConnectionFailed, NodeError, ProvisionError, UsageE
 from provision.facts import Unknown
 from provision.model import Cluster, Node, NodePlan, Plan, Step, StepClass
 from provision.workflow.sources import role_sources
-from provision.workflow.survey import probe, supported_systems, with_defaults
+from provision.workflow.survey import keeping, probe, supported_systems, with_defaults
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
@@ -46,7 +46,7 @@ class Look:
     """What a look at the nodes showed, and the plan that follows."""
 
     cluster: Cluster
-    """With the roles' defaults."""
+    """With the roles' defaults, and what is kept."""
     plan: Plan
     facts: Mapping[str, NodeFacts]
     """Of the nodes that were reached and can be worked on."""
@@ -55,6 +55,8 @@ class Look:
     sources: Mapping[str, RoleSource] = field(default_factory=dict)
     seconds: float = 0.0
     """How long the look took."""
+    kept: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """What others set up and the inventory does not mention: node -> role -> variables that keep it."""
 
     def provisioned(self, name: str) -> bool:
         """Return whether every role that is enabled on the node has left a receipt there."""
@@ -81,6 +83,8 @@ def look(cluster: Cluster, nodes: Sequence[Node], request: Request | None = None
     wanted = [complete.node(node.name) for node in nodes]
     took: dict[str, float] = {}
     found = probe(wanted, names=[node.name for node in complete.nodes], read_only=read_only, took=took)
+    complete, kept = keeping(cluster, complete, found)
+    wanted = [complete.node(node.name) for node in nodes]
     supported = supported_systems()
     errors = {name: why for name, value in found.items() if (why := _unable(complete.node(name), value, supported))}
     facts = {
@@ -96,8 +100,14 @@ def look(cluster: Cluster, nodes: Sequence[Node], request: Request | None = None
     }
     plans = tuple(_plan_of(node, scenes.get(node.name), errors.get(node.name), asked) for node in wanted)
     partners = planning.with_partners(plans, scenes)
-    plan = Plan(tuple(replace(node, seconds=took.get(node.name)) for node in partners))
-    return Look(complete, plan, facts, errors, sources, time.monotonic() - started)
+    plan = Plan(
+        tuple(replace(node, seconds=took.get(node.name), kept=_told(kept.get(node.name, {}))) for node in partners)
+    )
+    return Look(complete, plan, facts, errors, sources, time.monotonic() - started, kept)
+
+
+def _told(kept: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, json.dumps(value)) for variables in kept.values() for name, value in variables.items())
 
 
 def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, asked: Request) -> NodePlan:

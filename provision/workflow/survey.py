@@ -26,6 +26,7 @@ __all__ = [
     "degraded",
     "host_entries",
     "hostfile",
+    "keeping",
     "probe",
     "role_defaults",
     "supported_systems",
@@ -78,6 +79,31 @@ def with_defaults(cluster: Cluster) -> Cluster:
 
     nodes = tuple(replace(node, variables={**defaults, **typed(node.variables)}) for node in cluster.nodes)
     return replace(cluster, nodes=nodes)
+
+
+def keeping(
+    cluster: Cluster, complete: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]
+) -> tuple[Cluster, dict[str, dict[str, dict[str, Any]]]]:
+    """Return the cluster with what others set up on its nodes, and for each such node those variables by role.
+
+    Args:
+        cluster: as the inventory has it; what it says is wanted, whatever is there.
+        complete: the same with the roles' defaults.
+        facts: of the nodes that were looked at.
+    """
+    from provision.planning import kept
+
+    reached = {name: found for name, found in facts.items() if not isinstance(found, ProvisionError)}
+    found = {name: mine for name, seen in reached.items() if (mine := kept(cluster.node(name), seen))}
+    if not found:
+        return complete, found
+
+    def with_kept(node: Node) -> Node:
+        ours = found.get(node.name, {}).values()
+        more = {name: value for variables in ours for name, value in variables.items()}
+        return replace(node, variables={**node.variables, **more}) if more else node
+
+    return replace(complete, nodes=tuple(map(with_kept, complete.nodes))), found
 
 
 def probe(
@@ -194,6 +220,8 @@ def verify(
     complete = with_defaults(cluster)
     nodes = chosen(complete, limit)
     facts = probe(nodes, names=[node.name for node in complete.nodes], keep=keep, topology=True)
+    complete, _ = keeping(cluster, complete, facts)
+    nodes = tuple(complete.node(node.name) for node in nodes)
     reached = {name: value for name, value in facts.items() if not isinstance(value, ProvisionError)}
     supported = supported_systems()
     outcomes = try_pairs([node for node in nodes if node.name in reached], reached) if pairs else None

@@ -19,6 +19,7 @@ LIMIT_SECONDS = 10
 MOST_BYTES = 2**24
 SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
 ENGINE = "docker.service"
+FIRST_TO_KEEP = {"docker_engine", "nvidia_container"}  # the roles whose first run goes by who brought their packages
 DOCKER_SOCKET = "/run/docker.sock"
 SYS_MODULES = "/sys/module"
 UNIT_FOLDERS = (("/etc/systemd/system", "enabled"), ("/run/systemd/system", "enabled-runtime"))
@@ -49,7 +50,21 @@ def survey(folder):
         if isinstance(receipt, dict):
             receipts[role] = receipt
     found, hung = observe_all(receipts, key)
-    return {"sealed": sealed, "observed": found, "hung": hung}
+    known = {role for role in sealed if sealed[role]} >= FIRST_TO_KEEP
+    brought = [] if known else brought_by(os.path.join(os.path.dirname(folder), "origins"))
+    return {"sealed": sealed, "observed": found, "hung": hung, "brought": brought}
+
+
+def brought_by(origins):
+    """Return the packages that transactions of ours were to bring, whether they came to an end or not."""
+    folder, brought = os.path.join(origins, "packages"), set()
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        try:
+            note = json.loads((content_of(os.path.join(folder, name)) or b"").decode())
+            brought.update(set(note["requested"]) - set(note["installed"]))
+        except (ValueError, LookupError, TypeError):
+            continue
+    return sorted(brought)
 
 
 def seal(key, content):

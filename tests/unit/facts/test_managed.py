@@ -310,6 +310,25 @@ def test_the_probe_brings_it() -> None:
     assert isinstance(parse(done.stdout, [ManagedFact()]).managed, Managed)
 
 
+def test_packages_that_a_transaction_of_ours_was_to_bring_are_told(node: Node) -> None:
+    """Also of one that was cut short; not any more where the roles that go by it have their receipts."""
+    notes = node.root / "origins/packages"
+    notes.mkdir(parents=True)
+    before = {"requested": ["docker.io", "pigz"], "installed": {"pigz": "2.8", "bash": "5"}}
+    (notes / "a.json").write_text(json.dumps(before))
+    (notes / "a.ours").write_text('{"installed": ["docker.io"]}')
+    (notes / "b.json").write_text("{ cut")
+
+    first = node.look().brought
+    for role in ("docker_engine", "nvidia_container"):
+        node.receipt(role)
+
+    assert first == {"docker.io"}
+    assert node.look().brought == frozenset()
+    (node.folder / "docker_engine.seal").write_text("other hands")
+    assert node.look().brought == {"docker.io"}
+
+
 def test_a_job_is_told_by_the_device_that_it_holds(node: Node) -> None:
     """By number, program and account, never by its arguments; what a node runs for itself is no job."""
     device = node.file("nvidia0", "")

@@ -250,9 +250,9 @@ def test_keys_are_exchanged_beside_a_job_whose_container_lost_another_folder():
 
 
 def test_where_nobody_can_tell_whether_a_job_runs_the_node_counts_as_busy():
-    (step, *_) = plan_node(scene_of(managed=HUNG, receipts=without("rdma_stack")))
+    (step, *_) = plan_node(scene_of(managed=HUNG, receipts=without("training_container")))
 
-    assert step.role == "rdma_stack"
+    assert step.role == "training_container"
     assert step.waits_for == (f"it cannot be told whether a job runs: {HUNG.reason}",)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from provision.model import NEVER_APPLIED, FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
 from provision.report.plan_report import as_document, as_text
 
@@ -68,6 +70,25 @@ def test_no_line_is_wider_than_a_terminal():
     plan = Plan(tuple(NodePlan(name, (STEP,), findings=("word " * 40,)) for name in names))
 
     assert max(map(len, as_text(plan).splitlines())) <= 80
+
+
+def test_what_is_kept_is_told_with_the_node_and_how_to_make_it_last():
+    """A value may be long; scripts get all of it."""
+    mirrors = [f"https://mirror{n}.example.org" for n in range(9)]
+    kept = (("docker_engine_source", '"present"'), ("docker_engine_registry_mirrors", json.dumps(mirrors)))
+    plan = Plan((NodePlan("gpu1", (STEP,), kept=kept), NodePlan("gpu2", kept=kept)))
+
+    assert as_text(plan).splitlines()[:4] == [
+        "gpu1",
+        '  kept as others set it up: docker_engine_source "present",',
+        '    docker_engine_registry_mirrors ["https://mirror0.example.org", "https:/...',
+        "  base_system         safe",
+    ]
+    assert as_text(plan).splitlines()[-2:] == [
+        "On 2 nodes what others set up is kept: provision adopt writes it into the",
+        "inventory.",
+    ]
+    assert as_document(plan)["nodes"][0]["kept"]["docker_engine_registry_mirrors"] == mirrors
 
 
 def test_differences_follow_the_plan_and_the_same_one_is_shown_once():

@@ -1,0 +1,195 @@
+"""What others set up on a node before a role of ours ran there: it is kept, unless the inventory asks for another.
+
+What is found is told in the roles' own variables, so that it can be wanted like anything else: a plan takes them in
+place of the roles' defaults, an apply hands them to the roles, which note them in their receipts, and ``adopt`` writes
+them into the inventory. They come from nodes, and so only what has the form of such a value is taken.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from provision.facts import NodeFacts, Unknown, is_container
+from provision.model import Node
+
+__all__ = ["kept", "kept_names"]
+
+_ENGINES = ("docker.io", "docker-ce", "docker-engine", "moby-engine")
+_USERLAND = ("rdma-core", "libibverbs1", "libibverbs")
+
+
+def kept(node: Node, facts: NodeFacts) -> dict[str, dict[str, Any]]:
+    """Return by role the variables that keep what others set up on the node.
+
+    Args:
+        node: with the inventory's variables alone: what it says is asked for, and nothing else is kept in its place.
+        facts: of the node.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for role, look in _STANDING.items():
+        seen = _recorded(role, facts)
+        variables = look(node, facts) if seen is None else seen
+        taken = {name: value for name, value in variables.items() if name not in node.variables and _fits(name, value)}
+        if taken:
+            found[role] = taken
+    return found
+
+
+def kept_names() -> frozenset[str]:
+    """Return the variables by which something can be kept."""
+    return frozenset(_FORMS)
+
+
+def _recorded(role: str, facts: NodeFacts) -> Mapping[str, Any] | None:
+    """Return what a role that ran here kept then; None where it left no receipt that can be gone by."""
+    if isinstance(facts.receipts, Unknown) or isinstance(facts.managed, Unknown):
+        return {}
+    receipt = facts.receipts.get(role)
+    if receipt is None or receipt.error or not facts.managed.sealed.get(role):
+        return None
+    inputs = receipt.content.get("inputs")
+    noted = inputs.get("kept") if isinstance(inputs, Mapping) else None
+    return noted if isinstance(noted, Mapping) else {}
+
+
+def _docker(_: Node, facts: NodeFacts) -> dict[str, Any]:
+    service, config = facts.docker_service, facts.docker_config
+    if isinstance(service, Unknown) or not service.loaded or _brought(facts, _ENGINES):
+        return {}
+    found: dict[str, Any] = {"docker_engine_source": "present"}
+    if isinstance(config, Unknown) or config.options is None:
+        return found
+    options = config.options
+    logs = options.get("log-opts")
+    logs = logs if isinstance(logs, Mapping) else {}
+    found |= {
+        "docker_engine_live_restore_enabled": options.get("live-restore") is True,
+        "docker_engine_address_pools": _form("docker_engine_address_pools", options.get("default-address-pools"), []),
+        "docker_engine_default_ulimits": {} if is_container(facts) else _limits(options.get("default-ulimits")),
+        "docker_engine_log_driver": _form("docker_engine_log_driver", options.get("log-driver"), ""),
+        "docker_engine_log_max_size": _form("docker_engine_log_max_size", logs.get("max-size"), ""),
+        "docker_engine_log_max_files": _count(logs.get("max-file")),
+    }
+    if "data-root" in options:
+        found["docker_engine_data_root"] = options["data-root"]
+    if options.get("registry-mirrors"):
+        found["docker_engine_registry_mirrors"] = options["registry-mirrors"]
+    return found
+
+
+def _brought(facts: NodeFacts, packages: tuple[str, ...]) -> bool:
+    """Return whether a transaction of ours was to bring one of the packages, even if it was cut short."""
+    return isinstance(facts.managed, Unknown) or not facts.managed.brought.isdisjoint(packages)
+
+
+def _form(name: str, value: Any, otherwise: Any) -> Any:
+    return value if _fits(name, value) else otherwise
+
+
+def _limits(value: Any) -> dict[str, int]:
+    """Return limits that are the same, soft and hard; any others stay in the file, where nobody touches them."""
+    entries = value if isinstance(value, Mapping) else {}
+    found: dict[str, Any] = {
+        str(name): entry.get("Hard")
+        for name, entry in entries.items()
+        if isinstance(entry, Mapping) and entry.get("Name") == name and entry.get("Soft") == entry.get("Hard")
+    }
+    return found if len(found) == len(entries) and _fits("docker_engine_default_ulimits", found) else {}
+
+
+def _count(value: Any) -> int:
+    return int(value) if re.fullmatch(r"[0-9]{1,4}", str(value)) else 0
+
+
+def _nvidia(_: Node, facts: NodeFacts) -> dict[str, Any]:
+    packages = facts.packages
+    if isinstance(packages, Unknown) or "nvidia-docker2" not in packages or "nvidia-container-toolkit" in packages:
+        return {}
+    return {} if _brought(facts, ("nvidia-docker2",)) else {"nvidia_container_flavor": "nvidia-docker2"}
+
+
+def _rdma(_: Node, facts: NodeFacts) -> dict[str, Any]:
+    """A vendor's stack has packages of the same names, newer and built for each other."""
+    if isinstance(facts.rdma, Unknown) or isinstance(facts.packages, Unknown) or not facts.rdma.ofed:
+        return {}
+    return {"rdma_stack_source": "present"} if facts.packages.keys() & set(_USERLAND) else {}
+
+
+def _peer_memory(node: Node, facts: NodeFacts) -> dict[str, Any]:
+    """A module that others load is theirs to load again; of the driver's own the role sees to that.
+
+    The role would put its own build in the place of an nv_peer_mem.
+    """
+    record, modules = facts.peer_status, facts.modules
+    if isinstance(record, Unknown) or isinstance(modules, Unknown) or record.wanted or record.unit is not None:
+        return {}
+    if "nv_peer_mem" in modules and "peer_memory_provider" not in node.variables:
+        return {"peer_memory_enabled": False}
+    return {"peer_memory_provider": "nvidia_peermem"} if "nvidia_peermem" in modules else {}
+
+
+_STANDING: Mapping[str, Callable[[Node, NodeFacts], dict[str, Any]]] = {
+    "rdma_stack": _rdma,
+    "peer_memory": _peer_memory,
+    "nvidia_container": _nvidia,
+    "docker_engine": _docker,
+}
+
+
+def _text(pattern: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def _pools(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(pool, Mapping)
+        and pool.keys() == {"base", "size"}
+        and _network(pool["base"])
+        and type(pool["size"]) is int
+        and 0 < pool["size"] <= 128  # noqa: PLR2004 - bits of an address
+        for pool in value
+    )
+
+
+def _network(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(ipaddress.ip_network(value, strict=False))
+    except ValueError:
+        return False
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        re.fullmatch("[a-z]{1,20}", str(name)) and type(most) is int for name, most in value.items()
+    )
+
+
+def _mirrors(value: Any) -> bool:
+    address = _text(r"https?://[A-Za-z0-9._:/-]{1,200}")
+    return isinstance(value, list) and all(map(address, value))
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Return whether it is a variable that is kept, and a value that it can have; none of these holds Jinja."""
+    form = _FORMS.get(name)
+    return form is not None and form(value)
+
+
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "docker_engine_source": _text("present"),
+    "docker_engine_live_restore_enabled": lambda value: isinstance(value, bool),
+    "docker_engine_address_pools": _pools,
+    "docker_engine_default_ulimits": _numbers,
+    "docker_engine_log_driver": _text(r"[A-Za-z0-9._:/-]{0,100}"),
+    "docker_engine_log_max_size": _text(r"([0-9]{1,12}[a-zA-Z]{0,2})?"),
+    "docker_engine_log_max_files": lambda value: type(value) is int and value >= 0,
+    "docker_engine_data_root": _text(r"/[A-Za-z0-9._/+@-]{1,200}"),
+    "docker_engine_registry_mirrors": _mirrors,
+    "nvidia_container_flavor": _text("nvidia-docker2"),
+    "rdma_stack_source": _text("present"),
+    "peer_memory_enabled": lambda value: value is False,
+    "peer_memory_provider": _text("nvidia_peermem"),
+}

@@ -1,0 +1,248 @@
+"""A fleet that others set up: what serves there is kept, and a first plan hurts nobody unless it is asked to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from provision.facts import Unknown
+from provision.facts.docker import DockerConfig, DockerService
+from provision.facts.managed import Managed
+from provision.facts.peer_status import PeerRecord
+from provision.facts.records import Receipt
+from provision.facts.system import Kind, NodeKind
+from provision.model import Cluster, StepClass
+from provision.planning import PlanScene, kept, plan_node
+from provision.planning.docker_settings import REREAD, settings_of
+from provision.workflow.sources import role_sources
+from provision.workflow.survey import keeping, with_defaults
+from tests.support.expressions import Role
+from tests.support.modules import load
+from tests.unit.checks.conftest import healthy, rdma_device
+from tests.unit.planning.conftest import JOB
+
+NVIDIA = {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}
+DEEPOPS = {
+    "data-root": "/raid/docker",
+    "default-runtime": "nvidia",
+    "default-shm-size": "1G",
+    "default-ulimits": {"memlock": {"Name": "memlock", "Hard": -1, "Soft": -1}},
+    "exec-opts": ["native.cgroupdriver=systemd"],
+    "log-driver": "journald",
+    "log-opts": {"tag": "{{.Name}}"},
+    "registry-mirrors": ["https://mirror.example.org"],
+    "runtimes": {"nvidia": NVIDIA},
+}
+PACKAGES = {"rdma-core": "2307mlnx47-1", "docker-ce": "5:24.0.7-1", "nvidia-container-toolkit": "1.14.3-1"}
+BARE = Managed()
+
+
+def config(options: dict[str, Any] | None) -> DockerConfig:
+    return DockerConfig(exists=options is not None, sha256="", options=options or {}, error="")
+
+
+def site(options: dict[str, Any] | None = None, **facts: Any) -> Any:
+    """Facts of a node with docker-ce, the NVIDIA runtime, MLNX_OFED and nvidia_peermem, and no receipt of ours."""
+    usual = healthy()
+    found = {
+        "packages": PACKAGES,
+        "modules": frozenset({"ib_uverbs", "rdma_ucm", "nvidia_peermem", "mlx5_ib"}),
+        "rdma": dataclasses.replace(usual.rdma, ofed="MLNX_OFED_LINUX-23.07-0.5.1.2"),
+        "docker_config": config(DEEPOPS if options is None else options),
+        "docker_info": dataclasses.replace(usual.docker_info, live_restore=False),
+        "container": None,
+        "container_ssh": None,
+        "image": None,
+        "peer_status": PeerRecord(),
+        "managed": BARE,
+        "receipts": {},
+    }
+    return dataclasses.replace(usual, **{**found, **facts})
+
+
+def scene(facts: Any, **variables: Any) -> PlanScene:
+    """As ``plan`` makes it, of a node whose inventory says no more than an address, an image and `variables`."""
+    said = {"cluster_data_address": "10.77.0.1", "training_image_reference": "r:5000/t:1", **variables}
+    inventory = make(said)
+    complete, _ = keeping(inventory, with_defaults(inventory), {"gpu1": facts})
+    return PlanScene(complete.nodes[0], facts, complete, {"gpu1": facts}, ("debian 12",), role_sources())
+
+
+def make(variables: dict[str, Any]) -> Cluster:
+    from provision.testing import make_cluster
+
+    return make_cluster("gpu1", **variables)
+
+
+def classes(facts: Any, **variables: Any) -> dict[str, StepClass]:
+    return {step.role: step.step_class for step in plan_node(scene(facts, **variables))}
+
+
+OTHER_DOCKERS = {
+    "debian's": site({"log-opts": {"max-size": "5m"}}, packages={**PACKAGES, "docker.io": "20.10.24"}),
+    "without a file": site({}, docker_config=config(None)),
+    "with what nvidia-ctk writes": site({"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}),
+    "with limits of two kinds": site({"default-ulimits": {"nofile": {"Name": "nofile", "Soft": 1, "Hard": 2}}}),
+    "with odd values": site({"log-opts": 7, "default-address-pools": [{"base": "{{ x }}", "size": 24}]}),
+    "in a container node": site(kind=Kind(NodeKind.CONTAINER, "docker", sysctls_writable=False)),
+    "beside the legacy nvidia-docker2": site(packages={"docker-ce": "5:19.03.15", "nvidia-docker2": "2.5.0"}),
+    "beside another peer memory": site(modules=frozenset({"nv_peer_mem"})),
+    "beside inbox RDMA": site(rdma=healthy().rdma),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("facts", [site(), *OTHER_DOCKERS.values()], ids=["DeepOps's", *OTHER_DOCKERS])
+def test_a_first_plan_on_a_fleet_that_others_set_up_hurts_nobody(facts):
+    """Docker with its own settings, the NVIDIA runtime, the RDMA stack and peer memory stay as they serve."""
+    found = classes(facts)
+
+    assert "docker_engine" in found
+    assert set(found.values()) == {StepClass.SAFE}
+
+
+def test_nothing_of_it_waits_for_jobs():
+    steps = plan_node(scene(site(managed=Managed(jobs=(JOB,)))))
+
+    assert [step.role for step in steps if step.waits_for] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "role"),
+    [
+        ({"docker_engine_log_driver": "json-file"}, "docker_engine"),
+        ({"docker_engine_data_root": "/data/docker"}, "docker_engine"),
+        ({"docker_engine_source": "distribution"}, "docker_engine"),
+        ({"docker_engine_daemon_options": {"bip": "10.9.0.1/24"}}, "docker_engine"),
+        ({"cluster_http_proxy": "http://proxy:3128"}, "docker_engine"),
+        ({"nvidia_container_flavor": "nvidia-docker2"}, "nvidia_container"),
+    ],
+)
+def test_what_the_inventory_asks_for_is_planned_as_what_it_is(asked, role):
+    """And beside a job it waits."""
+    steps = {step.role: step for step in plan_node(scene(site(managed=Managed(jobs=(JOB,))), **asked))}
+
+    assert steps[role].step_class is StepClass.NEEDS_IDLE
+    assert steps[role].waits_for == (JOB,)
+
+
+def test_what_is_missing_is_asked_for():
+    """GPUs do not get into a training container without a runtime, and docker looks for it when it starts."""
+    found = classes(site(packages={"docker-ce": "5:24.0.7-1", "rdma-core": "44"}))
+
+    assert {role for role, what in found.items() if what is not StepClass.SAFE} == {"nvidia_container", "docker_engine"}
+
+
+def test_on_a_bare_node_there_is_nothing_to_hurt():
+    """No docker that would have to be restarted, and nothing that would be kept."""
+    none = DockerService(loaded=False, active="inactive", enabled="", client=False)
+    bare = site(packages={"bash": "5"}, docker_service=none, docker_info=Unknown("none"), modules=frozenset(),
+                docker_config=config(None), rdma=dataclasses.replace(healthy().rdma, ofed=""))  # fmt: skip
+
+    assert set(classes(bare).values()) == {StepClass.SAFE}
+    assert kept(make({}).nodes[0], bare) == {}
+
+
+def test_what_is_kept_is_told_in_the_roles_own_variables():
+    assert kept(make({}).nodes[0], site()) == {
+        "rdma_stack": {"rdma_stack_source": "present"},
+        "peer_memory": {"peer_memory_provider": "nvidia_peermem"},
+        "docker_engine": {
+            "docker_engine_source": "present",
+            "docker_engine_live_restore_enabled": False,
+            "docker_engine_address_pools": [],
+            "docker_engine_default_ulimits": {"memlock": -1},
+            "docker_engine_log_driver": "journald",
+            "docker_engine_log_max_size": "",
+            "docker_engine_log_max_files": 0,
+            "docker_engine_data_root": "/raid/docker",
+            "docker_engine_registry_mirrors": ["https://mirror.example.org"],
+        },
+    }
+
+
+def test_what_the_inventory_says_is_not_kept():
+    said = {"docker_engine_log_driver": "json-file", "peer_memory_provider": "dma_buf", "rdma_stack_source": "present"}
+    found = kept(make(said).nodes[0], site())
+
+    assert list(found) == ["docker_engine"]
+    assert not set(said) & set(found["docker_engine"])
+
+
+def test_a_docker_that_came_with_an_apply_that_was_cut_short_is_no_others():
+    """It may run already, by itself after a power cut, and without its settings."""
+    mine = site({}, managed=Managed(brought=frozenset({"docker-ce"})))
+
+    assert "docker_engine" not in kept(make({}).nodes[0], mine)
+
+
+@pytest.mark.parametrize(
+    ("sealed", "noted", "wanted"),
+    [
+        (True, {"kept": {"docker_engine_log_driver": "local"}}, {"docker_engine_log_driver": "local"}),
+        (True, {}, None),
+        (True, {"kept": {"docker_engine_data_root": "{{ lookup('pipe', 'id') }}", "ansible_user": "x"}}, None),
+        (True, {"kept": "odd"}, None),
+    ],
+)
+def test_what_an_apply_kept_is_kept_whatever_became_of_it(sealed, noted, wanted):
+    """A receipt says it; a node cannot put any other variable, or Jinja, into what is run on the controller."""
+    facts = site(receipts={"docker_engine": Receipt("docker_engine", {"inputs": noted})},
+                 managed=Managed({"docker_engine": sealed}))  # fmt: skip
+
+    assert kept(make({}).nodes[0], facts).get("docker_engine") == wanted
+
+
+def test_a_receipt_of_other_hands_keeps_nothing():
+    """What stands there does."""
+    receipt = Receipt("docker_engine", {"inputs": {"kept": {"docker_engine_log_driver": "local"}}})
+    facts = site(receipts={"docker_engine": receipt}, managed=Managed({"docker_engine": False}))
+
+    assert kept(make({}).nodes[0], facts)["docker_engine"]["docker_engine_log_driver"] == "journald"
+
+
+@pytest.mark.parametrize(
+    "odd", [None, True, 7, "text", [], [1, {}], {"x": None}, {"nofile": {"Hard": "x", "Name": []}}]
+)
+@pytest.mark.parametrize("key", ["log-opts", "log-driver", "default-ulimits", "default-address-pools", "data-root",
+                                 "registry-mirrors", "runtimes", "live-restore"])  # fmt: skip
+def test_whatever_stands_in_daemon_json_a_plan_is_made(key, odd):
+    assert classes(site({key: odd}))["docker_engine"] in StepClass
+
+
+def test_soft_roce_on_another_interface_is_taken_away():
+    soft = dataclasses.replace(healthy().rdma, devices=(rdma_device("rxe0", driver=""),))
+    asked = {"rdma_stack_soft_roce_enabled": True, "rdma_stack_soft_roce_interface": "ens9"}
+
+    assert classes(site(rdma=soft), **asked)["rdma_stack"] is StepClass.NEEDS_IDLE
+    assert (
+        classes(site(rdma=soft), **{**asked, "rdma_stack_soft_roce_interface": "ens4"})["rdma_stack"] is StepClass.SAFE
+    )
+
+
+SETTINGS = [
+    {},
+    {"docker_engine_log_driver": "journald", "docker_engine_log_max_size": "", "docker_engine_log_max_files": 0},
+    {"docker_engine_address_pools": [], "docker_engine_default_ulimits": {}, "docker_engine_log_max_files": 9},
+    {"docker_engine_data_root": "/raid", "docker_engine_registry_mirrors": ["https://m"]},
+    {"docker_engine_live_restore_enabled": False},
+    {"docker_engine_daemon_options": {"bip": "10.9.0.1/24"}, "cluster_container_runtimes": {"kata": {"path": "kata"}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", SETTINGS)
+def test_the_plan_knows_the_settings_that_the_role_writes(said):
+    """Were they not the same, docker would be restarted by a step that calls itself safe."""
+    node = {"memlock_limit": -1, "nofile_limit": -1, "gpus_present": False}
+    role = Role("docker_engine", **said, platform_node=node, nvidia_container_enabled=True)
+    variables = with_defaults(make(said)).nodes[0].variables
+
+    assert settings_of(variables, nvidia=False) == role.value("__docker_engine_settings")
+
+
+def test_the_plan_knows_what_docker_rereads():
+    load("docker_engine", "docker_engine_config")
+    from ansible.module_utils.docker_engine_json import RELOADABLE
+
+    assert REREAD == RELOADABLE
