@@ -29,6 +29,7 @@ __all__ = ["GROUPS", "VERBS", "build_app", "main", "normalise"]
 
 VERBS = {
     "init": "provision.cli.init",
+    "adopt": "provision.cli.adopt",
     "plan": "provision.cli.plan",
     "apply": "provision.cli.apply",
     "history": "provision.cli.history",

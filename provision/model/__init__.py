@@ -1,5 +1,6 @@
 """Values that the other modules hand to each other; no behaviour beyond reading them."""
 
+from provision.model.adoption import NodeAdoption
 from provision.model.apply import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
 from provision.model.bandwidth import Bandwidth, PairBandwidth, Port
 from provision.model.check import CheckResult, CheckStatus, NodeChecks, Verification
@@ -28,6 +29,7 @@ __all__ = [
     "Failure",
     "FileDiff",
     "Node",
+    "NodeAdoption",
     "NodeChecks",
     "NodePlacement",
     "NodePlan",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from provision.facts import NodeFacts, Unknown, is_container
 from provision.model import Node
 
-__all__ = ["kept", "kept_names"]
+__all__ = ["kept", "standing"]
 
 _ENGINES = ("docker.io", "docker-ce", "docker-engine", "moby-engine")
 _USERLAND = ("rdma-core", "libibverbs1", "libibverbs")
@@ -38,9 +38,9 @@ def kept(node: Node, facts: NodeFacts) -> dict[str, dict[str, Any]]:
     return found
 
 
-def kept_names() -> frozenset[str]:
-    """Return the variables by which something can be kept."""
-    return frozenset(_FORMS)
+def standing(facts: NodeFacts, roles: Iterable[str]) -> tuple[str, ...]:
+    """Return what stands on the node of what the `roles` are for, a sentence for each."""
+    return tuple(_SENTENCES[role](facts) for role in roles)
 
 
 def _recorded(role: str, facts: NodeFacts) -> Mapping[str, Any] | None:
@@ -136,6 +136,42 @@ _STANDING: Mapping[str, Callable[[Node, NodeFacts], dict[str, Any]]] = {
     "peer_memory": _peer_memory,
     "nvidia_container": _nvidia,
     "docker_engine": _docker,
+}
+
+
+def _tell_docker(facts: NodeFacts) -> str:
+    info, config = facts.docker_info, facts.docker_config
+    version = "docker" if isinstance(info, Unknown) else f"docker {info.version}"
+    options = {} if isinstance(config, Unknown) else config.options or {}
+    said = (
+        f", with these settings: {', '.join(sorted(map(str, options)))}" if options else ", without settings of its own"
+    )
+    return f"{version} ({_versions(facts, _ENGINES) or 'of no package'}){said}"
+
+
+def _tell_rdma(facts: NodeFacts) -> str:
+    return "an RDMA stack" if isinstance(facts.rdma, Unknown) else facts.rdma.ofed
+
+
+def _tell_nvidia(facts: NodeFacts) -> str:
+    return f"the NVIDIA runtime of {_versions(facts, ('nvidia-docker2',))}"
+
+
+def _tell_peer_memory(facts: NodeFacts) -> str:
+    modules = frozenset() if isinstance(facts.modules, Unknown) else facts.modules
+    return f"the module {'nv_peer_mem' if 'nv_peer_mem' in modules else 'nvidia_peermem'}, which others load"
+
+
+def _versions(facts: NodeFacts, names: Iterable[str]) -> str:
+    packages = {} if isinstance(facts.packages, Unknown) else facts.packages
+    return ", ".join(f"{name} {packages[name]}" for name in names if name in packages)
+
+
+_SENTENCES: Mapping[str, Callable[[NodeFacts], str]] = {
+    "rdma_stack": _tell_rdma,
+    "peer_memory": _tell_peer_memory,
+    "nvidia_container": _tell_nvidia,
+    "docker_engine": _tell_docker,
 }
 
 

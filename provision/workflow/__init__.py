@@ -5,6 +5,7 @@ Nothing here parses a command line or prints; progress goes to the callbacks tha
 
 from __future__ import annotations
 
+from provision.workflow.adopting import adopt, plan_adopt
 from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
 from provision.workflow.bundle import known_secrets, support_bundle
 from provision.workflow.converge import Pace, apply, runnable
@@ -41,6 +42,7 @@ __all__ = [
     "Pace",
     "Request",
     "Survey",
+    "adopt",
     "agreeable",
     "apply",
     "asked_for",
@@ -59,6 +61,7 @@ __all__ = [
     "look",
     "named_nodes",
     "note_degraded",
+    "plan_adopt",
     "plan_reset",
     "probe",
     "read_saved",

@@ -26,6 +26,24 @@ def node(address: str, **more: Any) -> dict[str, Any]:
     return {**found, **more}
 
 
+def test_what_a_plan_keeps_reaches_the_roles_of_its_node_and_their_receipts() -> None:
+    """Other nodes get nothing of it, and a receipt names it only where there is something."""
+    kept = {"gpu1": {"docker_engine": {"docker_engine_source": "present"}}}
+    noted = []
+    for name, role in (("gpu1", "docker_engine"), ("gpu1", "rdma_stack"), ("gpu2", "docker_engine")):
+        platform = Role("platform", _platform_kept=kept, inventory_hostname=name, platform_receipt_role=role,
+                        platform_receipt_inputs={"source": "x"})  # fmt: skip
+        task = platform.task("receipt", "Describe the receipt")
+        platform.templar.available_variables |= {"__platform_receipt_kept": task["vars"]["__platform_receipt_kept"]}
+        noted.append(platform.templar.template(task["vars"]["__platform_receipt"]["inputs"]))
+
+    assert noted == [{"source": "x", "kept": {"docker_engine_source": "present"}}, {"source": "x"}, {"source": "x"}]
+    loop = Role("platform", _platform_kept=kept, inventory_hostname="gpu1").task("preflight", "Keep what others set up")
+    platform = Role("platform", _platform_kept=kept, inventory_hostname="gpu1")
+    assert platform.templar.template(loop["loop"]) == [{"key": "docker_engine_source", "value": "present"}]
+    assert Role("platform", inventory_hostname="gpu1").templar.template(loop["loop"]) == []
+
+
 ADDRESS_CHECK = ("preflight", "Check that the data address is one that this node can have")
 
 

@@ -1,0 +1,71 @@
+"""``provision adopt``: what others set up on the nodes becomes what the inventory wants."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    LimitOption,
+    YesOption,
+    ask_become_password,
+    cluster_from,
+    confirm,
+    print_json,
+    say,
+    show,
+)
+
+__all__ = ["adopt"]
+
+
+def adopt(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be recorded.")] = False,
+    yes: YesOption = False,
+    ask_become_pass: AskBecomePassOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Record in the inventory what others set up on the nodes, so that it is wanted as it stands.
+
+    Looks at docker and its settings, the NVIDIA runtime, the RDMA stack and peer memory; on the nodes nothing is
+    changed. What the inventory says already is asked for, and stays. What is the same on all nodes goes into
+    group_vars/all, the rest into host_vars; read it, version it, and change there what is to become another. A
+    second adopt finds nothing to record. The exit code is 1 when a node could not be looked at.
+
+    \b
+    Examples:
+      provision adopt --dry-run
+      provision adopt -i inventories/prod && provision plan -i inventories/prod
+      provision adopt --limit gpu3 --yes --json
+    """
+    from provision import workflow
+    from provision.inventory.sources import shown
+    from provision.report.adopt_report import as_document, as_text
+
+    password = ask_become_password(ask=ask_become_pass)
+    cluster = cluster_from(inventory, lab, become_password=password)
+    nodes = workflow.chosen(cluster, limit)
+    say(f"look at {len(nodes)} node{'s' * (len(nodes) != 1)} of {cluster.inventory}")
+    found, parts = workflow.plan_adopt(cluster, nodes)
+    texts = {shown(part.file): part.text() for part in parts}
+    going = bool(parts) and not dry_run
+    if not as_json and not going:
+        show(as_text(found, texts))
+    if going:
+        say(as_text(found, texts))
+        confirm(f"\nAdd this to {len(parts)} file{'s' * (len(parts) != 1)} of the inventory?", yes=yes)
+        workflow.adopt(cluster, parts, become_password=password)
+    if as_json:
+        print_json(as_document(found, {shown(part.file): part.variables for part in parts}, written=going))
+    elif going:
+        kept = sum(bool(node.record) for node in found)
+        show(f"Recorded for {kept} node{'s' * (kept != 1)}. What an apply would do now: provision plan")
+    raise typer.Exit(1 if any(node.error for node in found) else 0)
