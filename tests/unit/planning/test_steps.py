@@ -136,7 +136,8 @@ def test_the_real_roles_see_what_they_use():
         "container_ssh_port": "container_ssh", "platform_extra_repositories": "platform",
         "base_system_sysctls": "base_system", "peer_memory_provider": "peer_memory",
         "nvidia_container_flavor": "nvidia_container", "training_image_digest": "training_image",
-        "cluster_data_networks": "rdma_stack",
+        "cluster_data_networks": "rdma_stack", "rdma_stack_source": "rdma_stack",
+        "docker_engine_source": "docker_engine", "docker_engine_log_driver": "docker_engine",
     }  # fmt: skip
     cluster = cluster_of(**dict.fromkeys(wanted, "x"), nobody_sees_this="x")
     for name, role in wanted.items():
