@@ -146,6 +146,7 @@ def request(
 def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: Seats) -> TypedLine | None:
     """Return the mpirun line that the command is, None when it is a program."""
     from provision.commands.mpirun_words import is_launcher, parse_line
+    from provision.profiles import check_light
 
     if not is_launcher(command):
         return None
@@ -157,6 +158,7 @@ def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: 
             f"your own {command[0]} line is taken as it is: no --preset, --fabric, --launcher or --placement",
             remedy="Leave them out, or give the program alone.",
         )
+    check_light({name: value for name, value in line.variables.items() if value is not None})
     if ranks is not None and line.counts_ranks:
         raise UsageError(
             f"the number of ranks is given to provision (-n {ranks}) and to {command[0]}", remedy="Give it once."
