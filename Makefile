@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs drift chaos bench bench-look bench-nodes docs clean
+.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs drift chaos exhaustive bench bench-look bench-nodes docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -22,6 +22,7 @@ help:
 	@echo "make jobs       the container lab from bare nodes to jobs"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
+	@echo "make exhaustive the choice of GPUs, compared with trying every one"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
 	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
 	@echo "make clean      remove the virtual environment"
@@ -78,10 +79,14 @@ SECOND_HALF := tests/roles tests/unit/inventory tests/unit/lab tests/unit/test_b
 unit: unit-first-half unit-second-half
 
 unit-first-half:
-	$(BIN)/pytest -q -p no:cacheprovider tests/unit $(addprefix --ignore=,$(SECOND_HALF))
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/unit $(addprefix --ignore=,$(SECOND_HALF))
 
 unit-second-half:
-	$(BIN)/pytest -q -p no:cacheprovider $(SECOND_HALF)
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(SECOND_HALF)
+
+# Every set of free GPUs on three nodes, compared with trying everything (half an hour).
+exhaustive: setup
+	$(BIN)/pytest -v -p no:cacheprovider -m long tests/unit
 
 yaml:
 	$(BIN)/yamllint --strict .
