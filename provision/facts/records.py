@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -58,11 +59,12 @@ def _receipt(role: str, text: str) -> Receipt:
 
 
 def _is_flat(value: Any, levels: int = 12) -> bool:
-    if not isinstance(value, dict | list):
-        return True
-    return levels > 0 and all(
-        _is_flat(item, levels - 1) for item in (value.values() if isinstance(value, dict) else value)
-    )
+    """Look level by level at what holds others: receipts have many more leaves."""
+    nests = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        items = (nest.values() if isinstance(nest, dict) else nest for nest in nests)
+        nests = [item for some in items for item in some if item.__class__ is dict or item.__class__ is list]
+    return not nests
 
 
 def _files(text: str) -> dict[str, str]:
@@ -74,11 +76,16 @@ def _files(text: str) -> dict[str, str]:
         end = stop + 1 if stop >= 0 else len(text)
         title, mark, _ = text[at:end].partition(":")
         if mark and title.endswith(".json"):
-            other = re.compile(rf"^(?!{re.escape(title)}:)", re.MULTILINE).search(text, end)
-            end = other.start() if other else len(text)
+            lines = _lines_of(title).match(text, at)
+            end = lines.end() if lines else end
             found[title] = found.get(title, "") + text[at + len(title) + 1 : end].replace(f"\n{title}:", "\n")
         at = end
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _lines_of(title: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:{re.escape(title)}:.*\n?)+")
 
 
 class SimulatedFact:

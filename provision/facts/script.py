@@ -16,9 +16,9 @@ import functools
 import re
 import secrets
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.outputs import SHARED, Outputs
@@ -114,6 +114,13 @@ def _asked(facts: Sequence[Fact[Any]]) -> tuple[Fact[Any], ...]:
 
 
 @functools.lru_cache(maxsize=2)
+def _askers(facts: tuple[Fact[Any], ...]) -> dict[str, str]:
+    """Return for each fact the name of the one whose command brings its output."""
+    asked = {fact.command: fact.name for fact in _asked(facts)}
+    return {fact.name: asked[fact.command] for fact in facts}
+
+
+@functools.lru_cache(maxsize=2)
 def _for_all_nodes(facts: tuple[Fact[Any], ...]) -> str:
     """Return the script without what differs from node to node."""
     return _TEMPLATE.format(
@@ -167,35 +174,34 @@ def split(text: str, facts: Sequence[Fact[Any]], outputs: Outputs | None = None)
         return {fact.name: Unknown("the probe printed nothing readable") for fact in facts}
     sections = _sections(text, first[1], outputs)
     if outputs is not None:
-        outputs.saw({sections[name][0] for name in SHARED.intersection(sections)})
-    asked = {fact.command: fact.name for fact in _asked(facts)}
-    return {fact.name: _section(sections.get(asked[fact.command]), fact) for fact in facts}
+        outputs.saw({section.out for name, section in sections.items() if section.sent and name in SHARED})
+    asked = _askers(tuple(facts))
+    return {fact.name: _section(sections.get(asked[fact.name]), fact) for fact in facts}
 
 
-def _sections(text: str, token: str, outputs: Outputs | None) -> dict[str, tuple[str, str, str]]:
-    """Return what stands between the marks: fact -> stdout, stderr and how it ended. A long text is read once."""
-    parts = list(_parts(text, f"\n{token} "))
-    found: dict[str, tuple[str, str, str]] = {}
-    for (out, *stdout), (err, *stderr), (end, *_) in zip(parts, parts[1:], parts[2:], strict=False):
+class _Section(NamedTuple):
+    """What stands between a fact's marks."""
+
+    out: str
+    err: str
+    ended: str
+    sent: bool
+    """Whether `out` came as it is, and not as its hash."""
+
+
+def _sections(text: str, token: str, outputs: Outputs | None) -> dict[str, _Section]:
+    """Return what was printed for each fact; no output holds a mark, which begins with this look's own token."""
+    parts = [part.partition("\n") for part in text.split(f"\n{token} ")[1:]]
+    found: dict[str, _Section] = {}
+    for (out, _, stdout), (err, _, stderr), (end, _, _) in zip(parts, parts[1:], parts[2:], strict=False):
         word, _, name = out.partition(" ")
-        ended = end.split(" ")
-        if err != f"err {name}" or ended[:2] != ["end", name] or len(ended) != 3 or name in found:  # noqa: PLR2004
+        ended = end.removeprefix(f"end {name} ")
+        if err != f"err {name}" or ended == end or " " in ended or name in found:
             continue
-        whole = _whole(word, text[slice(*stdout)], outputs)
+        whole = _whole(word, stdout, outputs)
         if whole is not None:
-            found[name] = (whole, text[slice(*stderr)], ended[2])
+            found[name] = _Section(whole, stderr, ended, word == "out")
     return found
-
-
-def _parts(text: str, mark: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the rest of each line that begins with `mark`, and from where to where what follows stands in `text`."""
-    at = text.find(mark)
-    while at >= 0:
-        begin = at + len(mark)
-        end = text.find("\n", begin)
-        end = len(text) if end < 0 else end
-        at = text.find(mark, end)
-        yield text[begin:end], end + 1, at if at >= 0 else len(text)
 
 
 def _whole(word: str, stdout: str, outputs: Outputs | None) -> str | None:
@@ -205,10 +211,10 @@ def _whole(word: str, stdout: str, outputs: Outputs | None) -> str | None:
     return stdout if word == "out" else None
 
 
-def _section(found: tuple[str, str, str] | None, fact: Fact[Any]) -> RawOutput | Unknown:
+def _section(found: _Section | None, fact: Fact[Any]) -> RawOutput | Unknown:
     if found is None:
         return Unknown(f"the probe ended before {fact.label} did")
-    out, err, code = found
+    out, err, code, _ = found
     if code == "hung:again":
         return Unknown(f"hung: {fact.label} (since an earlier look; it was not started again)")
     if not code.isdecimal():

@@ -375,6 +375,27 @@ def test_receipts_good_and_broken():
     assert found["c"].error == "not a JSON object"
 
 
+def test_receipts_are_told_apart_by_their_names_alone():
+    """Names with the letters of patterns, a file in two pieces, foreign lines, and an end without a line end."""
+    found = ReceiptsFact().parse(out('a+b.json:{"x":\naab.json:{}\nnothing\na+b.json: "a+b.json:"}\nc.json:{"y":1}'))
+
+    assert {role: receipt.content for role, receipt in found.items()} == {
+        "a+b": {"x": "a+b.json:"},
+        "aab": {},
+        "c": {"y": 1},
+    }
+
+
+@pytest.mark.parametrize(("opened", "closed"), [('{"x":', "}"), ("[", "]")])
+def test_a_receipt_is_nested_no_deeper_than_twelve_levels(opened, closed):
+    """One level more, and it is none."""
+    eleven, twelve = (ReceiptsFact().parse(out(f'a.json:{{"x":{opened * n}0{closed * n}}}\n'))["a"] for n in (11, 12))
+
+    assert eleven.content
+    assert not eleven.error
+    assert "nested too deeply" in twelve.error
+
+
 def test_a_receipt_that_nobody_could_have_written_is_none():
     """However it is nested, reading it and telling of it ends no command."""
     for depth in (40, 600, 100_000):

@@ -224,6 +224,22 @@ def test_text_before_the_probe_does_no_harm():
     assert found["quick"].exit_code == 3
 
 
+@pytest.mark.parametrize(
+    "end", ["end quick", "end quick 0 0", "end other 0", "end quick0", "err quick", "out quick", "end  quick 0"]
+)
+def test_an_output_whose_marks_do_not_fit_is_none(end):
+    """What is cut or made up is named as missing, and the next fact has its own."""
+    token = "0" * 32
+    good = f"{token} out quick\nit\n{token} err quick\n\n{token} "
+    other = f"{token} out parameter\n\n{token} err parameter\n{token} end parameter 0\n"
+    text = f"provision-probe 1 {token}\n{good}{{}}\n{other}"
+    facts = [Quick(), Parameter()]
+
+    assert split(text.format("end quick 0"), facts)["quick"] == RawOutput("it", 0, "")
+    assert split(text.format(end), facts)["quick"] == Unknown("the probe ended before echo did")
+    assert split(text.format(end), facts)["parameter"] == RawOutput("", 0, "")
+
+
 def test_nothing_readable_makes_every_fact_unknown():
     """Output of anything else than the probe gives facts that say so, and no exception."""
     facts = parse("bash: syntax error")
