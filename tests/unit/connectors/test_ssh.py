@@ -11,8 +11,9 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from provision.connectors import connect, ssh_transport
+from provision.connectors import connect, ssh_packets, ssh_transport
 from provision.errors import ConnectionFailed
 from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
@@ -249,6 +250,52 @@ def test_nothing_of_a_connection_is_left_when_it_is_closed(node):
 
     assert len(mine) == 1
     assert not mine[0].is_alive()
+
+
+def test_ciphers_that_authenticate_by_themselves_come_first(node):
+    """They cost least; what else the node may want is still offered."""
+    connector = connect(node())
+    transport = connector._transports[-1]
+    connector.close()
+
+    assert (transport.local_cipher, transport.remote_cipher) == ("aes128-gcm@openssh.com",) * 2
+    assert set(transport.get_security_options().ciphers) == set(paramiko.Transport._preferred_ciphers)
+
+
+@pytest.mark.parametrize("at", [5, 40, -1])
+def test_a_packet_that_was_changed_on_its_way_ends_the_connection(at):
+    """As one whose MAC is wrong: paramiko's own word for it, which every caller knows."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender, receiver = ssh_packets.Packets(ours), ssh_packets.Packets(theirs)
+        cipher = AESGCM(b"k" * 16)
+        sender.set_outbound_cipher(cipher, 16, None, 16, None, aead=True, iv_out=b"v" * 12)
+        receiver.set_inbound_cipher(cipher, 16, None, 16, None, aead=True, iv_in=b"v" * 12)
+        message = paramiko.Message()
+        message.add_bytes(b"\x5e" + b"data" * 20)
+        sender.send_message(message)
+        sender.send_message(message)
+        assert receiver.read_message()[0] == 0x5E
+        packet = bytearray(theirs.recv(1000))
+        packet[at] ^= 1
+        ours.sendall(packet)
+        with pytest.raises(paramiko.SSHException, match="changed on its way"):
+            receiver.read_message()
+
+
+def test_a_node_that_stops_in_the_handshake_is_given_up():
+    """It says who it is and then nothing: the time limit holds without a thread of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        transport = paramiko.Transport(
+            socket.create_connection(listener.getsockname()), packetizer_class=ssh_packets.Packets
+        )
+        transport.handshake_timeout = 0.1
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(b"SSH-2.0-slow\r\n")
+            with pytest.raises(EOFError):
+                transport.start_client(timeout=5)
+        transport.close()
 
 
 def test_a_key_file_that_is_exchanged_counts_at_once(node, keys, tmp_path):
