@@ -5,6 +5,7 @@ Verb modules are imported when their verb is called, so that start-up costs one 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import itertools
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = _wants_json(arguments)
     gc.set_threshold(_OBJECTS_BEFORE_A_SEARCH)
+    atexit.register(gc.freeze)  # the interpreter's last searches for rubbish would go through everything that is known
     try:
         words = normalise(arguments)
         command = typer.main.get_command(build_app(_verb(words), listing=not _verb(words) and not _completing()))
