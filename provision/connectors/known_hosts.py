@@ -7,6 +7,7 @@ import fnmatch
 import functools
 import hashlib
 import hmac
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def trusted(files: Iterable[str | Path], names: Sequence[str]) -> list[KnownKey]
 
     Files that do not exist hold none; lines that are no entries are passed over, as OpenSSH does.
     """
-    books = [_book(Path(file).expanduser()) for file in files]
+    books = [_book(_expanded(file)) for file in files]
     for name in names:
         found = [entry for book in books for entry in book.entries_for(name)]
         if found:
@@ -72,8 +73,15 @@ def trusted(files: Iterable[str | Path], names: Sequence[str]) -> list[KnownKey]
 
 def hosts_with(files: Iterable[str | Path], blob: bytes) -> list[str]:
     """The hosts that the files know this key of, where the names are not hashed."""
-    entries = (entry for file in files for entry in _book(Path(file).expanduser()).entries)
+    entries = (entry for file in files for entry in _book(_expanded(file)).entries)
     return sorted({e.patterns for e in entries if e.blob == blob and not e.marker and not e.patterns.startswith("|")})
+
+
+def _expanded(file: str | Path) -> Path:
+    return _path(os.path.expanduser(file))  # noqa: PTH111 - Path takes three times as long, a thousand nodes long
+
+
+_path = functools.lru_cache(maxsize=64)(Path)
 
 
 class _Book:

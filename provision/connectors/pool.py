@@ -6,7 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from provision.connectors.local import LocalConnector
 from provision.connectors.openssh import OpenSshConnector
 from provision.connectors.room import room_for
 from provision.connectors.ssh_config import SshConfig
+from provision.connectors.ssh_transport import Hop
 from provision.errors import NodeError, ProvisionError
 from provision.model import Connection, Node
 from provision.threads import Pace, outcomes
@@ -33,7 +35,7 @@ _FILES_OF_A_NODE = 4
 
 def connect(node: Node) -> Connector:
     """Connect to `node`; the result's ``reason`` says why this transport and no other."""
-    way, _ = _way(node, SshConfig())
+    way, _ = _Ways().to(node)
     return way()
 
 
@@ -46,10 +48,10 @@ def each(
     this machine lets us: `limit`, its limit of open files, and no faster than it keeps up, so that no node is called
     silent because we were late. Nodes that the ssh program reaches are fewer at once, as each costs a process.
     """
-    config, programs = SshConfig(), threading.BoundedSemaphore(_PROGRAMS)
+    ways, programs = _Ways(), threading.BoundedSemaphore(_PROGRAMS)
     results: dict[str, T | ProvisionError] = {}
     with room_for(min(limit, len(nodes)), _FILES_OF_A_NODE) as at_once:
-        found = outcomes(lambda node: _one(node, function, config, programs), nodes, limit=at_once, pace=Pace())
+        found = outcomes(lambda node: _one(node, function, ways, programs), nodes, limit=at_once, pace=Pace())
     for node, outcome in zip(nodes, found, strict=True):
         if isinstance(outcome, Exception) and not isinstance(outcome, ProvisionError):
             raise outcome
@@ -58,10 +60,10 @@ def each(
 
 
 def _one(
-    node: Node, function: Callable[[Connector], T], config: SshConfig, programs: threading.BoundedSemaphore
+    node: Node, function: Callable[[Connector], T], ways: _Ways, programs: threading.BoundedSemaphore
 ) -> T | ProvisionError:
     try:
-        way, program = _way(node, config)
+        way, program = ways.to(node)
         with programs if program else nullcontext():
             connector = way()
             try:
@@ -76,32 +78,59 @@ def _one(
         return NodeError(f"this machine could not do its part: {what}", node=node.name)
 
 
-def _way(node: Node, config: SshConfig) -> tuple[Callable[[], Connector], bool]:
-    """Return what makes the connection to `node`, the transport that can; and whether that is the ssh program."""
-    if node.connection.local:
-        return partial(LocalConnector, node), False
-    from provision.connectors.ssh import SshConnector
-    from provision.connectors.ssh_auth import check_key_file, hardware_key
+class _Ways:
+    """The ways to the nodes of one look: what is the same for many of them is asked of the operator's files once."""
 
-    check_key_file(node.name, node.connection.key_file)
-    settings = config.settings(node.name, node.connection)
-    jumps = tuple(_jump_settings(node, jump, config) for jump in settings.jumps)
-    reason = next(filter(None, (_openssh_reason(node.connection, hop) for hop in (settings, *jumps))), None)
-    reason = reason or hardware_key(settings)
-    if reason:
-        return partial(OpenSshConnector, node, settings, reason), True
-    return partial(SshConnector, node, settings, jumps), False
+    def __init__(self) -> None:
+        self._config = SshConfig()
+        self._has_ticket = lru_cache(maxsize=1)(_has_kerberos_ticket)
+        self._hardware_key_of, self._asking = lru_cache(maxsize=64)(_hardware_key), threading.Lock()
+
+    def to(self, node: Node) -> tuple[Callable[[], Connector], bool]:
+        """Return what makes the connection to `node`, the transport that can; and whether that is the ssh program."""
+        if node.connection.local:
+            return partial(LocalConnector, node), False
+        from provision.connectors.ssh import SshConnector
+        from provision.connectors.ssh_auth import check_key_file
+
+        check_key_file(node.name, node.connection.key_file)
+        settings = self._config.settings(node.name, node.connection)
+        jumps = (self._jump_settings(node, jump) for jump in settings.jumps)
+        hops = tuple(Hop(hop, _trusted(hop)) for hop in (*jumps, settings))
+        asked = (self._openssh_reason(node.connection, hop) for hop in (hops[-1], *hops[:-1]))
+        reason = next(filter(None, asked), None)
+        with self._asking:
+            reason = reason or self._hardware_key_of(settings.identity_files)
+        if reason:
+            return partial(OpenSshConnector, node, settings, reason), True
+        return partial(SshConnector, node, hops), False
+
+    def _jump_settings(self, node: Node, jump: str) -> SshSettings:
+        user, _, place = jump.rpartition("@")
+        host, port = _host_and_port(place)
+        arguments = node.connection.ssh_args
+        files = [word for flag, word in pairwise(arguments) if flag == "-F"]
+        common = ("-F", files[0]) if files else ()
+        # As with OpenSSH's own ProxyJump, what is said of the node (known_hosts, key) is not said of the jump host.
+        return self._config.settings(node.name, Connection(host, port=port, user=user or None, ssh_args=common))
+
+    def _openssh_reason(self, connection: Connection, hop: Hop) -> str | None:
+        reason = openssh_reason(connection, hop.settings, has_ticket=self._has_ticket())
+        if reason:
+            return reason
+        authority = next((key for key in hop.trusted if key.marker == "@cert-authority"), None)
+        return f"the host is known by a certificate authority ({authority.where})" if authority else None
 
 
-def _jump_settings(node: Node, jump: str, config: SshConfig) -> SshSettings:
-    user, _, place = jump.rpartition("@")
-    host, port = _host_and_port(place)
-    files = [
-        word for flag, word in zip(node.connection.ssh_args, node.connection.ssh_args[1:], strict=False) if flag == "-F"
-    ]
-    common = ("-F", files[0]) if files else ()
-    # As with OpenSSH's own ProxyJump, what is said of the node (its known_hosts, its key) is not said of the jump host.
-    return config.settings(node.name, Connection(host, port=port, user=user or None, ssh_args=common))
+def _trusted(settings: SshSettings) -> list[known_hosts.KnownKey]:
+    names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
+    return known_hosts.trusted(settings.known_hosts, names)
+
+
+def _hardware_key(identity_files: tuple[str, ...]) -> str | None:
+    from provision.connectors.ssh_auth import hardware_key
+
+    return hardware_key(identity_files)
 
 
 def _host_and_port(place: str) -> tuple[str, int | None]:
@@ -110,17 +139,6 @@ def _host_and_port(place: str) -> tuple[str, int | None]:
         return host, int(rest[1:]) if rest.startswith(":") else None
     host, colon, port = place.partition(":")
     return host, int(port) if colon and port.isdigit() else None
-
-
-def _openssh_reason(connection: Connection, settings: SshSettings) -> str | None:
-    reason = openssh_reason(connection, settings, has_ticket=_has_kerberos_ticket())
-    if reason:
-        return reason
-    names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
-    for key in known_hosts.trusted(settings.known_hosts, names):
-        if key.marker == "@cert-authority":
-            return f"the host is known by a certificate authority ({key.where})"
-    return None
 
 
 def _has_kerberos_ticket() -> bool:

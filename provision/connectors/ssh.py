@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.commands.ssh import SshSettings, script_command, script_stdin, sudo_check
+from provision.commands.ssh import script_command, script_stdin, sudo_check
 from provision.connectors import failures
 from provision.connectors.files import get_through, put_through
-from provision.connectors.ssh_transport import close_transport, open_transport
+from provision.connectors.ssh_transport import Hop, close_transport, open_transport
 from provision.errors import ConnectionFailed
 from provision.model import CommandResult, Node, Secret
 
@@ -32,7 +32,9 @@ class SshConnector:
 
     reason = "paramiko can make this connection"
 
-    def __init__(self, node: Node, settings: SshSettings, jumps: tuple[SshSettings, ...] = ()) -> None:
+    def __init__(self, node: Node, hops: Sequence[Hop]) -> None:
+        """Go to `node` by way of all `hops`, of which it is the last."""
+        settings = hops[-1].settings
         self.name = node.name
         self.host = settings.host
         failures.check_strict(node.name, node.connection, settings)
@@ -42,9 +44,9 @@ class SshConnector:
         self._root: bool | None = True if settings.user == "root" else None
         self._transports: list[paramiko.Transport] = []
         try:
-            for hop in (*jumps, settings):
+            for hop in hops:
                 last = self._transports[-1] if self._transports else None
-                password = node.connection.password if hop is settings else None
+                password = node.connection.password if hop is hops[-1] else None
                 self._transports.append(open_transport(node.name, hop, password=password, through=last))
         except BaseException:
             self.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,9 +69,9 @@ def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bo
 
 def _keys(settings: SshSettings, attempts: _Attempts) -> Iterator[tuple[str, paramiko.PKey]]:
     """Keys in OpenSSH's order: agent keys that ssh_config names, other agent keys, then files."""
-    files = {path: _public_blob(path) for path in map(_expand, settings.identity_files)}
-    named = {blob for blob in files.values() if blob}
     agent = _agent_keys()
+    files = {path: _public_blob(path) if agent else None for path in map(_expand, settings.identity_files)}
+    named = {blob for blob in files.values() if blob}
     held = {key.asbytes() for key in agent}
     wanted = [key for key in agent if key.asbytes() in named]
     others = [] if settings.identities_only else [key for key in agent if key.asbytes() not in named]
@@ -114,9 +114,9 @@ def _agent_keys() -> list[paramiko.AgentKey]:
         return []
 
 
-def hardware_key(settings: SshSettings) -> str | None:
+def hardware_key(identity_files: Sequence[str]) -> str | None:
     """Say where a hardware key (FIDO, ``sk-``) is wanted; only OpenSSH can talk to those."""
-    for path in map(_expand, settings.identity_files):
+    for path in map(_expand, identity_files):
         public = path.with_name(path.name + ".pub")
         if path.exists() and _first_word(public).startswith("sk-"):
             return f"{path} is a hardware key"

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.commands.ssh import SshSettings
@@ -20,7 +21,7 @@ from provision.model import Secret
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["CONNECT_SECONDS", "close_transport", "open_transport"]
+__all__ = ["CONNECT_SECONDS", "Hop", "close_transport", "open_transport"]
 
 CONNECT_SECONDS = 10.0
 _KNOCK_SECONDS = 20.0
@@ -38,6 +39,15 @@ _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 """What we ask for first: they authenticate by themselves, where paramiko compares each packet's MAC in Python."""
 
 
+@dataclass(frozen=True)
+class Hop:
+    """A host on the way to a node, or the node itself."""
+
+    settings: SshSettings
+    trusted: Sequence[known_hosts.KnownKey]
+    """What known_hosts says of it."""
+
+
 class _DroppedError(Exception):
     """The node took the connection and dropped it before it said who it is."""
 
@@ -47,7 +57,7 @@ class _DroppedError(Exception):
 
 
 def open_transport(
-    node: str, settings: SshSettings, *, password: Secret | None = None, through: paramiko.Transport | None = None
+    node: str, hop: Hop, *, password: Secret | None = None, through: paramiko.Transport | None = None
 ) -> paramiko.Transport:
     """Connect, check the host key, log in; ConnectionFailed with the reason when any of it fails.
 
@@ -57,7 +67,7 @@ def open_transport(
     end, pause = time.monotonic() + _KNOCK_SECONDS, _FIRST_PAUSE
     while True:
         try:
-            return _open(node, settings, password, through)
+            return _open(node, hop, password, through)
         except _DroppedError as dropped:
             rest = pause * random.uniform(0.5, 1.5)  # noqa: S311 - so that many do not come back at once
             if time.monotonic() + rest > end:
@@ -66,25 +76,22 @@ def open_transport(
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _open(
-    node: str, settings: SshSettings, password: Secret | None, through: paramiko.Transport | None
-) -> paramiko.Transport:
+def _open(node: str, hop: Hop, password: Secret | None, through: paramiko.Transport | None) -> paramiko.Transport:
     import paramiko
 
     from provision.connectors.ssh_packets import Packets
 
     # paramiko logs tracebacks of connections that break; what broke is in our own error. Whoever logs gets them still.
     logging.getLogger("paramiko").addHandler(_QUIET)
-    names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
-    trusted = known_hosts.trusted(settings.known_hosts, names)
+    settings = hop.settings
     link = _link(node, settings, through)
     transport = paramiko.Transport(link, packetizer_class=Packets)
     try:
         link.settimeout(_IDLE_SECONDS)
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = CONNECT_SECONDS
-        _prefer(transport, trusted)
+        _prefer(transport, hop.trusted)
         _start(node, transport, settings)
-        _check_key(node, names[0], transport.get_remote_server_key(), trusted, settings.known_hosts)
+        _check_key(node, transport.get_remote_server_key(), hop)
         authenticate(node, transport, settings, password)
         transport.set_keepalive(_KEEPALIVE_SECONDS)
     except BaseException:
@@ -161,20 +168,16 @@ def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> N
         raise failures.no_answer(node, settings.host, settings.port)
 
 
-def _check_key(
-    node: str,
-    name: str,
-    shown: paramiko.PKey,
-    trusted: Sequence[known_hosts.KnownKey],
-    files: Sequence[str],
-) -> None:
-    blob = shown.asbytes()
+def _check_key(node: str, shown: paramiko.PKey, hop: Hop) -> None:
+    blob, settings = shown.asbytes(), hop.settings
+    name = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)[0]
     label = f"{shown.get_name()} {known_hosts.fingerprint(blob)}"
-    if any(key.blob == blob and key.marker == "@revoked" for key in trusted):
-        raise failures.changed_key(node, name, shown=f"{label}, which is marked as revoked", known=trusted)
-    plain = [key for key in trusted if not key.marker]
+    if any(key.blob == blob and key.marker == "@revoked" for key in hop.trusted):
+        raise failures.changed_key(node, name, shown=f"{label}, which is marked as revoked", known=hop.trusted)
+    plain = [key for key in hop.trusted if not key.marker]
     if any(key.blob == blob for key in plain):
         return
+    files = settings.known_hosts
     if plain:
         others = known_hosts.hosts_with(files, blob)
         raise failures.changed_key(node, name, shown=label, known=plain, others=others)

@@ -3,6 +3,7 @@
 # ruff: noqa: ARG002 - paramiko calls the server's methods with names
 
 import configparser
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import paramiko
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from provision.connectors import connect, ssh_packets, ssh_transport
+from provision.connectors import connect, each, ssh_packets, ssh_transport
 from provision.errors import ConnectionFailed
 from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
@@ -250,6 +251,29 @@ def test_nothing_of_a_connection_is_left_when_it_is_closed(node):
 
     assert len(mine) == 1
     assert not mine[0].is_alive()
+
+
+def test_what_is_the_same_for_all_nodes_is_asked_of_the_agent_once(node, tmp_path, monkeypatch):
+    """Whether it holds a hardware key is asked for all together; each connection asks for the keys that it tries."""
+    wanted, asked = node(), []
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(tmp_path / "agent"))
+        agent.listen()
+
+        def refuse():
+            with contextlib.suppress(OSError):
+                while True:
+                    agent.accept()[0].close()
+                    asked.append(1)
+
+        threading.Thread(target=refuse, daemon=True).start()
+        nodes = [Node(f"n{number}", wanted.connection) for number in range(3)]
+        found = each(nodes, lambda connector: connector.run("true").exit_code)
+        agent.shutdown(socket.SHUT_RDWR)
+
+    assert found == {"n0": 0, "n1": 0, "n2": 0}
+    assert len(asked) == 1 + 3
 
 
 def test_ciphers_that_authenticate_by_themselves_come_first(node):
