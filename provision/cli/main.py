@@ -41,6 +41,7 @@ VERBS = {
     "topo": "provision.cli.topo",
     "reload": "provision.cli.reload",
     "reset": "provision.cli.reset",
+    "place": "provision.cli.place",
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
     "nccl-log": "provision.cli.nccl_log",

@@ -1,0 +1,173 @@
+"""A placement as JSON and as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from provision.topology.placement import Key, Placement, Worker
+from provision.topology.score import UNLIMITED
+
+__all__ = ["as_document", "as_text"]
+
+_WIDTH = 80
+_LONGEST_NAME = 32
+_CRITERIA = (
+    ("bandwidth", "bandwidth_gb_s", "bus bandwidth, GB/s"),
+    ("nodes", "nodes", "nodes"),
+    ("cross_leaf_hops", "cross_leaf_hops", "hops between leaf switches"),
+    ("spread", "spread", "most less fewest GPUs of a node"),
+    ("pix_nics", "gpus_with_pix_nic", "GPUs with a card of their own, PIX"),
+    ("near_nics", "gpus_with_near_nic", "GPUs with a card of their own, PIX or PXB"),
+    ("numa_nodes", "numa_nodes", "NUMA nodes"),
+    ("lost", "bandwidth_lost_gb_s", "lost to further such jobs there, GB/s"),
+    ("numa_left", "numa_nodes_left", "NUMA nodes of what they could get, added"),
+    ("nodes_broken", "free_nodes_broken", "wholly free nodes that are used"),
+    ("free", "free_gpus", "GPUs that were free there"),
+    ("weights", "pairs_gb_s", "all pairs of GPUs, GB/s"),
+)
+"""Attribute of the key, name in JSON, and words; bandwidth last but one where packing is preferred."""
+_RATES = ("bandwidth", "lost", "weights")
+_LAST = "names of the nodes, numbers of the GPUs"
+
+
+def as_document(placement: Placement, *, explain: bool = False) -> dict[str, Any]:
+    """Return what ``place --json`` prints; keys are an interface and only ever added."""
+    document: dict[str, Any] = {
+        "fits": placement.fits,
+        "reason": placement.reason,
+        "workers": [_worker(worker) for worker in placement.workers],
+        "bus_bandwidth_gb_s": _rate(placement.bandwidth),
+        "score": _score(placement.key),
+        "nodes": [{"name": name, "leaf": leaf} for name, leaf in zip(placement.nodes, placement.leaves, strict=True)],
+        "warnings": list(placement.warnings),
+    }
+    if explain:
+        other = placement.runner_up
+        document["runner_up"] = other and {
+            "workers": [_worker(worker) for worker in other.workers],
+            "score": _score(other.key),
+            "decided_by": _decided(placement, other),
+        }
+    return document
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    return {
+        "node": worker.node,
+        "gpus": list(worker.gpus),
+        "nics": list(worker.nics),
+        "order": list(worker.order),
+    }
+
+
+def _score(key: Key | None) -> dict[str, Any]:
+    return {} if key is None else {name: _value(key, attribute) for attribute, name, _ in _CRITERIA}
+
+
+def _value(key: Key, attribute: str) -> float | None:
+    value = getattr(key, attribute)
+    return _rate(value) if attribute in _RATES else value
+
+
+def _rate(tenths: int | None) -> float | None:
+    """None for what has no limit, as a single GPU."""
+    return None if tenths is None or abs(tenths) >= UNLIMITED else tenths / 10
+
+
+def _in_order(placement: Placement) -> list[tuple[str, str]]:
+    """Return attribute and words of the criteria, weightiest first."""
+    rows = [(attribute, words) for attribute, _, words in _CRITERIA]
+    if not placement.request.pack:
+        return rows
+    left = [row for row in rows if row[0] in {"lost", "numa_left", "nodes_broken", "free"}]
+    between = [row for row in rows if row not in left and row[0] not in {"bandwidth", "weights"}]
+    return [*left, *between, rows[0], rows[-1]]
+
+
+def _decided(best: Placement, other: Placement) -> str:
+    """Return the words of the first criterion in which two placements differ."""
+    if best.key is None or other.key is None:
+        return _LAST
+    a, b = best.key, other.key
+    return next((words for which, words in _in_order(best) if getattr(a, which) != getattr(b, which)), _LAST)
+
+
+def as_text(placement: Placement, *, explain: bool = False) -> str:
+    """Return a placement for a person, at most 80 columns wide."""
+    request = placement.request
+    asked = f"{_count(request.workers, 'worker')} of {_count(request.gpus, 'GPU')}"
+    lines = _wrap(f"{asked}: {'' if placement.fits else 'not placed: '}{placement.reason}", "  ")
+    if placement.key is not None:
+        lines += ["", *_workers(placement), ""]
+        rate = _rate(placement.bandwidth)
+        lines.append("one GPU needs no ring" if rate is None else f"expected bus bandwidth: {rate} GB/s")
+        lines += _explained(placement, placement.key) if explain else []
+    for warning in placement.warnings:
+        lines += _wrap(f"warning: {warning}", "  ")
+    return "\n".join(lines)
+
+
+def _workers(placement: Placement) -> Iterator[str]:
+    """Yield a table; a worker's GPUs stand in the order of their ring."""
+    rows = [("worker", "node", "GPUs", "network cards")]
+    for number, worker in enumerate(placement.workers):
+        gpus, nics = ",".join(map(str, worker.order)), ",".join(worker.nics)
+        rows.append((str(number), _short(worker.node), gpus, nics or "none near"))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        first = "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
+        yield from _cells(first, row[3])
+
+
+def _cells(first: str, last: str) -> list[str]:
+    room = max(20, _WIDTH - len(first))
+    parts = textwrap.wrap(last.replace(",", ", "), room, break_on_hyphens=False)
+    return [first + parts[0], *(" " * len(first) + part for part in parts[1:])]
+
+
+def _explained(placement: Placement, key: Key) -> Iterator[str]:
+    """Yield what the placement and the next best are worth, by criterion, and the way through the leaf switches."""
+    other = placement.runner_up
+    yield ""
+    width = max(len(words) for _, _, words in _CRITERIA)
+    yield f"{'what counts, weightiest first':<{width}}  {'this one':>12}  {'the next best':>13}"
+    for attribute, words in _in_order(placement):
+        next_best = _shown(other.key, attribute) if other is not None and other.key is not None else "-"
+        yield f"{words:<{width}}  {_shown(key, attribute):>12}  {next_best:>13}"
+    yield ""
+    if other is None:
+        yield "There is no other way to place it."
+    else:
+        yield from _wrap(f"next best: {_where(other)}", "  ")
+        yield from _wrap(f"decided by: {_decided(placement, other)}", "  ")
+    if any(placement.leaves):
+        runs = [(leaf, len(list(run))) for leaf, run in groupby(placement.leaves)]
+        way = ", ".join(f"{leaf or 'not told'} ({_count(nodes, 'node')})" for leaf, nodes in runs)
+        yield from _wrap(f"leaf switches in rank order: {way}; {_count(key.cross_leaf_hops, 'hop')} between them", "  ")
+
+
+def _shown(key: Key, attribute: str) -> str:
+    value = _value(key, attribute)
+    return "-" if value is None else str(value)
+
+
+def _where(placement: Placement) -> str:
+    few = 4
+    groups = groupby(placement.workers, key=lambda worker: worker.node)
+    parts = [f"{node} GPUs {','.join(str(gpu) for worker in run for gpu in worker.gpus)}" for node, run in groups]
+    return "; ".join(parts[:few]) + (f"; and {len(parts) - few} nodes more" if len(parts) > few else "")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]

@@ -1,0 +1,111 @@
+"""How many rings fit on direct NVLinks, and the best order of GPUs along one ring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import combinations, permutations, product
+
+__all__ = ["best_ring", "ring_count"]
+
+_MOST = 8
+"""Machines with direct NVLinks have at most eight GPUs; a longer ring is not searched for."""
+_MOST_STEPS = 1 << 14
+"""NCCL gives up its own search here too; machines that are built, whole or with dead lanes, need a tenth of it."""
+
+Matrix = tuple[tuple[int, ...], ...]
+Arc = tuple[int, int]
+
+
+@cache
+def ring_count(lanes: Matrix) -> int:
+    """Return how many directed rings through all GPUs fit on the lanes at once; a lane carries one ring each way.
+
+    Args:
+        lanes: square and symmetric, the number of lanes between each two of at least two GPUs. More than eight GPUs
+            have no ring: machines of that size have switches.
+    """
+    size = len(lanes)
+    if size == 2:  # noqa: PLR2004 - the lanes themselves are the ring
+        return lanes[0][1]
+    return 0 if size > _MOST else _Packing(lanes).best()
+
+
+class _Packing:
+    """Looks for the largest number of rings by trying all sets of them in one fixed order."""
+
+    def __init__(self, lanes: Matrix) -> None:
+        self._left = [list(row) for row in lanes]
+        self._rings = _rings(lanes)
+        self._most = _smallest_cut(lanes) if self._rings else 0
+        self._seen: dict[tuple[int, ...], int] = {}
+        self._best = 0
+        self._steps = 0
+
+    def best(self) -> int:
+        """Return that number; no search goes on once the smallest cut is reached, or after too many steps."""
+        self._search(0, 0)
+        return self._best
+
+    def _search(self, first: int, count: int) -> None:
+        """Add rings from number `first` on to `count` that are laid already."""
+        self._best = max(self._best, count)
+        self._steps += 1
+        if count + min(map(sum, self._left)) <= self._best:
+            return
+        state = (first, *(lanes for row in self._left for lanes in row))
+        if self._seen.get(state, -1) >= count:
+            return
+        self._seen[state] = count
+        for number in range(first, len(self._rings)):
+            ring = self._rings[number]
+            if all(self._left[a][b] for a, b in ring):
+                self._lay(ring, -1)
+                self._search(number, count + 1)
+                self._lay(ring, 1)
+            if self._best >= self._most or self._steps > _MOST_STEPS:
+                return
+
+    def _lay(self, ring: Sequence[Arc], lanes: int) -> None:
+        for a, b in ring:
+            self._left[a][b] += lanes
+
+
+def _smallest_cut(lanes: Matrix) -> int:
+    """Return how many lanes join the weakest part with the rest: every ring leaves every part at least once."""
+    everyone = range(len(lanes))
+    parts = (part for size in range(1, len(lanes) // 2 + 1) for part in combinations(everyone, size))
+    return min(sum(lanes[a][b] for a, b in product(part, everyone) if b not in part) for part in parts)
+
+
+def _rings(lanes: Matrix) -> list[tuple[Arc, ...]]:
+    """Return all directed rings through all GPUs that have a lane at every step."""
+    found: list[tuple[Arc, ...]] = []
+
+    def extend(path: tuple[int, ...]) -> None:
+        if len(path) == len(lanes):
+            if lanes[path[-1]][0]:
+                found.append(tuple(zip(path, (*path[1:], 0), strict=True)))
+            return
+        for other in range(1, len(lanes)):
+            if lanes[path[-1]][other] and other not in path:
+                extend((*path, other))
+
+    extend((0,))
+    return found
+
+
+def best_ring(members: Sequence[int], weight: Callable[[int, int], int]) -> tuple[int, ...]:
+    """Return `members` in the order of their best ring: the largest smallest `weight` of a step, then the largest sum.
+
+    Of equal rings the first in the members' order is taken; so is it for more members than are searched.
+    """
+    first, *others = members
+    if len({weight(a, b) for a, b in combinations(members, 2)}) <= 1 or len(members) > _MOST:
+        return tuple(members)
+
+    def steps(order: tuple[int, ...]) -> list[int]:
+        return [weight(a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+
+    orders = ((first, *rest) for rest in permutations(others))
+    return max(orders, key=lambda order: (min(steps(order)), sum(steps(order))))

@@ -1,0 +1,211 @@
+"""The best way to place a job on nodes that all take part in the same way, criterion after criterion.
+
+Most criteria are sums over the nodes, and the knapsack finds their least. Two are not: the bandwidth, that of the
+weakest node, and the spread of the counts. Each narrows what may be used, by bisection over the bandwidths and by
+windows of counts, as far as the sums that weigh more stay at their least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from itertools import groupby
+
+from provision.topology.knapsack import Offer, cheapest, picks
+from provision.topology.offers import Costs, FreeNode, OwnNics, Pick, Rate, Sum, sets
+from provision.topology.score import members
+
+__all__ = ["BALANCED", "PACKED", "Order", "Rule", "Search", "Window"]
+
+
+class Rule(IntEnum):
+    """The criteria that are no sums."""
+
+    BANDWIDTH = 100
+    SPREAD = 101
+
+
+Order = tuple[Sum | Rule, ...]
+_LEFT_FREE = (Sum.LOST, Sum.NUMA_LEFT, Sum.BROKEN, Sum.FREE)
+_BETWEEN = (Sum.NODES, Sum.LEAVES, Rule.SPREAD, Sum.PIX_NICS, Sum.NEAR_NICS, Sum.NUMA)
+BALANCED: Order = (Rule.BANDWIDTH, *_BETWEEN, *_LEFT_FREE, Sum.WEIGHTS)
+"""Leaf switches stand behind the number of nodes and before the spread: a node more costs more than a hop over the
+spine, and counts that differ cost nothing at all where a launcher takes them (where not, ask for uniform ones)."""
+PACKED: Order = (*_LEFT_FREE, *_BETWEEN, Rule.BANDWIDTH, Sum.WEIGHTS)
+"""What stays free for others first, the job's own bandwidth late."""
+
+Window = tuple[int, int]
+Table = Mapping[int, Sequence[Pick]]
+"""By number of GPUs what a node can give."""
+
+
+class Search:
+    """Places GPUs on nodes, which stand in rank order, those of a leaf together.
+
+    Args:
+        nodes: where the job may go.
+        total: how many GPUs it needs.
+        step: how many of them have to be on one node: the GPUs of a worker.
+        windows: the least and the most that each node of the job gives; one window has to fit.
+        rate: the bandwidth of a job that has a set among its own.
+        own_nics: how many GPUs of a set can have a card of their own: one that is PIX, one that is near.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[FreeNode],
+        total: int,
+        step: int,
+        windows: Sequence[Window],
+        *,
+        rate: Rate,
+        own_nics: OwnNics,
+    ) -> None:
+        self._nodes = nodes
+        self._total = total
+        self._windows = list(windows)
+        self._floor = 0
+        """The least bandwidth that is good enough so far."""
+        most = max((high for _, high in windows), default=0)
+        kinds: dict[tuple[int, int, frozenset[int]], Table] = {}
+        for node in nodes:
+            kind = (id(node.scores), node.free, node.barred)
+            if kind not in kinds:
+                sizes = range(step, min(most, node.free.bit_count()) + 1, step)
+                kinds[kind] = {size: list(sets(node, size, rate, own_nics)) for size in sizes}
+        self._tables = [kinds[id(node.scores), node.free, node.barred] for node in nodes]
+        self._kinds = list(kinds.values())
+
+    def best(self, order: Order) -> list[tuple[FreeNode, Pick]] | None:
+        """Return the nodes of the best placement and what each gives; None when the job does not fit."""
+        if not any(map(self._reached, self._windows)):
+            return None
+        sums: tuple[Sum, ...] = ()
+        for rule in order:
+            if rule is Rule.BANDWIDTH:
+                self._raise_floor(sums)
+            elif rule is Rule.SPREAD:
+                self._narrow(sums)
+            else:
+                sums += (Sum(rule),)
+        return self._placed(sums)
+
+    def bandwidth(self) -> int | None:
+        """Return the best bandwidth that the job can have; None when it does not fit."""
+        if not any(map(self._reached, self._windows)):
+            return None
+        self._raise_floor(())
+        return self._floor
+
+    # Narrowing
+
+    def _raise_floor(self, sums: tuple[Sum, ...]) -> None:
+        """Ask for as much bandwidth as there is without a higher cost."""
+        rates = sorted({pick.rate for pick in self._all_picks()})
+        wanted = self._least(sums)
+        low, high = 0, len(rates) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            self._floor = rates[middle]
+            low, high = (middle, high) if self._least(sums) == wanted else (low, middle - 1)
+        self._floor = rates[low]
+
+    def _narrow(self, sums: tuple[Sum, ...]) -> None:
+        """Keep the windows of the smallest spread that can do without a higher cost."""
+        wanted = self._least(sums)
+        if wanted is None:
+            return
+        nodes = self._costs(sums).nodes(wanted)
+        spreads: dict[int, list[Window]] = {}
+        for window in self._windows:
+            for low, high in self._parts(window):
+                spreads.setdefault(high - low, []).append((low, high))
+        for spread in sorted(spreads):
+            likely = (window for window in dict.fromkeys(spreads[spread]) if self._likely(window, nodes))
+            found = [window for window in likely if self._least(sums, [window]) == wanted]
+            if found:
+                self._windows = found
+                return
+
+    def _parts(self, window: Window) -> Iterator[Window]:
+        sizes = sorted({size for table in self._kinds for size in self._sizes(table, window)})
+        yield from ((low, high) for low in sizes for high in sizes if low <= high)
+
+    def _likely(self, window: Window, nodes: int) -> bool:
+        """Return whether so many nodes could add up, by the least and the most that they give."""
+        by_kind = {id(table): self._sizes(table, window) for table in self._kinds}
+        offered = [sizes for table in self._tables if (sizes := by_kind[id(table)])]
+        most = sum(sorted((max(sizes) for sizes in offered), reverse=True)[:nodes])
+        return len(offered) >= nodes and sum(sorted(map(min, offered))[:nodes]) <= self._total <= most
+
+    def _reached(self, window: Window) -> bool:
+        """Return whether numbers inside the window add up to the total: bit n of a number stands for the sum n."""
+        by_kind = {id(table): self._sizes(table, window) for table in self._kinds}
+        within = (1 << self._total + 1) - 1
+        sums = 1
+        for table in self._tables:
+            without = sums
+            for size in by_kind[id(table)]:
+                sums |= without << size
+            sums &= within
+        return bool(sums >> self._total)
+
+    def _sizes(self, table: Table, window: Window) -> list[int]:
+        low, high = window
+        return [size for size in table if low <= size <= high and self._good(table[size])]
+
+    def _good(self, found: Sequence[Pick]) -> list[Pick]:
+        return [pick for pick in found if pick.rate >= self._floor]
+
+    # Costs
+
+    def _least(self, sums: tuple[Sum, ...], windows: Sequence[Window] | None = None) -> int | None:
+        """Return the least cost; without any sums 0 where the job fits; None where it does not."""
+        reached = [window for window in (self._windows if windows is None else windows) if self._reached(window)]
+        if not sums:
+            return 0 if reached else None
+        costs = self._costs(sums)
+        found = (
+            cheapest(self._leaves(self._offers(costs, window)), self._total, self._leaf_cost(costs))
+            for window in reached
+        )
+        return min((cost for cost in found if cost is not None), default=None)
+
+    def _placed(self, sums: tuple[Sum, ...]) -> list[tuple[FreeNode, Pick]]:
+        """Return the first of the placements of least cost, by the nodes' order and the GPUs'."""
+        costs = self._costs(sums)
+        found: list[tuple[int, list[tuple[int, tuple[int, ...]]], list[tuple[FreeNode, Pick]]]] = []
+        for window in self._windows:
+            given = picks(self._leaves(self._offers(costs, window)), self._total, self._leaf_cost(costs))
+            if given is None:
+                continue
+            used = [(number, self._pick(number, size, costs)) for number, size in enumerate(given) if size]
+            order = [(number, members(pick.mask)) for number, pick in used]
+            total = sum(costs.of(pick) for _, pick in used)
+            leaves = len({self._nodes[number].leaf for number, _ in used}) * self._leaf_cost(costs)
+            found.append((total + leaves, order, [(self._nodes[number], pick) for number, pick in used]))
+        return min(found, key=lambda entry: entry[:2])[2]
+
+    def _pick(self, number: int, size: int, costs: Costs) -> Pick:
+        return min(self._good(self._tables[number][size]), key=costs.of)
+
+    def _offers(self, costs: Costs, window: Window) -> list[Offer]:
+        by_kind = {}
+        for table in self._kinds:
+            best = [min(self._good(table[size]), key=costs.of) for size in self._sizes(table, window)]
+            best.sort(key=lambda pick: members(pick.mask))
+            by_kind[id(table)] = [(pick.mask.bit_count(), costs.of(pick)) for pick in best]
+        return [by_kind[id(table)] for table in self._tables]
+
+    def _leaves(self, offers: Sequence[Offer]) -> list[list[Offer]]:
+        pairs = zip(self._nodes, offers, strict=True)
+        return [[offer for _, offer in group] for _, group in groupby(pairs, key=lambda pair: pair[0].leaf)]
+
+    def _leaf_cost(self, costs: Costs) -> int:
+        return costs.of_leaf if len({node.leaf for node in self._nodes}) > 1 else 0
+
+    def _costs(self, sums: tuple[Sum, ...]) -> Costs:
+        return Costs(sums, self._all_picks(), min(len(self._nodes), self._total))
+
+    def _all_picks(self) -> list[Pick]:
+        return [pick for table in self._kinds for found in table.values() for pick in found]

@@ -1,0 +1,240 @@
+"""Chooses nodes and GPUs for a job, all of them or none.
+
+Three kinds of places are compared: a single node; the nodes of one NVLink domain, for which no network counts; any
+nodes, joined by one network. Among the nodes of each kind `Search` finds the best, and the best of all by `Key` wins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+
+from provision.topology.candidates import Candidate, Machine
+from provision.topology.offers import FreeNode, Pick, Sum
+from provision.topology.placement import Key, Placement, Request, Worker
+from provision.topology.score import Network, SetScores
+from provision.topology.search import BALANCED, PACKED, Search, Window
+from provision.topology.shortage import offered, shortage
+
+__all__ = ["place"]
+
+_FEW_RAILS = 8
+"""Of so many rails all combinations are tried."""
+_TRIED = 8
+"""For the next best placement so many nodes of the best are made to give something else, one at a time."""
+
+Barred = Mapping[str, frozenset[int]]
+Used = list[tuple[FreeNode, Pick]]
+
+
+def place(candidates: Sequence[Candidate], request: Request, *, explain: bool = False) -> Placement:
+    """Choose nodes and GPUs for a job.
+
+    Args:
+        candidates: all nodes, with distinct names.
+        request: the job.
+        explain: find the next best placement too; it differs from the best on one of its first eight nodes.
+
+    Returns:
+        The placement; when not all workers can be placed at once none is, and the reason says what is missing.
+    """
+    chooser = _Chooser(candidates, request)
+    best = chooser.best({})
+    if best is None:
+        return Placement(request, shortage(candidates, request))
+    placement = chooser.placement(best)
+    return replace(placement, runner_up=chooser.runner_up(best)) if explain else placement
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Nodes of which any may take part, and how the bandwidth of a job counts there."""
+
+    nodes: Sequence[FreeNode]
+    several: bool = True
+    network: Network | None = None
+    """What joins several nodes; None is NVLink."""
+
+    def rate(self, scores: SetScores, mask: int) -> int:
+        if not self.several:
+            return scores.inside(mask)
+        if self.network is None:
+            return scores.in_domain(mask)
+        return min(scores.inside(mask), scores.outside(mask, self.network))
+
+    def own_nics(self, scores: SetScores, mask: int) -> tuple[int, int]:
+        return scores.own_nics(mask, self.network or Network()) if self.several else (0, 0)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The best placement of a scope."""
+
+    scope: _Scope
+    used: Used
+    key: Key
+
+
+class _Chooser:
+    """Knows the nodes, in rank order: those of a leaf together, then those of a rack, then by name."""
+
+    def __init__(self, candidates: Sequence[Candidate], request: Request) -> None:
+        self._request = request
+        scores: dict[Machine, SetScores] = {}
+        self._nodes: list[FreeNode] = []
+        self._domains: dict[str, list[FreeNode]] = {}
+        for one in sorted(candidates, key=_rank_order):
+            known = scores.setdefault(one.machine, SetScores(one.machine))
+            free = known.mask(offered(one, request))
+            if free:
+                self._nodes.append(FreeNode(one.name, known, free, _leaf(one)))
+                self._domains.setdefault(one.domain, []).append(self._nodes[-1])
+
+    def best(self, barred: Barred) -> _Choice | None:
+        """Return the best placement without the sets that are barred; None when the job does not fit."""
+        best: _Choice | None = None
+        for scope in self._scopes(barred):
+            if best is not None and self._hopeless(scope, best.key):
+                continue
+            windows = self._windows(scope)
+            search = Search(
+                scope.nodes, self._request.total, self._request.gpus, windows, rate=scope.rate, own_nics=scope.own_nics
+            )
+            used = search.best(PACKED if self._request.pack else BALANCED)
+            if used is not None:
+                choice = _Choice(scope, used, _key(scope, used))
+                best = choice if best is None or self._order(choice) < self._order(best) else best
+        return best
+
+    def _order(self, choice: _Choice) -> tuple[int, ...]:
+        return choice.key.order(pack=self._request.pack)
+
+    # Where to look
+
+    def _scopes(self, barred: Barred) -> Iterator[_Scope]:
+        def without(nodes: Sequence[FreeNode]) -> list[FreeNode]:
+            return [replace(node, barred=barred[node.name]) if node.name in barred else node for node in nodes]
+
+        nodes = without(self._nodes)
+        yield _Scope([node for node in nodes if node.free.bit_count() >= self._request.total], several=False)
+        if len(nodes) < 2 or self._request.workers < 2:  # noqa: PLR2004
+            return
+        for domain, inside in self._domains.items():
+            if domain and len(inside) > 1:
+                yield _Scope(without(inside))
+        for network in _networks(self._nodes):
+            yield _Scope(nodes, network=network)
+
+    def _windows(self, scope: _Scope) -> list[Window]:
+        total, step = self._request.total, self._request.gpus
+        if not scope.several:
+            return [(total, total)]
+        most = min(total, max(node.free.bit_count() for node in scope.nodes))
+        if not self._request.uniform:
+            return [(step, most)]
+        return [(size, size) for size in range(step, most + 1, step) if total % size == 0]
+
+    def _hopeless(self, scope: _Scope, best: Key) -> bool:
+        """Return whether a combination of rails cannot do better: too little bandwidth, or too few nodes on them."""
+        network = scope.network
+        if network is None or not network.rails or self._request.pack:
+            return False
+        rates = [(node.scores.outside(node.free, network), node.free.bit_count()) for node in scope.nodes]
+        most = max(rate for rate, _ in rates)
+        step, missing, nodes = self._request.gpus, self._request.total, 0
+        for count in sorted((count // step * step for rate, count in rates if rate), reverse=True):
+            missing, nodes = missing - count, nodes + 1
+            if missing <= 0:
+                break
+        return missing > 0 or (-most, nodes) > (-best.bandwidth, best.nodes)
+
+    # What was found
+
+    def runner_up(self, best: _Choice) -> Placement | None:
+        """Return the best placement that gives a node of the best another set, or none."""
+        found = [self.best({node.name: frozenset({pick.mask})}) for node, pick in best.used[:_TRIED]]
+        others = [choice for choice in found if choice is not None]
+        return self.placement(min(others, key=self._order)) if others else None
+
+    def placement(self, choice: _Choice) -> Placement:
+        """Return it as nodes, GPUs and network cards."""
+        nodes = tuple(node.name for node, _ in choice.used)
+        leaves = tuple(node.leaf for node, _ in choice.used)
+        workers = tuple(worker for node, pick in choice.used for worker in self._workers(choice.scope, node, pick))
+        where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+        reason = f"all {len(workers)} workers at once on {where}" if len(workers) > 1 else f"on {where}"
+        return Placement(self._request, reason, workers, choice.key, leaves, nodes)
+
+    def _workers(self, scope: _Scope, node: FreeNode, pick: Pick) -> Iterator[Worker]:
+        scores, machine = node.scores, node.scores.machine
+        for part in scores.partition(pick.mask, self._request.gpus):
+            ring = scores.indices(scores.ring(part))
+            near = scores.near_nics(part, scope.network or Network())
+            yield Worker(node.name, tuple(sorted(ring)), ring, tuple(machine.topology.nics[nic].name for nic in near))
+
+
+def _key(scope: _Scope, used: Used) -> Key:
+    """Return the key of a placement; on one node no network counts."""
+    several = len(used) > 1
+    rates = [scope.rate(node.scores, pick.mask) if several else node.scores.inside(pick.mask) for node, pick in used]
+    sums = [sum(pick.sums[which] for _, pick in used) for which in Sum]
+    counts = [pick.mask.bit_count() for _, pick in used]
+    leaves = [node.leaf for node, _ in used]
+    return Key(
+        bandwidth=min(rates),
+        nodes=len(used),
+        cross_leaf_hops=sum(a != b for a, b in pairwise([*leaves, leaves[0]])),
+        spread=max(counts) - min(counts),
+        pix_nics=-sums[Sum.PIX_NICS] if several else 0,
+        near_nics=-sums[Sum.NEAR_NICS] if several else 0,
+        numa_nodes=sums[Sum.NUMA],
+        lost=sums[Sum.LOST],
+        numa_left=sums[Sum.NUMA_LEFT],
+        nodes_broken=sums[Sum.BROKEN],
+        free=sums[Sum.FREE],
+        weights=-sums[Sum.WEIGHTS],
+    )
+
+
+def _rank_order(candidate: Candidate) -> tuple[list[tuple[int, str]], ...]:
+    return tuple(map(_natural, (_leaf(candidate), candidate.rack, candidate.name)))
+
+
+def _leaf(candidate: Candidate) -> str:
+    """A rack stands for its leaf switch where the inventory names none."""
+    return candidate.leaf or candidate.rack
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order gpu2 before gpu10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _networks(nodes: Sequence[FreeNode]) -> Iterator[Network]:
+    """Yield the networks that could join the nodes: one link layer, and a combination of rails where there are any.
+
+    More rails come first: as a rule they are faster.
+    """
+    ports = {port for scores in {node.scores for node in nodes} for port in scores.machine.ports if port.rate}
+    for layer in sorted({port.layer for port in ports if port.layer}) or [""]:
+        rails = {port.rail for port in ports if port.rail and port.layer in {"", layer}}
+        if not rails:
+            yield Network(layer)
+            continue
+        yield from (Network(layer, chosen) for chosen in _combinations(rails, nodes, layer))
+
+
+def _combinations(rails: set[str], nodes: Sequence[FreeNode], layer: str) -> list[frozenset[str]]:
+    """Return sets of rails: all, or of many rails those that nodes share, two by two."""
+    if len(rails) <= _FEW_RAILS:
+        found = {frozenset(some) for size in range(len(rails) + 1) for some in combinations(sorted(rails), size)}
+    else:
+        kinds = {(node.scores, node.free) for node in nodes}
+        reach = {
+            frozenset(s.machine.ports[nic].rail for nic in s.near_nics(free, Network(layer))) - {""}
+            for s, free in kinds
+        }
+        found = {a & b for a in reach for b in reach} | {frozenset()}
+    return sorted(found, key=lambda some: (-len(some), sorted(some)))

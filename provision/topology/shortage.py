@@ -1,0 +1,73 @@
+"""Which GPUs a job may get, and what is missing where they are too few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from provision.topology.candidates import Candidate
+from provision.topology.placement import Request
+
+__all__ = ["offered", "shortage"]
+
+_SHOWN = 8
+
+
+def offered(candidate: Candidate, request: Request) -> frozenset[int]:
+    """Return the indices of the GPUs that the job may get on a node."""
+    if candidate.mode is not None and candidate.mode is not request.mode:
+        return frozenset()
+    free = frozenset(gpu.index for gpu in candidate.machine.topology.gpus) - candidate.busy - candidate.faulty
+    return free if request.takes_mig else free - candidate.mig
+
+
+def shortage(candidates: Sequence[Candidate], request: Request) -> str:
+    """Return why the job does not fit: how much is missing, what is free where, and the largest job that would fit."""
+    free = {candidate.name: len(offered(candidate, request)) for candidate in candidates}
+    places = [count // request.gpus for count in free.values()]
+    most = _most_alike(places) if request.uniform else sum(places)
+    missing = request.workers - most
+    gang = "a job starts with all its workers or not at all"
+    if missing > 0:
+        lack = f"{_count(missing, 'worker')} of {_count(request.workers, 'worker')} cannot be placed, and {gang}"
+    else:
+        lack = f"no number of workers that is the same on every node adds up to {request.workers}, and {gang}"
+    parts = (lack, f"a worker takes {_count(request.gpus, 'GPU')} of one node", f"free: {_free(free)}")
+    largest = (
+        f"the largest job that fits now has {_count(most, 'worker')}" if most else "no job of such workers fits now"
+    )
+    return "; ".join([*parts, largest, *_kept_back(candidates, request)])
+
+
+def _most_alike(places: Sequence[int]) -> int:
+    """Return the workers of the largest job with the same number on every node."""
+    sizes = range(1, max(places, default=0) + 1)
+    return max((size * sum(count >= size for count in places) for size in sizes), default=0)
+
+
+def _free(free: dict[str, int]) -> str:
+    some = sorted((name for name, count in free.items() if count), key=lambda name: -free[name])
+    if not some:
+        return "nothing"
+    shown = ", ".join(f"{name} {free[name]}" for name in some[:_SHOWN])
+    others = sum(free[name] for name in some[_SHOWN:])
+    return f"{shown} and {others} more on {_count(len(some) - _SHOWN, 'node')}" if others else shown
+
+
+def _kept_back(candidates: Sequence[Candidate], request: Request) -> Iterator[str]:
+    """Yield what is there and not for this job."""
+    other = [c for c in candidates if c.mode not in {None, request.mode}]
+    if other:
+        modes = ", ".join(f"{c.name} {c.mode}" for c in other[:_SHOWN])
+        more = f" and {len(other) - _SHOWN} more" if len(other) > _SHOWN else ""
+        yield f"not asked, being of another mode than {request.mode}: {modes}{more}"
+    broken = [c for c in candidates if c not in other and c.faulty]
+    if broken:
+        yield f"faulty: {', '.join(f'{c.name} {len(c.faulty)}' for c in broken[:_SHOWN])}"
+    cut = [c for c in candidates if c not in other and c.mig and not request.takes_mig]
+    if cut:
+        shown = ", ".join(f"{c.name} {len(c.mig)}" for c in cut[:_SHOWN])
+        yield f"in MIG mode, for single shared GPUs alone: {shown}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
