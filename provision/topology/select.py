@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations, pairwise
 
 from provision.topology.candidates import Candidate, Machine
@@ -82,11 +83,10 @@ class _Chooser:
 
     def __init__(self, candidates: Sequence[Candidate], request: Request) -> None:
         self._request = request
-        scores: dict[Machine, SetScores] = {}
         self._nodes: list[FreeNode] = []
         self._domains: dict[str, list[FreeNode]] = {}
         for one in sorted(candidates, key=_rank_order):
-            known = scores.setdefault(one.machine, SetScores(one.machine))
+            known = _scores(one.machine)
             free = known.mask(offered(one, request))
             if free:
                 self._nodes.append(FreeNode(one.name, known, free, _leaf(one)))
@@ -173,6 +173,12 @@ class _Chooser:
             ring = scores.indices(scores.ring(part))
             near = scores.near_nics(part, scope.network or Network())
             yield Worker(node.name, tuple(sorted(ring)), ring, tuple(machine.topology.nics[nic].name for nic in near))
+
+
+@lru_cache(maxsize=1024)
+def _scores(machine: Machine) -> SetScores:
+    """Equal machines share their scores, from one placement to the next too."""
+    return SetScores(machine)
 
 
 def _key(scope: _Scope, used: Used) -> Key:
