@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,8 @@ from provision.cli.common import (
     JsonOption,
     LabOption,
     LimitOption,
+    ask_become_password,
+    cluster_from,
     print_json,
     say,
     show,
@@ -26,7 +27,7 @@ from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from provision.model import Topology
-    from provision.topology.candidates import Candidate
+    from provision.topology.placement import Places
 
 __all__ = ["place"]
 
@@ -110,15 +111,21 @@ def place(
             raise UsageError(
                 "--topo-file asks no node, so --inventory, --lab and --limit mean nothing", remedy="Leave them out."
             )
-        candidates, warnings = _recorded(topo_file, measured)
+        places = _recorded(topo_file, measured)
     else:
-        candidates, warnings = _probed(cluster_from(inventory, lab), limit, measured)
-    placement = replace(choose(candidates, request, explain=explain), warnings=warnings)
+        from provision import workflow
+
+        cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+        _refuse_strangers(measured, {node.name for node in cluster.nodes})
+        places = workflow.places(cluster, limit, measured)
+    placement = choose(places.candidates, request, explain=explain)
+    for name, reason in places.left_out:
+        say(f"left out: {name}: {reason}")
     if as_json:
-        print_json(as_document(placement, explain=explain))
+        print_json(as_document(placement, places, explain=explain))
     else:
-        show(as_text(placement, explain=explain))
-    raise typer.Exit(0 if placement.fits else 1)
+        show(as_text(placement, places, explain=explain))
+    raise typer.Exit(0 if placement.fits and not places.lost else 1)
 
 
 def _given(inventory: str | None) -> bool:
@@ -126,9 +133,10 @@ def _given(inventory: str | None) -> bool:
     return inventory is not None and os.environ.get("PROVISION_INVENTORY") != inventory
 
 
-def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> tuple[list[Candidate], tuple[str, ...]]:
+def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> Places:
     """Return the nodes that files describe; a file that describes several is read once."""
     from provision.topology.matrix import parse
+    from provision.topology.placement import Places
     from provision.topology.topo_file import candidate, grouped, topo_file
 
     files = [topo_file(text) for text in texts]
@@ -143,7 +151,7 @@ def _recorded(texts: Sequence[str], measured: Mapping[str, Matrix]) -> tuple[lis
             topologies[file.path] = _parsed(file.path, parse)
         made.append(candidate(file, topologies[file.path], measured.get(file.name)))
     warnings = grouped((node.name, text) for node, texts in made for text in texts)
-    return [node for node, _ in made], warnings
+    return Places(tuple(node for node, _ in made), warnings)
 
 
 def _parsed(path: str, parse: Callable[[str], Topology]) -> Topology:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from provision.topology.placement import Key, Placement, Worker
+from provision.topology.placement import Key, Placement, Places, Worker
 from provision.topology.score import UNLIMITED
 
 __all__ = ["as_document", "as_text"]
@@ -33,7 +33,7 @@ _RATES = ("bandwidth", "lost", "weights")
 _LAST = "names of the nodes, numbers of the GPUs"
 
 
-def as_document(placement: Placement, *, explain: bool = False) -> dict[str, Any]:
+def as_document(placement: Placement, places: Places, *, explain: bool = False) -> dict[str, Any]:
     """Return what ``place --json`` prints; keys are an interface and only ever added."""
     document: dict[str, Any] = {
         "fits": placement.fits,
@@ -42,7 +42,9 @@ def as_document(placement: Placement, *, explain: bool = False) -> dict[str, Any
         "bus_bandwidth_gb_s": _rate(placement.bandwidth),
         "score": _score(placement.key),
         "nodes": [{"name": name, "leaf": leaf} for name, leaf in zip(placement.nodes, placement.leaves, strict=True)],
-        "warnings": list(placement.warnings),
+        "left_out": [{"node": name, "reason": reason} for name, reason in places.left_out],
+        "simulated": list(places.simulated),
+        "warnings": list(places.warnings),
     }
     if explain:
         other = placement.runner_up
@@ -95,7 +97,7 @@ def _decided(best: Placement, other: Placement) -> str:
     return next((words for which, words in _in_order(best) if getattr(a, which) != getattr(b, which)), _LAST)
 
 
-def as_text(placement: Placement, *, explain: bool = False) -> str:
+def as_text(placement: Placement, places: Places, *, explain: bool = False) -> str:
     """Return a placement for a person, at most 80 columns wide."""
     request = placement.request
     asked = f"{_count(request.workers, 'worker')} of {_count(request.gpus, 'GPU')}"
@@ -105,8 +107,11 @@ def as_text(placement: Placement, *, explain: bool = False) -> str:
         rate = _rate(placement.bandwidth)
         lines.append("one GPU needs no ring" if rate is None else f"expected bus bandwidth: {rate} GB/s")
         lines += _explained(placement, placement.key) if explain else []
-    for warning in placement.warnings:
+    for warning in places.warnings:
         lines += _wrap(f"warning: {warning}", "  ")
+    if places.simulated:
+        names = ", ".join(places.simulated)
+        lines += _wrap(f"SIMULATED on {names}: stand-ins of the lab, no proof of real hardware.", "  ")
     return "\n".join(lines)
 
 

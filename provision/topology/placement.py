@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from provision.topology.candidates import Mode
+from provision.topology.candidates import Candidate, Mode
 from provision.topology.score import UNLIMITED
 
-__all__ = ["Key", "Placement", "Request", "Worker"]
+__all__ = ["Key", "Placement", "Places", "Request", "Worker"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """The nodes that a job may be placed on, and what is to be said of them."""
+
+    candidates: tuple[Candidate, ...]
+    warnings: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Nodes that take no job now, and why."""
+    lost: tuple[str, ...] = ()
+    """Of those the ones that were not reached."""
+    simulated: tuple[str, ...] = ()
+    """Nodes whose GPUs are stand-ins of the lab."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,6 @@ class Placement:
     """In rank order."""
     runner_up: Placement | None = None
     """The next best, where it was asked for and there is one."""
-    warnings: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:

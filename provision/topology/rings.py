@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import combinations, permutations, product
 
@@ -95,17 +95,17 @@ def _rings(lanes: Matrix) -> list[tuple[Arc, ...]]:
     return found
 
 
-def best_ring(members: Sequence[int], weight: Callable[[int, int], int]) -> tuple[int, ...]:
-    """Return `members` in the order of their best ring: the largest smallest `weight` of a step, then the largest sum.
+def best_ring(members: Sequence[int], weights: Matrix) -> tuple[int, ...]:
+    """Return `members` in the order of their best ring: the largest smallest weight of a step, then the largest sum.
 
     Of equal rings the first in the members' order is taken; so is it for more members than are searched.
     """
-    first, *others = members
-    if len({weight(a, b) for a, b in combinations(members, 2)}) <= 1 or len(members) > _MOST:
+    if len({weights[a][b] for a, b in combinations(members, 2)}) <= 1 or len(members) > _MOST:
         return tuple(members)
 
-    def steps(order: tuple[int, ...]) -> list[int]:
-        return [weight(a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+    def worth(order: tuple[int, ...]) -> tuple[int, int]:
+        steps = [weights[a][b] for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+        return min(steps), sum(steps)
 
-    orders = ((first, *rest) for rest in permutations(others))
-    return max(orders, key=lambda order: (min(steps(order)), sum(steps(order))))
+    first, *others = members
+    return max(((first, *rest) for rest in permutations(others)), key=worth)

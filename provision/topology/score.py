@@ -63,6 +63,7 @@ class SetScores:
         self._classes = _pcie_classes(machine.topology, self._lanes)
         self._inside: dict[int, int] = {}
         self._weights: dict[int, int] = {}
+        self._rings: dict[int, tuple[int, ...]] = {}
         self._left: dict[tuple[int, int], tuple[int, int]] = {}
         self._largest: dict[tuple[int, int], int] = {}
 
@@ -122,15 +123,21 @@ class SetScores:
     def weights(self, mask: int) -> int:
         """Return how well all pairs of a set are joined, summed; NVLink and PCIe both count."""
         if mask not in self._weights:
-            self._weights[mask] = sum(self._weight(a, b) for a, b in combinations(members(mask), 2))
+            self._weights[mask] = sum(self._weight[a][b] for a, b in combinations(members(mask), 2))
         return self._weights[mask]
 
-    def _weight(self, a: int, b: int) -> int:
-        return (self._nvlink_rate(a, b) if self._lanes[a][b] else 0) + (self._pcie_rate(a, b) or 0)
+    @cached_property
+    def _weight(self) -> tuple[tuple[int, ...], ...]:
+        def weight(a: int, b: int) -> int:
+            return (self._nvlink_rate(a, b) if self._lanes[a][b] else 0) + (self._pcie_rate(a, b) or 0)
+
+        return tuple(tuple(weight(a, b) if a != b else 0 for b in range(self.count)) for a in range(self.count))
 
     def ring(self, mask: int) -> tuple[int, ...]:
         """Return the rows of a set in the order of its best ring."""
-        return best_ring(members(mask), self._weight)
+        if mask not in self._rings:
+            self._rings[mask] = best_ring(members(mask), self._weight)
+        return self._rings[mask]
 
     def numa_nodes(self, mask: int) -> int:
         """Return over how many NUMA nodes the set spreads."""
@@ -152,7 +159,7 @@ class SetScores:
     # What stays free
 
     def left(self, free: int, size: int) -> tuple[int, int]:
-        """Return what these GPUs are worth to jobs of `size` each: bandwidth and NUMA nodes of their best sets, summed."""
+        """Return what these GPUs are worth to jobs of `size` each: rates and NUMA nodes of their best sets, summed."""
         if free.bit_count() < size:
             return 0, 0
         if size == 1:
@@ -321,10 +328,10 @@ def _hidden(topology: Topology, shown: Sequence[Sequence[int | None]], a: int, b
     certain = next((max(x, y) for x, y in both if x != y), None)
     if certain is not None:
         return certain
-    numa = topology.gpus[a].numa, topology.gpus[b].numa
-    if None not in numa and numa[0] != numa[1]:
-        return _SYS
     most = min((x for x, _ in both), default=_SYS)
     if most < _SYS:
         return most
-    return None if None in numa else _NODE
+    numa = topology.gpus[a].numa, topology.gpus[b].numa
+    if None in numa:
+        return None
+    return _NODE if numa[0] == numa[1] else _SYS

@@ -56,8 +56,7 @@ class Box:
             ]
             for a in gpus
         ]
-        for card in self.cards:
-            rows.append([*card.near, *("X" if card is other else "SYS" for other in self.cards)])
+        rows += [[*card.near, *("X" if card is other else "SYS" for other in self.cards)] for card in self.cards]
         topology = Topology(
             tuple(TopologyGpu(gpu, None if self.numa is None else self.numa[gpu]) for gpu in gpus),
             tuple(TopologyNic(f"mlx5_{number}") for number in range(len(self.cards))),
@@ -80,7 +79,7 @@ def matrix(count, value, pairs=()):
     return tuple(map(tuple, rows))
 
 
-def _two_sockets(count, cards_per_socket=0, near="PIX", rail=False):
+def _two_sockets(count, near="", *, rail=False):
     """Classes of a machine whose GPUs sit in pairs below a switch, half of them on each socket."""
     half = count // 2
 
@@ -94,15 +93,14 @@ def _two_sockets(count, cards_per_socket=0, near="PIX", rail=False):
             rail=f"rail{number}" if rail else "",
         )
         for number, at in enumerate(range(0, count, 2))
-        if cards_per_socket
+        if near
     )
     return pcie, tuple(gpu // half for gpu in range(count)), cards
 
 
-def _mesh(double, lane):
-    pcie, numa, cards = _two_sockets(8, 2)
-    two = {pair: 2 for pair in (CUBE_MESH if double else [])}
-    return Box(matrix(8, 0, [(pair, two.get(pair, 1)) for pair in MESH]), pcie, numa, cards, lane=lane)
+def _mesh(doubled, lane):
+    pcie, numa, cards = _two_sockets(8, "PIX")
+    return Box(matrix(8, 0, [(pair, 1 + (pair in doubled)) for pair in MESH]), pcie, numa, cards, lane=lane)
 
 
 def _switched(count, lanes, lane):
@@ -116,20 +114,20 @@ def _switched(count, lanes, lane):
 
 
 def _pcie(count):
-    pcie, numa, cards = _two_sockets(count, 1, "PXB")
+    pcie, numa, cards = _two_sockets(count, "PXB")
     return Box(matrix(count, 0), pcie, numa, cards)
 
 
 def _quad(**more):
     """Four V100 of which each two have lanes, with a card for each pair."""
-    pcie, numa, cards = _two_sockets(4, 1, **more)
+    pcie, numa, cards = _two_sockets(4, "PIX", **more)
     lanes = matrix(4, 1, [((0, 3), 2), ((1, 2), 2), ((2, 3), 2), *(((gpu, gpu), 0) for gpu in range(4))])
     return Box(lanes, pcie, numa, cards)
 
 
 BOXES = {
-    "DGX-1V": _mesh(True, 200),
-    "DGX-1P": _mesh(False, 180),
+    "DGX-1V": _mesh(CUBE_MESH, 200),
+    "DGX-1P": _mesh([], 180),
     "HGX H100": _switched(8, 18, 206),
     "eight on PCIe": _pcie(8),
 }
@@ -153,10 +151,9 @@ def device_sets() -> dict:
 
 @cache
 def device_box(name: str) -> Box:
-    """A device set of the recorded cases; what NVLink hides from nvidia-smi is not known."""
+    """A device set of the recorded cases; a card beside each GPU shows the ways over PCIe that NVLink hides."""
     recorded = device_sets()["device_sets"][name]
     lanes = tuple(map(tuple, recorded["nvlink_counts"]))
-    pcie = tuple(
-        tuple(None if lanes[a][b] else kind for b, kind in enumerate(row)) for a, row in enumerate(recorded["pcie_types"])
-    )
-    return Box(lanes, pcie, lane=180 if name == "dgx1_pascal" else 200)
+    pcie = tuple(tuple(kind or "SYS" for kind in row) for row in recorded["pcie_types"])
+    cards = tuple(Card(tuple("PIX" if kind == "X" else kind for kind in row)) for row in pcie)
+    return Box(lanes, pcie, None, cards, lane=180 if name == "dgx1_pascal" else 200)

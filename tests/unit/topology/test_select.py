@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from itertools import product
+from random import Random
 
 import pytest
 
 from provision.topology.placement import Request
 from provision.topology.select import place
 from tests.unit.topology.boxes import BOXES, SMALL
-from tests.unit.topology.oracle import best_jobs, best_sets, bits
+from tests.unit.topology.oracle import best_jobs, best_sets
 
 CLUSTERS = {
     "three quads": (["quad"] * 3, ["", "", ""]),
@@ -33,7 +33,7 @@ def on_one_node(kind, masks):
 @pytest.mark.parametrize("kind", BOXES)
 def test_on_one_node_the_choice_is_the_best_of_all(kind):
     """By the whole key; here for some sets of free GPUs."""
-    on_one_node(kind, [255, *random.Random(7).sample(range(1, 255), 6)])
+    on_one_node(kind, [255, *Random(7).sample(range(1, 255), 6)])  # noqa: S311
 
 
 @pytest.mark.long
@@ -59,11 +59,12 @@ def on_three_nodes(cluster, masks, **request):
             for worker in placed.workers:
                 given.setdefault(int(worker.node[1:]), []).extend(worker.gpus)
 
-            assert [(node, tuple(sorted(gpus))) for node, gpus in given.items()] == expected.get(total, []), (frees, total)
+            found = [(node, tuple(sorted(gpus))) for node, gpus in given.items()]
+            assert found == expected.get(total, []), (frees, total)
 
 
 def some_masks(count, seed):
-    return [tuple(random.Random(seed + number).choices(range(16), k=3)) for number in range(count)]
+    return [tuple(Random(seed + number).choices(range(16), k=3)) for number in range(count)]  # noqa: S311
 
 
 @pytest.mark.parametrize("request_", [{}, {"uniform": True}, {"pack": True}, {"step": 2}], ids=str)
