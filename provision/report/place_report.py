@@ -62,6 +62,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "gpus": list(worker.gpus),
         "nics": list(worker.nics),
         "order": list(worker.order),
+        "mig": list(worker.mig),
     }
 
 
@@ -107,6 +108,9 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
         rate = _rate(placement.bandwidth)
         lines.append("one GPU needs no ring" if rate is None else f"expected bus bandwidth: {rate} GB/s")
         lines += _explained(placement, placement.key) if explain else []
+    for worker in placement.workers:
+        for gpu in worker.mig:
+            lines += _wrap(f"GPU {gpu} of {worker.node} is in MIG mode: give the job one of its UUIDs", "  ")
     for warning in places.warnings:
         lines += _wrap(f"warning: {warning}", "  ")
     if places.simulated:

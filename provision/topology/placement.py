@@ -97,6 +97,8 @@ class Worker:
     """The same along their best ring: what the worker should see as its first GPU, its second and so on."""
     nics: tuple[str, ...]
     """The network cards that share a PCIe switch with one of them."""
+    mig: tuple[int, ...] = ()
+    """Those that are in MIG mode: the worker gets one of their instances, by its UUID."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from itertools import combinations, pairwise
 from provision.topology.candidates import Candidate, Machine
 from provision.topology.offers import FreeNode, Pick, Sum
 from provision.topology.placement import Key, Placement, Request, Worker
-from provision.topology.score import Network, SetScores
+from provision.topology.score import Network, SetScores, members
 from provision.topology.search import BALANCED, PACKED, Search, Window
 from provision.topology.shortage import offered, shortage
 
@@ -85,12 +85,14 @@ class _Chooser:
         self._request = request
         self._nodes: list[FreeNode] = []
         self._domains: dict[str, list[FreeNode]] = {}
+        self._mig = {one.name: one.mig for one in candidates}
         for one in sorted(candidates, key=_rank_order):
             known = _scores(one.machine)
             free = known.mask(offered(one, request))
             if free:
                 self._nodes.append(FreeNode(one.name, known, free, _leaf(one)))
                 self._domains.setdefault(one.domain, []).append(self._nodes[-1])
+        self._place = {node.name: number for number, node in enumerate(self._nodes)}
 
     def best(self, barred: Barred) -> _Choice | None:
         """Return the best placement without the sets that are barred; None when the job does not fit."""
@@ -108,8 +110,10 @@ class _Chooser:
                 best = choice if best is None or self._order(choice) < self._order(best) else best
         return best
 
-    def _order(self, choice: _Choice) -> tuple[int, ...]:
-        return choice.key.order(pack=self._request.pack)
+    def _order(self, choice: _Choice) -> tuple[tuple[int, ...], list[tuple[int, tuple[int, ...]]]]:
+        """Of equal keys the first nodes count, then the first GPUs."""
+        where = [(self._place[node.name], members(pick.mask)) for node, pick in choice.used]
+        return choice.key.order(pack=self._request.pack), where
 
     # Where to look
 
@@ -172,7 +176,8 @@ class _Chooser:
         for part in scores.partition(pick.mask, self._request.gpus):
             ring = scores.indices(scores.ring(part))
             near = scores.near_nics(part, scope.network or Network())
-            yield Worker(node.name, tuple(sorted(ring)), ring, tuple(machine.topology.nics[nic].name for nic in near))
+            nics = tuple(machine.topology.nics[nic].name for nic in near)
+            yield Worker(node.name, tuple(sorted(ring)), ring, nics, tuple(sorted(self._mig[node.name] & set(ring))))
 
 
 @lru_cache(maxsize=1024)
