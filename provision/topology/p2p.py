@@ -29,10 +29,12 @@ def parse_p2p(text: str, name: str) -> Matrix:
     Raises:
         UsageError: it holds no whole matrix of bandwidths.
     """
-    found = {(way.lower(), access.lower()): rows for way, access, rows in _matrices(text)}
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    for kind, told, figures in _matrices(text):
+        found.setdefault((kind.lower(), told.lower()), figures)  # writes come first, then there may be reads
     for access in ("enabled", "disabled"):
         for way, share in (("uni", 10.0), ("bi", 5.0)):
-            rows = found.get((way, access))
+            rows = found.get((way, access), [])
             if rows and all(len(row) == len(rows) for row in rows):
                 return _both_ways([[int(value * share) for value in row] for row in rows])
     raise UsageError(
