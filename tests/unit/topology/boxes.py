@@ -125,6 +125,12 @@ def _quad(**more):
     return Box(lanes, pcie, numa, cards)
 
 
+def _uneven_cards():
+    """Four GPUs on one socket: the first has a card and the second is near it, the others have two less near ones."""
+    near = [("PIX", "PXB", "NODE", "NODE"), ("NODE", "NODE", "PXB", "PXB"), ("NODE", "NODE", "PXB", "PXB")]
+    return Box(matrix(4, 0), matrix(4, "NODE"), (0,) * 4, tuple(map(Card, near)))
+
+
 BOXES = {
     "DGX-1V": _mesh(CUBE_MESH, 200),
     "DGX-1P": _mesh([], 180),
@@ -136,6 +142,7 @@ SMALL = {
     "quad": _quad(),
     "rails": _quad(rail=True),
     "PCIe": _pcie(4),
+    "uneven cards": _uneven_cards(),
     "bridges": Box(matrix(4, 0, [((0, 1), 4), ((2, 3), 4)]), _two_sockets(4)[0], (0, 0, 1, 1), lane=120),
 }
 """Machines of four GPUs."""

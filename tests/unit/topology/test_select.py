@@ -19,6 +19,7 @@ CLUSTERS = {
     "three quads": (["quad"] * 3, ["", "", ""]),
     "three on PCIe, two leaves": (["PCIe"] * 3, ["l1", "l2", "l2"]),
     "three with rails": (["rails"] * 3, ["", "", ""]),
+    "three with uneven cards, two racks": (["uneven cards"] * 3, ["r1", "r2", "r2"]),
     "bridges, quad and PCIe, two leaves": (["bridges", "quad", "PCIe"], ["l1", "l1", "l2"]),
 }
 
@@ -121,6 +122,15 @@ def test_the_node_is_taken_that_fits_best():
     assert place(nodes, Request(4, 1)).nodes == ("b",)
 
 
+def test_a_node_that_is_wholly_free_is_kept_so():
+    """Before the node with fewer free GPUs, which is a whole machine of one."""
+    small = replace(SMALL["PCIe"], lanes=((0,),), pcie=((None,),), numa=(0,), cards=())
+    nodes = [small.candidate("a"), SMALL["PCIe"].candidate("b", 0b0111)]
+
+    assert place(nodes, Request(1, 1)).nodes == ("b",)
+    assert place([*nodes, SMALL["PCIe"].candidate("c", 0b0011)], Request(1, 1)).nodes == ("c",)
+
+
 def test_all_or_nothing_and_what_is_missing():
     """Five free GPUs hold two workers of two, and none of three is started."""
     nodes = [SMALL["quad"].candidate("a", 0b0111), SMALL["quad"].candidate("b", 0b0011)]
@@ -204,6 +214,14 @@ def test_rails_that_not_all_nodes_reach_are_not_counted():
     assert place(crossed, Request(2, 2)).bandwidth == 120 * 55 // 100
     assert place([*crossed, box.candidate("c", 0b0011)], Request(2, 2)).nodes == ("a", "c")
     assert place([box.candidate("a"), box.candidate("b")], Request(4, 2)).bandwidth == 240
+
+
+def test_one_card_of_a_gpus_own_goes_before_two_that_are_less_near():
+    """The first two GPUs share a card that is PIX to one of them; the others have a PXB card each."""
+    nodes = [SMALL["uneven cards"].candidate(name, free) for name, free in (("b", 12), ("c", 12), ("d", 3))]
+    placed = place(nodes, Request(2, 2))
+
+    assert (placed.nodes, placed.key.pix_nics, placed.key.near_nics) == (("b", "d"), 1, 3)
 
 
 def test_infiniband_and_ethernet_do_not_meet():

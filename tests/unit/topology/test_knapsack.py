@@ -1,0 +1,42 @@
+"""The cheapest way to add nodes up, against trying all ways."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+from provision.topology.knapsack import cheapest, picks
+
+
+def some_leaves(chance):
+    """Up to three leaf switches with up to three nodes, each of which offers up to three numbers at some cost."""
+
+    def offer():
+        return [(number, chance.randint(-3, 4)) for number in chance.sample(range(1, 5), chance.randint(0, 3))]
+
+    return [[offer() for _ in range(chance.randint(0, 3))] for _ in range(chance.randint(1, 3))]
+
+
+def by_trying(leaves, total, leaf_cost):
+    """Cost and numbers of the cheapest way, the earliest nodes and offers among equals; None where there is none."""
+    offers = [offer for leaf in leaves for offer in leaf]
+    where = [number for number, leaf in enumerate(leaves) for _ in leaf]
+    ways = []
+    for way in product(*([*offer, (0, 0)] for offer in offers)):
+        if sum(number for number, _ in way) == total:
+            used = {leaf for leaf, (number, _) in zip(where, way, strict=True) if number}
+            order = [[*offer, (0, 0)].index(one) for offer, one in zip(offers, way, strict=True)]
+            skipped = [number if one[0] else 9 for number, one in zip(order, way, strict=True)]
+            ways.append((sum(cost for _, cost in way) + leaf_cost * len(used), skipped, [number for number, _ in way]))
+    return min(ways, default=None)
+
+
+def test_the_cheapest_way_is_found_and_the_first_of_equals():
+    """Costs may be below zero, leaf switches may cost something, and nothing may add up."""
+    chance = Random(1)  # noqa: S311
+    for _ in range(200):
+        leaves, total, leaf_cost = some_leaves(chance), chance.randint(1, 12), chance.choice([0, 1, 3])
+        expected = by_trying(leaves, total, leaf_cost)
+
+        assert cheapest(leaves, total, leaf_cost) == (expected[0] if expected else None)
+        assert picks(leaves, total, leaf_cost) == (expected[2] if expected else None)
