@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import combinations
 
-from provision.topology.score import SetScores, members
+from provision.topology.cards import members
+from provision.topology.score import SetScores
 
 __all__ = ["Costs", "FreeNode", "Pick", "Sum", "sets"]
 
@@ -66,7 +67,7 @@ OwnNics = Callable[[SetScores, int], tuple[int, int]]
 
 
 def sets(node: FreeNode, size: int, rate: Rate, own_nics: OwnNics) -> Iterator[Pick]:
-    """Yield all sets of `size` free GPUs of the node, in the order of their GPUs.
+    """Yield the sets of `size` free GPUs of the node, in the order of their GPUs; of equally good ones the first.
 
     Args:
         node: the node.
@@ -78,6 +79,7 @@ def sets(node: FreeNode, size: int, rate: Rate, own_nics: OwnNics) -> Iterator[P
     many = free.bit_count() > _MANY
     before = _worth(scores, free, size, many=many)
     whole = int(free.bit_count() == scores.count)
+    seen = set()
     for bits in combinations([1 << row for row in members(free)], size):
         mask = sum(bits)
         if mask in node.barred:
@@ -87,7 +89,10 @@ def sets(node: FreeNode, size: int, rate: Rate, own_nics: OwnNics) -> Iterator[P
         lost, numa_left = before[0] - after[0], after[1] - before[1]
         numa, pairs = scores.numa_nodes(mask), scores.weights(mask)
         sums = (1, 0, -pix, -near, numa, lost, numa_left, whole, free.bit_count(), -pairs)
-        yield Pick(mask, rate(scores, mask), sums)
+        worth = (rate(scores, mask), sums)
+        if worth not in seen:
+            seen.add(worth)
+            yield Pick(mask, *worth)
 
 
 def _worth(scores: SetScores, free: int, size: int, *, many: bool) -> tuple[int, int]:

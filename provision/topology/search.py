@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import groupby
 
+from provision.topology.cards import members
 from provision.topology.knapsack import Offer, cheapest, picks
 from provision.topology.offers import Costs, FreeNode, OwnNics, Pick, Rate, Sum, sets
-from provision.topology.score import members
 
 __all__ = ["BALANCED", "PACKED", "Order", "Rule", "Search", "Window"]
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, pairwise
 
+from provision.topology.cards import Network, members
 from provision.topology.candidates import Candidate, Machine
 from provision.topology.offers import FreeNode, Pick, Sum
 from provision.topology.placement import Key, Placement, Request, Worker
-from provision.topology.score import Network, SetScores, members
+from provision.topology.score import SetScores
 from provision.topology.search import BALANCED, PACKED, Search, Window
 from provision.topology.shortage import offered, shortage
 
@@ -63,10 +64,10 @@ class _Scope:
             return scores.inside(mask)
         if self.network is None:
             return scores.in_domain(mask)
-        return min(scores.inside(mask), scores.outside(mask, self.network))
+        return min(scores.inside(mask), scores.cards.outside(mask, self.network))
 
     def own_nics(self, scores: SetScores, mask: int) -> tuple[int, int]:
-        return scores.own_nics(mask, self.network or Network()) if self.several else (0, 0)
+        return scores.cards.own(mask, self.network or Network()) if self.several else (0, 0)
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class _Chooser:
         network = scope.network
         if network is None or not network.rails or self._request.pack:
             return False
-        rates = [(node.scores.outside(node.free, network), node.free.bit_count()) for node in scope.nodes]
+        rates = [(node.scores.cards.outside(node.free, network), node.free.bit_count()) for node in scope.nodes]
         most = max(rate for rate, _ in rates)
         step, missing, nodes = self._request.gpus, self._request.total, 0
         for count in sorted((count // step * step for rate, count in rates if rate), reverse=True):
@@ -175,7 +176,7 @@ class _Chooser:
         scores, machine = node.scores, node.scores.machine
         for part in scores.partition(pick.mask, self._request.gpus):
             ring = scores.indices(scores.ring(part))
-            near = scores.near_nics(part, scope.network or Network())
+            near = scores.cards.near(part, scope.network or Network())
             nics = tuple(machine.topology.nics[nic].name for nic in near)
             yield Worker(node.name, tuple(sorted(ring)), ring, nics, tuple(sorted(self._mig[node.name] & set(ring))))
 
@@ -244,7 +245,7 @@ def _combinations(rails: set[str], nodes: Sequence[FreeNode], layer: str) -> lis
     else:
         kinds = {(node.scores, node.free) for node in nodes}
         reach = {
-            frozenset(s.machine.ports[nic].rail for nic in s.near_nics(free, Network(layer))) - {""}
+            frozenset(s.machine.ports[nic].rail for nic in s.cards.near(free, Network(layer))) - {""}
             for s, free in kinds
         }
         found = {a & b for a in reach for b in reach} | {frozenset()}

@@ -7,10 +7,11 @@ from itertools import combinations
 import pytest
 
 from provision.model import Topology, TopologyGpu, TopologyNic
+from provision.topology.cards import Network
 from provision.topology.candidates import Machine, Port
 from provision.topology.products import lanes, nic_rate, pcie_rate
 from provision.topology.rings import best_ring, ring_count
-from provision.topology.score import UNLIMITED, Network, SetScores
+from provision.topology.score import UNLIMITED, SetScores
 from tests.unit.topology.boxes import BOXES, SMALL
 from tests.unit.topology.oracle import inside, near_cards, outside, own_cards, rings
 
@@ -86,9 +87,9 @@ def test_cards_count_that_share_a_switch_with_a_gpu_of_the_set(kind):
         for gpus in combinations(range(box.count), size):
             here = mask(*gpus)
 
-            assert scores.outside(here, Network()) == outside(box, gpus, None)
-            assert len(scores.near_nics(here, Network())) == len(near_cards(box, gpus))
-            assert scores.own_nics(here, Network()) == tuple(
+            assert scores.cards.outside(here, Network()) == outside(box, gpus, None)
+            assert len(scores.cards.near(here, Network())) == len(near_cards(box, gpus))
+            assert scores.cards.own(here, Network()) == tuple(
                 own_cards(box, gpus, classes) for classes in (("PIX",), ("PIX", "PXB"))
             )
 
@@ -113,7 +114,7 @@ def test_staging_crosses_the_sockets_too():
     """55 of 100 are left of what the card, its slot and the way between the processors carry."""
     far = two_gpus(ports=[Port(250)], classes=[("NODE", "SYS")], pcie=240, inter_cpu=100)
 
-    assert (far.outside(1, Network()), far.outside(2, Network())) == (240 * 55 // 100, 100 * 55 // 100)
+    assert (far.cards.outside(1, Network()), far.cards.outside(2, Network())) == (240 * 55 // 100, 100 * 55 // 100)
 
 
 def test_a_card_that_is_down_or_of_the_other_layer_is_not_counted():
@@ -121,15 +122,15 @@ def test_a_card_that_is_down_or_of_the_other_layer_is_not_counted():
     ports = [Port(125, "InfiniBand"), Port(125, "Ethernet"), Port(0, "Ethernet")]
     scores = two_gpus(ports=ports, classes=[("PIX", "SYS")] * 3)
 
-    assert [scores.outside(1, Network(layer)) for layer in ("InfiniBand", "Ethernet", "")] == [120, 120, 240]
+    assert [scores.cards.outside(1, Network(layer)) for layer in ("InfiniBand", "Ethernet", "")] == [120, 120, 240]
 
 
 def test_only_rails_that_are_asked_for_count_and_all_of_them_have_to_be_reached():
     scores = two_gpus(ports=[Port(100, rail="a"), Port(100, rail="b")], classes=[("PIX", "SYS"), ("SYS", "PIX")])
     rails = [frozenset("a"), frozenset("ab"), frozenset()]
 
-    assert [scores.outside(1, Network(rails=some)) for some in rails] == [100, 0, 55]
-    assert [scores.outside(3, Network(rails=some)) for some in rails] == [100, 200, 55]
+    assert [scores.cards.outside(1, Network(rails=some)) for some in rails] == [100, 0, 55]
+    assert [scores.cards.outside(3, Network(rails=some)) for some in rails] == [100, 200, 55]
 
 
 def test_with_few_gpus_in_sight_the_product_tells_of_switches():
