@@ -83,7 +83,8 @@ def place(
 
     All workers are placed at once, or none; a worker's GPUs are on one node. What counts first is the bandwidth of the
     ring through all GPUs, then fewer nodes, fewer hops between leaf switches, equal numbers of GPUs, cards near the
-    GPUs, few NUMA nodes, and what stays free for others. The exit code is 1 when the job does not fit now.
+    GPUs, few NUMA nodes, and what stays free for others. The exit code is 1 when the job does not fit now, or a
+    node could not be reached.
 
     The nodes are those of the inventory, or of --topo-file alone. What is known of a recorded node follows its file:
     gpu=H100 (the product), nic_gbit=400, pcie_gen=5, cpu=icelake, busy=0-3, mig=7 (GPUs in MIG mode), mode=topology,

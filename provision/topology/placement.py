@@ -96,7 +96,7 @@ class Worker:
     order: tuple[int, ...]
     """The same along their best ring: what the worker should see as its first GPU, its second and so on."""
     nics: tuple[str, ...]
-    """The network cards that share a PCIe switch with one of them."""
+    """The network cards that share a PCIe switch with one of them; else those of the job's other GPUs on the node."""
     mig: tuple[int, ...] = ()
     """Those that are in MIG mode: the worker gets one of their instances, by its UUID."""
 

@@ -173,10 +173,10 @@ class _Chooser:
         return Placement(self._request, reason, workers, choice.key, leaves, nodes)
 
     def _workers(self, scope: _Scope, node: FreeNode, pick: Pick) -> Iterator[Worker]:
-        scores, machine = node.scores, node.scores.machine
+        scores, machine, network = node.scores, node.scores.machine, scope.network or Network()
         for part in scores.partition(pick.mask, self._request.gpus):
             ring = scores.indices(scores.ring(part))
-            near = scores.cards.near(part, scope.network or Network())
+            near = scores.cards.near(part, network) or scores.cards.near(pick.mask, network)
             nics = tuple(machine.topology.nics[nic].name for nic in near)
             yield Worker(node.name, tuple(sorted(ring)), ring, nics, tuple(sorted(self._mig[node.name] & set(ring))))
 

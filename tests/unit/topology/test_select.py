@@ -216,6 +216,15 @@ def test_rails_that_not_all_nodes_reach_are_not_counted():
     assert place([box.candidate("a"), box.candidate("b")], Request(4, 2)).bandwidth == 240
 
 
+def test_a_worker_without_a_card_of_the_jobs_rails_gets_those_of_its_neighbours():
+    """Only the first rail is reached by both nodes, and on one of them GPUs 2 and 3 work too."""
+    box = SMALL["rails"]
+    placed = place([box.candidate("a"), box.candidate("b", 0b0011)], Request(1, 6))
+    nics = {worker.gpus: worker.nics for worker in placed.workers if worker.node == "a"}
+
+    assert nics == {(gpu,): ("mlx5_0",) for gpu in range(4)}
+
+
 def test_one_card_of_a_gpus_own_goes_before_two_that_are_less_near():
     """The first two GPUs share a card that is PIX to one of them; the others have a PXB card each."""
     nodes = [SMALL["uneven cards"].candidate(name, free) for name, free in (("b", 12), ("c", 12), ("d", 3))]
