@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from provision.topology.links import NEAR, PCIE_CLASSES
 from provision.topology.candidates import Machine
+from provision.topology.links import NEAR, PCIE_CLASSES
 from provision.topology.products import DEFAULT_NIC
 
 __all__ = ["Cards", "Network", "members"]

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from provision.model import Topology
-from provision.topology.links import PCIE_CLASSES, lanes
 from provision.topology.candidates import Machine
+from provision.topology.links import PCIE_CLASSES, lanes
 
 __all__ = ["Pairs"]
 

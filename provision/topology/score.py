@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import combinations
 
-from provision.topology.cards import Cards, members
 from provision.topology.candidates import Machine
+from provision.topology.cards import Cards, members
 from provision.topology.pairs import Pairs
 from provision.topology.rings import best_ring, ring_count
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, pairwise
 
-from provision.topology.cards import Network, members
 from provision.topology.candidates import Candidate, Machine
+from provision.topology.cards import Network, members
 from provision.topology.offers import FreeNode, Pick, Sum
 from provision.topology.placement import Key, Placement, Request, Worker
 from provision.topology.score import SetScores

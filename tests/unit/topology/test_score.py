@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 
 from provision.model import Topology, TopologyGpu, TopologyNic
-from provision.topology.cards import Network
 from provision.topology.candidates import Machine, Port
+from provision.topology.cards import Network
 from provision.topology.products import lanes, nic_rate, pcie_rate
 from provision.topology.rings import best_ring, ring_count
 from provision.topology.score import UNLIMITED, SetScores
