@@ -118,7 +118,7 @@ def place(
 
         cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
         _refuse_strangers(measured, {node.name for node in cluster.nodes})
-        places = workflow.places(cluster, limit, measured)
+        places = workflow.places_for_jobs(cluster, limit, measured)
     placement = choose(places.candidates, request, explain=explain)
     for name, reason in places.left_out:
         say(f"left out: {name}: {reason}")

@@ -15,7 +15,7 @@ from provision.workflow.idle_steps import agreeable, drained_first
 from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
 from provision.workflow.overrides import note_degraded
 from provision.workflow.places import log_folder
-from provision.workflow.placing import places
+from provision.workflow.placing import places_for_jobs
 from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
 from provision.workflow.reloading import reload
 from provision.workflow.resetting import plan_reset, reset
@@ -62,8 +62,8 @@ __all__ = [
     "look",
     "named_nodes",
     "note_degraded",
+    "places_for_jobs",
     "plan_adopt",
-    "places",
     "plan_reset",
     "probe",
     "read_saved",

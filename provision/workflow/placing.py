@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from provision.topology.candidates import Candidate, Machine, Port
     from provision.topology.placement import Places
 
-__all__ = ["places"]
+__all__ = ["places_for_jobs"]
 
 Matrix = tuple[tuple[int, ...], ...]
 
 
-def places(cluster: Cluster, limit: str | None = None, measured: Mapping[str, Matrix] | None = None) -> Places:
+def places_for_jobs(cluster: Cluster, limit: str | None = None, measured: Mapping[str, Matrix] | None = None) -> Places:
     """Probe the nodes, one SSH session each, and return those that a job may be placed on.
 
     Args:
