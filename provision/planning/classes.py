@@ -16,7 +16,7 @@ from provision.facts.container import Container
 from provision.gdr.observed import has_gpus, verdict_of
 from provision.model import StepClass
 from provision.planning.causes import Cause, CauseKind
-from provision.planning.docker_settings import restart_needed
+from provision.planning.docker_settings import restart_reasons
 from provision.planning.fingerprint import NODES
 from provision.planning.scene import PlanScene
 
@@ -81,8 +81,9 @@ def _whole(causes: Sequence[Cause]) -> bool:
 
 
 def _replaces_hook(causes: Sequence[Cause], scene: PlanScene) -> bool:
-    """Where docker is not there, nothing that runs has used the hook."""
-    return replaces_packages(causes, scene) and not (_whole(causes) and _no_docker(scene))
+    """Where docker is not there, or runs nothing, nobody uses the hook."""
+    unused = _no_docker(scene) or _serves_nobody(scene)
+    return replaces_packages(causes, scene) and not (_whole(causes) and unused)
 
 
 def replaces_packages(causes: Sequence[Cause], scene: PlanScene) -> bool:
@@ -103,7 +104,17 @@ def _restarts_docker(causes: Sequence[Cause], scene: PlanScene) -> bool:
     """Certificates and logins are read anew by themselves; where docker is not installed yet nothing can be hurt."""
     if _no_docker(scene):
         return False
-    return restart_needed(scene) if _whole(causes) else not all(_is_registry(cause) for cause in causes)
+    if _whole(causes):
+        return bool(restart_reasons(scene)) and not _serves_nobody(scene)
+    return not all(_is_registry(cause) for cause in causes)
+
+
+def _serves_nobody(scene: PlanScene) -> bool:
+    """Return whether docker has no container that runs, and no job is on the node that might start one."""
+    info, managed = scene.facts.docker_info, scene.facts.managed
+    if isinstance(info, Unknown) or isinstance(managed, Unknown):
+        return False
+    return info.containers_running == 0 and not managed.jobs
 
 
 def _no_docker(scene: PlanScene) -> bool:

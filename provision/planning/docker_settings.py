@@ -10,7 +10,7 @@ from provision.facts import Unknown, is_container, plain
 from provision.gdr.observed import has_gpus
 from provision.planning.scene import PlanScene
 
-__all__ = ["REREAD", "restart_needed", "settings_of"]
+__all__ = ["REREAD", "restart_reasons", "settings_of"]
 
 REREAD = frozenset(
     {
@@ -25,23 +25,26 @@ _PACKAGES = {"distribution": "docker.io", "docker": "docker-ce"}
 """By docker_engine_source."""
 
 
-def restart_needed(scene: PlanScene) -> bool:
-    """Return whether a whole run of docker_engine restarts a docker that runs, as far as one can tell from here."""
+def restart_reasons(scene: PlanScene) -> tuple[str, ...]:
+    """Return why a whole run of docker_engine restarts a docker that runs, as far as one can tell; empty: not."""
     variables, facts = scene.node.variables, scene.facts
     if isinstance(facts.packages, Unknown) or isinstance(facts.docker_config, Unknown):
-        return True
+        return ("what docker runs with cannot be told, so that it may have to be restarted",)
+    nvidia, reasons = has_gpus(facts) and scene.enabled("nvidia_container"), []
     package = _PACKAGES.get(str(variables.get("docker_engine_source", "distribution")))
     if package is not None and package not in facts.packages:
-        return True
-    if has_gpus(facts) and scene.enabled("nvidia_container") and _toolkit(variables) not in facts.packages:
-        return True
+        reasons.append(f"docker is to come from the package {package}, which is not installed")
+    if nvidia and _toolkit(variables) not in facts.packages:
+        reasons.append(f"docker has to be restarted for {_toolkit(variables)}")
     if variables.get("cluster_http_proxy") or variables.get("cluster_https_proxy"):
-        return True
-    settings = settings_of(variables, nvidia=has_gpus(facts) and scene.enabled("nvidia_container"))
-    options = facts.docker_config.options
+        reasons.append("docker may have to be restarted for its proxy")
+    settings, options = settings_of(variables, nvidia=nvidia), facts.docker_config.options
     if settings is None or options is None:
-        return True
-    return not _different(options, settings, container=is_container(facts)) <= REREAD
+        return (*reasons, "docker's settings cannot be compared, so that it may have to be restarted")
+    other = _different(options, settings, container=is_container(facts)) - REREAD
+    if other:
+        reasons.append(f"docker has to be restarted for other settings: {', '.join(sorted(other))}")
+    return tuple(reasons)
 
 
 def _toolkit(variables: Mapping[str, Any]) -> str:

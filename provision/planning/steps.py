@@ -14,6 +14,7 @@ from provision.model import NEVER_APPLIED, CheckResult, CheckStatus, Step, StepC
 from provision.planning.causes import Cause, CauseKind, shown
 from provision.planning.classes import step_class
 from provision.planning.differences import differences
+from provision.planning.docker_settings import restart_reasons
 from provision.planning.fingerprint import changed, fingerprint, salt_of
 from provision.planning.mending import mended
 from provision.planning.needs import WAITS_WITH, with_needs
@@ -32,9 +33,16 @@ def plan_node(scene: PlanScene) -> tuple[Step, ...]:
     classes = {role: step_class(role, found, scene) for role, found in causes.items()}
     waits = waiting(scene, classes, causes)
     return tuple(
-        Step(role, classes[role], tuple(dict.fromkeys(cause.reason for cause in found)), waits.get(role, ()))
+        Step(role, classes[role], _reasons(role, found, classes[role], scene), waits.get(role, ()))
         for role, found in causes.items()
     )
+
+
+def _reasons(role: str, causes: Sequence[Cause], what: StepClass, scene: PlanScene) -> tuple[str, ...]:
+    """Return the causes' reasons; of docker that would be restarted by a whole run of its role also what for."""
+    whole = any(cause.kind is CauseKind.RECEIPT for cause in causes)
+    more = restart_reasons(scene) if role == "docker_engine" and whole and what is not StepClass.SAFE else ()
+    return tuple(dict.fromkeys((*(cause.reason for cause in causes), *more)))
 
 
 def findings(scene: PlanScene) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
 def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> str:
     """Return the plan for a person: nodes with the same steps together, each step with its class and its reasons.
 
-    Of a role that was never applied that is the reason, and all else follows from it; the document has the others too.
+    Of a role that was never applied that is the reason, and all else follows from it; the document has the others too,
+    and so has the text where a job can be hurt.
     After the nodes stand the `diffs`, those that are the same on several nodes once.
     """
     lines: list[str] = []
@@ -115,8 +116,12 @@ def _together(blocks: Sequence[_Block], key: Callable[[NodePlan], Hashable]) -> 
 
 
 def _shown(node: NodePlan) -> NodePlan:
-    steps = (replace(step, reasons=step.reasons[:1]) if NEVER_APPLIED in step.reasons else step for step in node.steps)
-    return replace(node, steps=tuple(steps))
+    return replace(node, steps=tuple(map(_shown_step, node.steps)))
+
+
+def _shown_step(step: Step) -> Step:
+    follows = NEVER_APPLIED in step.reasons and step.step_class is StepClass.SAFE
+    return replace(step, reasons=(NEVER_APPLIED,)) if follows else step
 
 
 def _whole(node: NodePlan) -> Hashable:

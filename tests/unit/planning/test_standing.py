@@ -125,13 +125,31 @@ def test_what_the_inventory_asks_for_is_planned_as_what_it_is(asked, role):
 
     assert steps[role].step_class is StepClass.NEEDS_IDLE
     assert steps[role].waits_for == (JOB,)
+    assert role != "docker_engine" or "docker" in steps[role].reasons[-1]
+
+
+WITHOUT_TOOLKIT = {"docker-ce": "5:24.0.7-1", "rdma-core": "44"}
 
 
 def test_what_is_missing_is_asked_for():
     """GPUs do not get into a training container without a runtime, and docker looks for it when it starts."""
-    found = classes(site(packages={"docker-ce": "5:24.0.7-1", "rdma-core": "44"}))
+    steps = {step.role: step for step in plan_node(scene(site(packages=WITHOUT_TOOLKIT)))}
 
-    assert {role for role, what in found.items() if what is not StepClass.SAFE} == {"nvidia_container", "docker_engine"}
+    assert {role for role, step in steps.items() if step.step_class is not StepClass.SAFE} == {
+        "nvidia_container", "docker_engine",
+    }  # fmt: skip
+    assert "docker has to be restarted for nvidia-container-toolkit" in steps["docker_engine"].reasons
+
+
+@pytest.mark.parametrize(
+    ("running", "jobs", "what"), [(0, (), "safe"), (1, (), "needs-idle"), (0, (JOB,), "needs-idle")]
+)
+def test_a_restart_of_docker_hurts_nobody_where_it_runs_nothing(running, jobs, what):
+    """And no job is there that could have it run something."""
+    info = dataclasses.replace(healthy().docker_info, containers_running=running)
+    found = classes(site(packages=WITHOUT_TOOLKIT, docker_info=info, managed=Managed(jobs=jobs)))
+
+    assert (found["nvidia_container"].value, found["docker_engine"].value) == (what, what)
 
 
 def test_on_a_bare_node_there_is_nothing_to_hurt():
