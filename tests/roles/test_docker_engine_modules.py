@@ -228,6 +228,7 @@ def site(config: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     state = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n"
     monkeypatch.setattr(service.AnsibleModule, "run_command", lambda *_args, **_more: (0, state, ""))
     monkeypatch.setattr(service.Docker, "_start_time", lambda _: 1000.0)
+    monkeypatch.setattr(service, "running_jobs", list)
     for name in ("MARK", "WRITTEN"):
         monkeypatch.setattr(service, name, str(tmp_path / name))
     programs = [tmp_path / "dockerd"]
