@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli import run_options
+from provision.cli import run_options, run_placing
 from provision.cli.common import (
     AllowDegradedOption,
     AskBecomePassOption,
@@ -86,8 +86,18 @@ def run(
             "--placement", metavar="FILE", help="Give ranks the GPUs, cards and CPUs of FILE (provision place)."
         ),
     ] = None,
+    gputopology: Annotated[
+        bool, typer.Option("--gputopology", help="Choose the GPUs as provision place does, all of them or none.")
+    ] = False,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", "-g", min=1, metavar="G", help="With --gputopology: GPUs of each worker.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, metavar="W", help="With --gputopology: how many workers.")
+    ] = None,
     own_gpus: Annotated[
-        bool, typer.Option("--own-gpus", help="With --placement: a rank sees its own GPUs alone, not its node's.")
+        bool,
+        typer.Option("--own-gpus", help="With --placement or --gputopology: a rank sees its own GPUs alone."),
     ] = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="With --dry-run or --explain: go by the inventory, ask no node.")
@@ -121,6 +131,9 @@ def run(
     for torch.distributed.launch, mpirun starts one process on each node, which makes a rank for each of its slots.
     --placement takes nodes, GPUs, cards and CPUs from a file: each rank is bound to its CPUs, and all ranks of a node
     see its GPUs in the order of their local ranks.
+    --gputopology chooses them as `provision place --gputopology` does and starts the job there: a rank for each GPU,
+    -n of them or those of --workers with --gpus each, all or none. Nodes that cannot take ranks are no choice, and
+    named on stderr; between the look at the nodes and the start nothing is reserved.
     A command that is an mpirun line of your own is started as it is, with what it needs to reach the containers.
     What is odd about your variables and flags, by what the nodes tell, is said; what surely fails is not started.
     --offline takes what the inventory states: cluster_gpus, cluster_data_interface, cluster_management_interface,
@@ -134,6 +147,8 @@ def run(
       provision run --limit 'gpu[1:4]' --dry-run -- python3 train.py
       provision run --explain -- python3 train.py
       provision run --launcher torchrun -- train.py --epochs 3
+      provision run --gputopology -n 4 -- python3 train.py
+      provision run --gputopology --gpus 8 --workers 2 --explain -- python3 train.py
       provision run -- mpirun -np 16 -x NCCL_DEBUG=INFO python3 train.py
       provision run --preset taco -n 16 --lightcc --dry-run --offline -- python3 train.py
     """
@@ -143,24 +158,41 @@ def run(
         wish = run_options.wish(preset, fabric, lightcc=lightcc, gdr=gdr)
         run_options.refuse_modes(offline=offline, dry_run=dry_run, explain=explain, as_json=as_json)
         environment = run_options.environment(env or ())
-        seats = run_options.seats(launcher, placement, own_gpus=own_gpus)
+        seats = run_options.seats(launcher, placement, own_gpus=own_gpus, gputopology=gputopology)
+        asked = run_placing.wanted(ranks, gpus, workers, seats, gputopology=gputopology, offline=offline)
+        chosen: run_placing.Chosen | None = None
         cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
         full = workflow.with_defaults(cluster)
         if offline:
             entries, found = workflow.stated_entries(full, limit), workflow.stated_networks(full)
             facts: dict[str, NodeFacts] = {}
         else:
-            entries, degraded, facts = _entries(full, limit, allow_missing=allow_missing, allow_degraded=allow_degraded)
+            entries, degraded, facts = _entries(
+                full, limit, allow_missing=allow_missing, allow_degraded=allow_degraded, choosing=asked is not None
+            )
+            if asked is not None:
+                seats, chosen = run_placing.choose(asked, full, entries, facts, seats)
+                degraded = [(name, why) for name, why in degraded if name in chosen[0].nodes]
             found = workflow.found_networks(full, facts)
             take_degraded(cluster, "run --dry-run" if dry_run or explain else "run", degraded)
         request = run_options.request(
-            full, entries, tuple(command), ranks, sync, environment, workdir, wish, found, facts, seats
+            full,
+            entries,
+            tuple(command),
+            None if chosen else ranks,
+            sync,
+            environment,
+            workdir,
+            wish,
+            found,
+            facts,
+            seats,
         )
         plan = _offline(request) if offline else _plan(request, dry_run or explain, yes)
         _say_lossy(plan)
         _judge(plan, no_lint=no_lint)
         if explain or dry_run:
-            _show(plan, explain=explain, as_json=as_json)
+            _show(plan, chosen, explain=explain, as_json=as_json)
             return
     raise typer.Exit(jobs.run(plan, _write))
 
@@ -208,14 +240,14 @@ def _judge(plan: Plan, *, no_lint: bool) -> None:
         )
 
 
-def _show(plan: Plan, *, explain: bool, as_json: bool) -> None:
+def _show(plan: Plan, chosen: run_placing.Chosen | None, *, explain: bool, as_json: bool) -> None:
     from provision import jobs
     from provision.report import launch_report
 
     if not explain:
         sys.stdout.write(jobs.dry_run(plan))
     elif as_json:
-        print_json(launch_report.as_document(plan.argv, plan.settings))
+        print_json(launch_report.as_document(plan.argv, plan.settings) | run_placing.as_document(chosen))
     else:
         show(launch_report.as_text(plan.argv, plan.settings))
 
@@ -230,21 +262,22 @@ def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:
 
 
 def _entries(
-    cluster: Cluster, limit: str | None, *, allow_missing: bool, allow_degraded: bool
+    cluster: Cluster, limit: str | None, *, allow_missing: bool, allow_degraded: bool, choosing: bool = False
 ) -> tuple[list[HostEntry], list[tuple[str, str]], dict[str, NodeFacts]]:
     """Return the nodes that get ranks, which of them should take none and why, and what is known of each.
 
     The cluster has the roles' defaults.
 
-    LaunchError when one that was asked for cannot take ranks, unless that is allowed.
+    LaunchError when one that was asked for cannot take ranks, unless that is allowed, or nodes are being chosen.
     """
     from provision import workflow
 
-    found = workflow.probe(workflow.chosen(cluster, limit), names=[node.name for node in cluster.nodes])
+    nodes = workflow.chosen(cluster, limit)
+    found = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
     entries, left_out = workflow.host_entries(cluster, found, allow_degraded=allow_degraded)
     degraded = workflow.degraded(cluster, found)
     distrusted = [(name, why) for name, why in left_out if isinstance(found[name], HostNotTrusted)]
-    if distrusted or (left_out and not allow_missing):
+    if distrusted or (left_out and not (allow_missing or choosing)):
         held_back = {} if allow_degraded else {name: verdict.remedy or "" for name, verdict in degraded.items()}
         raise _missing(distrusted or left_out, found, held_back)
     for name, reason in left_out:

@@ -54,7 +54,7 @@ class Seats:
 _LAUNCHERS = ("mpirun", "python", "torchrun", "launch")
 
 
-def seats(launcher: str, placement: Path | None, *, own_gpus: bool) -> Seats:
+def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:
     """Return what is asked for of the ranks; UsageError for what there is not, or a file that is no placement."""
     from provision.hostfiles.placement_file import read_placement
 
@@ -62,10 +62,12 @@ def seats(launcher: str, placement: Path | None, *, own_gpus: bool) -> Seats:
         raise UsageError(
             f"--launcher {launcher}: there is no such launcher", remedy=f"Known are: {', '.join(_LAUNCHERS)}."
         )
-    if own_gpus and placement is None:
-        raise UsageError("--own-gpus needs a placement to know them by", remedy="Add --placement FILE.")
+    if own_gpus and placement is None and not gputopology:
+        raise UsageError(
+            "--own-gpus needs a placement to know them by", remedy="Add --placement FILE, or --gputopology."
+        )
     if placement is None:
-        return Seats(launcher)
+        return Seats(launcher, own_gpus=own_gpus)
     try:
         text = placement.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -105,7 +107,8 @@ def request(
     line = _typed_line(command, wish, ranks, seats)
     if wish.preset == "taco" and seats != Seats():
         raise UsageError(
-            "--preset taco has ranks of mpirun, and the same for all", remedy="Leave --launcher and --placement out."
+            "--preset taco has ranks of mpirun, and the same for all",
+            remedy="Leave --launcher and --placement out; or --gputopology.",
         )
     if seats.placement:
         entries = placed_entries(entries, seats.placement)
@@ -155,7 +158,7 @@ def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: 
         raise UsageError(f"{command[0]} is given no program to start", remedy="Put the program behind its flags.")
     if wish.preset or wish.fabric or seats.placement or seats.launcher != "mpirun":
         raise UsageError(
-            f"your own {command[0]} line is taken as it is: no --preset, --fabric, --launcher or --placement",
+            f"your own {command[0]} line is taken as it is: no --preset, --fabric, --launcher or place",
             remedy="Leave them out, or give the program alone.",
         )
     check_light({name: value for name, value in line.variables.items() if value is not None})

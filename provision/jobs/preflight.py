@@ -118,8 +118,11 @@ def _check_command(node: str, container: str, said: Mapping[str, str], request: 
             f"the directory {request.directory} does not exist in the container {container}", node=node, remedy=bring
         )
     if not said.get("program"):
+        torchrun = request.launcher == "torchrun"
         raise LaunchError(
-            f"the program {request.program[0]} was not found in the container {container}", node=node, remedy=bring
+            f"the program {request.program[0]} was not found in the container {container}",
+            node=node,
+            remedy="use a training image with PyTorch (training_image_reference)" if torchrun else bring,
         )
     if said.get("script") == "missing":
         raise LaunchError(

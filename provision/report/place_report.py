@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from provision.hostfiles.rankfile import ranges
+from provision.model import RankPlacement
 from provision.topology.placement import Key, Placement, Places, Worker
 from provision.topology.score import UNLIMITED
+from provision.topology.seats import rank_placements
 
-__all__ = ["as_document", "as_text"]
+__all__ = ["as_document", "as_line", "as_text"]
 
 _WIDTH = 80
 _LONGEST_NAME = 32
@@ -38,7 +41,7 @@ def as_document(placement: Placement, places: Places, *, explain: bool = False) 
     document: dict[str, Any] = {
         "fits": placement.fits,
         "reason": placement.reason,
-        "workers": [_worker(worker) for worker in placement.workers],
+        "workers": [_worker(worker, places) for worker in placement.workers],
         "bus_bandwidth_gb_s": _rate(placement.bandwidth),
         "score": _score(placement.key),
         "nodes": [{"name": name, "leaf": leaf} for name, leaf in zip(placement.nodes, placement.leaves, strict=True)],
@@ -49,21 +52,26 @@ def as_document(placement: Placement, places: Places, *, explain: bool = False) 
     if explain:
         other = placement.runner_up
         document["runner_up"] = other and {
-            "workers": [_worker(worker) for worker in other.workers],
+            "workers": [_worker(worker, places) for worker in other.workers],
             "score": _score(other.key),
             "decided_by": _decided(placement, other),
         }
     return document
 
 
-def _worker(worker: Worker) -> dict[str, Any]:
+def _worker(worker: Worker, places: Places) -> dict[str, Any]:
     return {
         "node": worker.node,
         "gpus": list(worker.gpus),
         "nics": list(worker.nics),
         "order": list(worker.order),
         "mig": list(worker.mig),
+        "ranks": [_rank(rank) for rank in rank_placements(worker, places)],
     }
+
+
+def _rank(rank: RankPlacement) -> dict[str, Any]:
+    return {"gpus": [int(gpu) for gpu in rank.gpus], "cpus": ranges(rank.cpus), "numa": rank.numa}
 
 
 def _score(key: Key | None) -> dict[str, Any]:
@@ -105,8 +113,7 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
     lines = _wrap(f"{asked}: {'' if placement.fits else 'not placed: '}{placement.reason}", "  ")
     if placement.key is not None:
         lines += ["", *_workers(placement), ""]
-        rate = _rate(placement.bandwidth)
-        lines.append("one GPU needs no ring" if rate is None else f"expected bus bandwidth: {rate} GB/s")
+        lines.append(_expected(placement))
         lines += _explained(placement, placement.key) if explain else []
     for worker in placement.workers:
         for gpu in worker.mig:
@@ -117,6 +124,25 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
         names = ", ".join(places.simulated)
         lines += _wrap(f"SIMULATED on {names}: stand-ins of the lab, no proof of real hardware.", "  ")
     return "\n".join(lines)
+
+
+def as_line(placement: Placement) -> str:
+    """Return in one line where a job goes."""
+    few = 8
+    gpus: dict[str, list[int]] = {}
+    for worker in placement.workers:
+        gpus.setdefault(worker.node, []).extend(worker.order)
+    parts = [f"{node} GPUs {','.join(map(str, indices))}" for node, indices in gpus.items()]
+    more = f"; and {len(parts) - few} nodes more" if len(parts) > few else ""
+    return f"placed on {'; '.join(parts[:few])}{more}; {_expected(placement)}"
+
+
+def _expected(placement: Placement) -> str:
+    """Return what the ring may be expected to carry."""
+    rate = _rate(placement.bandwidth)
+    if rate is None:
+        return "one GPU needs no ring"
+    return f"expected bus bandwidth: {rate} GB/s" if rate else "expected bus bandwidth: unknown without network cards"
 
 
 def _workers(placement: Placement) -> Iterator[str]:

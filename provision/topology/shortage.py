@@ -28,7 +28,7 @@ def shortage(candidates: Sequence[Candidate], request: Request) -> str:
     missing = request.workers - most
     gang = "a job starts with all its workers or not at all"
     if missing > 0:
-        lack = f"{_count(missing, 'worker')} of {_count(request.workers, 'worker')} cannot be placed, and {gang}"
+        lack = f"{missing} of {_count(request.workers, 'worker')} cannot be placed, and {gang}"
     else:
         lack = f"no number of workers that is the same on every node adds up to {request.workers}, and {gang}"
     parts = (lack, f"a worker takes {_count(request.gpus, 'GPU')} of one node", f"free: {_free(free)}")

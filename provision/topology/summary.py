@@ -21,7 +21,7 @@ def summary(topology: Topology) -> str:
         parts.append(nvlinks(topology))
     if topology.nics:
         near = sum(any(kind in NEAR for kind in cards.values()) for cards in card_links(topology).values())
-        parts.append(f"{near or 'none'} of them with a network card behind the same PCIe switches")
+        parts.append(f"{near or 'none'} of the GPUs with a network card behind the same PCIe switches")
     return ", ".join(parts)
 
 

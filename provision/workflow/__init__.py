@@ -15,7 +15,7 @@ from provision.workflow.idle_steps import agreeable, drained_first
 from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
 from provision.workflow.overrides import note_degraded
 from provision.workflow.places import log_folder
-from provision.workflow.placing import places_for_jobs
+from provision.workflow.placing import places_among, places_for_jobs
 from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
 from provision.workflow.reloading import reload
 from provision.workflow.resetting import plan_reset, reset
@@ -62,6 +62,7 @@ __all__ = [
     "look",
     "named_nodes",
     "note_degraded",
+    "places_among",
     "places_for_jobs",
     "plan_adopt",
     "plan_reset",

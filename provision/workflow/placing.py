@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import ProvisionError, UsageError
@@ -12,10 +13,10 @@ if TYPE_CHECKING:
     from provision.facts import NodeFacts
     from provision.facts.gpu import Gpu
     from provision.model import Cluster, Node, Topology
-    from provision.topology.candidates import Candidate, Machine, Port
+    from provision.topology.candidates import Candidate, Machine, Mode, Port
     from provision.topology.placement import Places
 
-__all__ = ["places_for_jobs"]
+__all__ = ["places_among", "places_for_jobs"]
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -31,27 +32,48 @@ def places_for_jobs(cluster: Cluster, limit: str | None = None, measured: Mappin
     Raises:
         UsageError: what was measured is of another machine than the node.
     """
+    full = with_defaults(cluster)
+    found = probe(chosen(full, limit), names=[node.name for node in full.nodes], topology=True)
+    held_back = {name: verdict.reason for name, verdict in degraded(full, found).items()}
+    return places_among(full, found, held_back, measured)
+
+
+def places_among(
+    cluster: Cluster,
+    found: Mapping[str, NodeFacts | ProvisionError],
+    held_back: Mapping[str, str] | None = None,
+    measured: Mapping[str, Matrix] | None = None,
+) -> Places:
+    """Return the nodes of `found`, probed with their topology, as places for a job.
+
+    Args:
+        cluster: with the roles' defaults.
+        found: what is known of each node.
+        held_back: nodes that take no job now, and why.
+        measured: by node what was measured between its GPUs, in tenths of GB/s.
+
+    Raises:
+        UsageError: what was measured is of another machine than the node.
+    """
     from provision.facts import simulated
+    from provision.topology.candidates import Mode
     from provision.topology.placement import Places
     from provision.topology.topo_file import grouped
 
-    full = with_defaults(cluster)
-    nodes = chosen(full, limit)
-    found = probe(nodes, names=[node.name for node in full.nodes], topology=True)
-    held_back = degraded(full, found)
+    modes = any(_mode(node) is not Mode.DEFAULT for node in cluster.nodes)
     made: list[Candidate] = []
     notes: list[tuple[str, str]] = []
     left_out: list[tuple[str, str]] = []
-    for node in nodes:
+    for node in (node for node in cluster.nodes if node.name in found):
         facts = found[node.name]
         why = facts.message if isinstance(facts, ProvisionError) else _unusable(facts)
-        if why is None and node.name in held_back:
-            why = held_back[node.name].reason
+        if why is None:
+            why = (held_back or {}).get(node.name)
         if why is not None or isinstance(facts, ProvisionError):
             left_out.append((node.name, why or ""))
             continue
         candidate, texts = _candidate(node, facts, (measured or {}).get(node.name))
-        made.append(candidate)
+        made.append(candidate if modes else replace(candidate, mode=None))
         notes.extend((node.name, text) for text in texts)
     stand_ins = tuple(
         name for name, facts in found.items() if not isinstance(facts, ProvisionError) and simulated(facts, "nvidia")
@@ -75,7 +97,7 @@ def _unusable(facts: NodeFacts) -> str | None:
 
 def _candidate(node: Node, facts: NodeFacts, p2p: Matrix | None) -> tuple[Candidate, list[str]]:
     """Return the node as a place, and what had to be assumed."""
-    from provision.topology.candidates import Candidate, Mode, faulty
+    from provision.topology.candidates import Candidate, faulty
 
     topology, gpus = _known(facts)
     if p2p is not None and len(p2p) != len(topology.gpus):
@@ -85,19 +107,26 @@ def _candidate(node: Node, facts: NodeFacts, p2p: Matrix | None) -> tuple[Candid
         )
     texts = list(topology.warnings)
     machine = _machine(node, facts, p2p, texts)
-    mode = str(node.variables.get("cluster_gpu_schedule") or Mode.DEFAULT)
     candidate = Candidate(
         node.name,
         machine,
         busy=_busy(facts, texts),
         faulty=faulty(topology),
         mig=frozenset(gpu.index for gpu in gpus if gpu.health.mig),
-        mode=Mode(mode) if mode in set(Mode) else None,
+        mode=_mode(node),
         leaf=_text(node, "cluster_leaf"),
         rack=_text(node, "cluster_rack"),
         domain=_text(node, "cluster_nvlink_domain"),
     )
     return candidate, texts
+
+
+def _mode(node: Node) -> Mode:
+    """Return for which jobs a node is; while no node of an inventory differs from the default, all are for all."""
+    from provision.topology.candidates import Mode
+
+    mode = str(node.variables.get("cluster_gpu_schedule") or Mode.DEFAULT)
+    return Mode(mode) if mode in set(Mode) else Mode.DEFAULT
 
 
 def _known(facts: NodeFacts) -> tuple[Topology, tuple[Gpu, ...]]:
@@ -156,6 +185,8 @@ def _ports(node: Node, facts: NodeFacts, texts: list[str]) -> tuple[Port, ...]:
     rails = node_rails(node.name, node.variables, facts)
     texts.extend(rails.problems)
     devices = () if isinstance(facts.rdma, Unknown) else facts.rdma.devices
+    if topology.nics and not rails.endpoints and not rails.problems:
+        texts.append(f"none of its network cards counts: {rails.absent}")
     layers = {device.name: port.link_layer for device in devices for port in device.ports}
     rates = {
         end.device: DEFAULT_NIC if end.line_rate_gbit is None else nic_rate(end.line_rate_gbit)

@@ -212,13 +212,24 @@ def bound(rank: dict[str, Any], argv: list[str]) -> list[str]:
     if usable:
         os.sched_setaffinity(0, usable)
     elif cpus:
-        say(f"none of the CPUs {','.join(map(str, sorted(cpus)))} may be used; the rank is not bound")
+        say(f"none of the CPUs {shown(cpus)} may be used; the rank is not bound")
     numa, numactl = rank.get("numa"), shutil.which("numactl")
     if numa is None or numactl is None:
         return argv
     words = [numactl, f"--preferred={numa}"]
     tried = subprocess.call([*words, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return [*words, *argv] if tried == 0 else argv  # a container may be refused the system call
+
+
+def shown(cpus: set[int]) -> str:
+    """Write CPU numbers as ``0-3,8``."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 if __name__ == "__main__":

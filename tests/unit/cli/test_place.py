@@ -16,6 +16,8 @@ from provision.cli.main import main
 from provision.errors import ConnectionFailed
 from provision.facts import Unknown
 from provision.facts.managed import Managed
+from provision.facts.rdma import RdmaStack
+from provision.hostfiles.placement_file import read_placement
 from provision.model import Cluster
 from provision.workflow import placing
 from tests.unit.checks.conftest import gpu, healthy, linked, make_node
@@ -222,6 +224,35 @@ def test_modes_racks_and_domains_are_the_inventorys(probed):
     usual, wired = (json.loads(probed(found, "-g", "4", *words, "--json")[1]) for words in ([], ["--gputopology"]))
 
     assert [usual["workers"][0]["node"], wired["workers"][0]["node"]] == ["a", "b"]
+
+
+def test_while_no_node_has_a_mode_of_its_own_all_take_every_job(probed):
+    """An inventory that says nothing of modes needs nothing said for --gputopology."""
+    document = json.loads(probed({"a": ({}, node())}, "-g", "4", "--gputopology", "--json")[1])
+
+    assert document["workers"][0]["node"] == "a"
+
+
+def test_each_rank_has_a_gpu_with_its_cpus_in_the_order_of_the_ring(probed, tmp_path):
+    """`run --placement` binds by that."""
+    _, out, _ = probed({"a": ({}, node())}, "-g", "2", "--workers", "2", "--json")
+    (tmp_path / "p.json").write_text(out)
+    worker = json.loads(out)["workers"][0]
+    read = read_placement((tmp_path / "p.json").read_text())
+
+    assert [rank["gpus"][0] for rank in worker["ranks"]] == worker["order"]
+    assert worker["ranks"][0] == {"gpus": [0], "cpus": "0-15", "numa": 0}
+    assert [rank.gpus for rank in read[0].ranks] == [("0",), ("1",), ("2",), ("3",)]
+    assert (read[0].ranks[0].cpus, read[0].ranks[0].nics) == (tuple(range(16)), tuple(worker["nics"]))
+
+
+def test_cards_that_do_not_count_are_told(probed):
+    """Else `none near` would contradict what topo shows; of what joins two nodes nothing can be said then."""
+    found = {name: ({}, node(rdma=RdmaStack((), 0, (), ""))) for name in "ab"}
+    _, out, _ = probed(found, "-g", "4", "--workers", "2")
+
+    assert "expected bus bandwidth: unknown without network cards" in out
+    assert "warning: a, b: none of its network cards counts: it has no RDMA device" in out
 
 
 def test_cards_that_are_no_rail_of_the_inventory_are_not_used(probed):

@@ -16,12 +16,13 @@ from provision.cli import run as verb
 from provision.cli.main import main
 from provision.connectors import failures
 from provision.errors import ConnectionFailed, HostNotTrusted
+from provision.facts.managed import Managed
 from provision.facts.network import Listening
 from provision.facts.rdma import RdmaStack
 from provision.jobs import preflight
 from provision.model import Cluster
 from provision.workflow import survey
-from tests.unit.checks.conftest import healthy, make_node, peer_record
+from tests.unit.checks.conftest import gpu, healthy, linked, make_node, peer_record
 
 LOOKED_AT = preflight.Container(4, "/usr/bin/mpirun", root=True, library_path=False)
 NO_HEADERS = {
@@ -294,6 +295,74 @@ def test_an_explanation_says_of_everything_who_decided_it_and_starts_nothing(run
     assert sources["--hostfile"].startswith("provision")
     assert max(map(len, out.splitlines()[2:])) <= 80
     assert "s3cret" not in out
+
+
+QUAD = dataclasses.replace(
+    healthy(2),
+    gpus=tuple(gpu(index) for index in range(4)),
+    gpu_pci=tuple(f"0000:{index + 6:02x}:00.0" for index in range(4)),
+    topology=linked("PIX", "PIX", "NODE", "NODE"),
+    managed=Managed(),
+)
+"""A free node of four GPUs."""
+
+
+def test_gpus_for_a_job_are_chosen_and_it_runs_on_them(run):
+    """One rank for each GPU, on the node that has room for all; as place --gputopology would have it."""
+    words = ["run", "--gputopology", "--gpus", "2", "--workers", "2"]
+    code, out, err = run(QUAD, *words, "--dry-run", "--", "true")
+    document = json.loads(run(QUAD, *words, "--explain", "--json", "--", "true")[1])
+    settings = {setting["name"]: setting for setting in document["settings"]}
+
+    assert code == 0
+    assert "-np 4 " in out
+    assert out.endswith("# hostfile\nb slots=4\n")
+    assert "placed on b GPUs 0,1,2,3; expected bus bandwidth: " in err
+    assert settings["CUDA_VISIBLE_DEVICES"]["nodes"] == {"b": "GPU-0,GPU-1,GPU-2,GPU-3"}
+    assert [worker["gpus"] for worker in document["placement"]["workers"]] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("b", "said"),
+    [
+        (QUAD, "1 of 5 workers cannot be placed"),
+        (dataclasses.replace(QUAD, managed=Managed(jobs=("process 7 holds /dev/nvidia0",))), "process 7 holds"),
+        (OLD_HOST_KEY, "host key of b has CHANGED"),
+    ],
+    ids=["too few", "busy", "not trusted"],
+)
+def test_a_job_for_which_there_are_too_few_gpus_does_not_start(run, b, said):
+    """All or nothing: exit 125 with what is missing."""
+    code, out, err = run(b, "run", "--gputopology", "-n", "5", "--", "true")
+
+    assert (code, out) == (125, "")
+    assert said in err
+
+
+def test_a_node_that_cannot_take_ranks_is_no_choice(run):
+    """Nobody asked for just this node, so the job goes elsewhere, and stderr says why."""
+    found = ConnectionFailed("no answer", node="b")
+    _, _, err = run(found, "run", "--gputopology", "-n", "9", "--", "true")
+
+    assert "left out: b: " in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gputopology"], "not told how many GPUs"),
+        (["--gpus", "2"], "are for --gputopology"),
+        (["--gputopology", "-n", "2", "--workers", "2"], "Give -n, or --gpus and --workers"),
+        (["--gputopology", "-n", "0"], "0 ranks"),
+        (["--gputopology", "-n", "2", "--offline", "--dry-run"], "Leave --offline out"),
+        (["--gputopology", "-n", "2", "--preset", "taco"], "--gputopology"),
+    ],
+)
+def test_ways_to_choose_gpus_that_do_not_go_together_are_refused(run, words, said):
+    code, _, err = run(QUAD, "run", *words, "--", "true")
+
+    assert code == 125
+    assert said in err
 
 
 def test_a_fabric_can_be_insisted_on(run):

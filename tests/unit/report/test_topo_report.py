@@ -61,8 +61,8 @@ def test_a_machine_is_drawn_as_matrix_and_tree():
     text = as_text(described("pcie4", 0, 2))
 
     assert text.splitlines()[:4] == [
-        "gpu1: 4 GPUs, no NVLink, SYS at the farthest, none of them with a network card",
-        "  behind the same PCIe switches",
+        "gpu1: 4 GPUs, no NVLink, SYS at the farthest, none of the GPUs with a network",
+        "  card behind the same PCIe switches",
         "  NVIDIA H100 80GB HBM3, PCIe generation 5 x16",
         "  chosen (*): GPU0, GPU2; the worst link among them is SYS (GPU0-GPU2); cards",
     ]

@@ -137,7 +137,7 @@ def test_all_or_nothing_and_what_is_missing():
     placed = place(nodes, Request(2, 3))
 
     assert (placed.fits, placed.workers, placed.bandwidth) == (False, (), None)
-    assert "1 worker of 3 workers cannot be placed" in placed.reason
+    assert "1 of 3 workers cannot be placed" in placed.reason
     assert "free: a 3, b 2" in placed.reason
     assert "the largest job that fits now has 2 workers" in placed.reason
 

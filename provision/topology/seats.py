@@ -1,0 +1,47 @@
+"""From a placement of workers to what each rank gets: one rank for each GPU, in the order of the rings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from provision.model import NodePlacement, RankPlacement
+from provision.topology.placement import Placement, Places, Worker
+
+__all__ = ["node_placements", "rank_placements"]
+
+_MOST_CPUS = 1 << 16
+
+
+def node_placements(placement: Placement, places: Places) -> tuple[NodePlacement, ...]:
+    """Return the nodes with their ranks, in rank order; workers of one node are joined."""
+    found: dict[str, list[RankPlacement]] = {}
+    for worker in placement.workers:
+        found.setdefault(worker.node, []).extend(rank_placements(worker, places))
+    return tuple(NodePlacement(node, ranks=tuple(ranks)) for node, ranks in found.items())
+
+
+def rank_placements(worker: Worker, places: Places) -> list[RankPlacement]:
+    """Return what each rank of a worker gets: its GPU, the worker's cards, and CPUs and NUMA node of the GPU."""
+    machines = (node.machine for node in places.candidates if node.name == worker.node)
+    known = {gpu.index: gpu for machine in machines for gpu in machine.topology.gpus}
+    return [
+        RankPlacement(
+            (str(index),),
+            worker.nics,
+            _cpus(known[index].cpus if index in known else ()),
+            known[index].numa if index in known else None,
+        )
+        for index in worker.order
+    ]
+
+
+def _cpus(affinity: Sequence[str]) -> tuple[int, ...]:
+    """Return the numbers of ``("0-19", "40-59")``; nothing where the node says what is no list of CPUs."""
+    found: list[int] = []
+    for part in affinity:
+        ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip(), re.ASCII)
+        if ends is None or int(ends[2] or ends[1]) >= _MOST_CPUS:
+            return ()
+        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    return tuple(found)
