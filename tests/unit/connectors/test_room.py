@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import provision
+from provision.connectors.room import room_for
 
 CODE = """
 import resource, sys, threading
@@ -43,3 +44,15 @@ def test_fewer_nodes_at_once_where_the_hard_limit_is_low():
         done.stderr == f"note: {fit} of 1000 nodes at once, because this machine allows 1024 open files (ulimit -n)\n"
     )
     assert done.stdout.splitlines()[1] == "True 0"
+
+
+def test_threads_of_many_nodes_take_the_processor_from_each_other_less_often():
+    """What is done for a node is mostly done in one go; of few nodes, and afterwards, everything is as it was."""
+    usual = sys.getswitchinterval()
+    with room_for(1000, 1):
+        many = sys.getswitchinterval()
+    with room_for(4, 1):
+        few = sys.getswitchinterval()
+
+    assert many > usual
+    assert few == sys.getswitchinterval() == usual
