@@ -42,14 +42,11 @@ def _port_rate(scene: Scene) -> Verdict:
     ]
     if short:
         return fail(f"InfiniBand links have lost lanes: {few(short)}", _CABLE)
+    told = [(device.name, port.gbit or 0, _kind(device, port)) for device, port in ports]
     best: dict[tuple[str, str], float] = defaultdict(float)
-    for device, port in ports:
-        best[_kind(device, port)] = max(best[_kind(device, port)], port.gbit or 0)
-    slow = [
-        f"{device.name} {port.gbit:g} of {best[_kind(device, port)]:g} Gbit/s"
-        for device, port in ports
-        if (port.gbit or 0) < best[_kind(device, port)]
-    ]
+    for _, gbit, kind in told:
+        best[kind] = max(best[kind], gbit)
+    slow = [f"{name} {gbit:g} of {best[kind]:g} Gbit/s" for name, gbit, kind in told if gbit < best[kind]]
     if slow:
         return warn(
             f"ports are slower than others of the same kind of card: {few(slow)}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
@@ -47,12 +48,12 @@ class PciLink:
     """What the bridge above it can do."""
     slot_speed: float | None
 
-    @property
+    @cached_property
     def expected_width(self) -> int | None:
         """What device and slot both can do."""
         return min((width for width in (self.width_max, self.slot_width) if width is not None), default=None)
 
-    @property
+    @cached_property
     def expected_speed(self) -> float | None:
         """What device and slot both can do, in GT/s."""
         return min((speed for speed in (self.speed_max, self.slot_speed) if speed is not None), default=None)

@@ -51,6 +51,12 @@ def _gbit(rate: str) -> float | None:
     return float(found[1]) if found else None
 
 
+@lru_cache(maxsize=64)
+def _lanes(rate: str) -> int | None:
+    found = re.search(r"\((\d{1,3})X", rate)
+    return int(found[1]) if found else None
+
+
 @dataclass(frozen=True)
 class RdmaPort:
     """One port of a device."""
@@ -77,8 +83,7 @@ class RdmaPort:
     @property
     def lanes(self) -> int | None:
         """The lanes in use, out of ``400 Gb/sec (4X NDR)``; None when they are not told."""
-        found = re.search(r"\((\d{1,3})X", self.rate)
-        return int(found[1]) if found else None
+        return _lanes(self.rate)
 
     @property
     def line_rate_gbit(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from provision.gdr import versions
 from provision.gdr.base import Cards, Flavor, GdrPath, GdrVerdict, Situation, Stack, Unmet
@@ -12,10 +13,12 @@ from provision.gdr.conditions import NO_REMEDY, PATHS, nv_peer_mem_version, seen
 __all__ = ["verdict"]
 
 
+@lru_cache(maxsize=64)
 def verdict(situation: Situation) -> GdrVerdict:
     """Return the way that GPU memory takes to the network in this situation.
 
-    DMA-BUF comes first: it needs no module that an upgrade can lose. Then nvidia-peermem, then nv_peer_mem.
+    DMA-BUF comes first: it needs no module that an upgrade can lose. Then nvidia-peermem, then nv_peer_mem. Nodes in
+    the same situation share the answer.
     """
     found = unmet(situation)
     closed = {item.path for item in found if item.blocking}

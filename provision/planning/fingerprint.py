@@ -35,6 +35,9 @@ _SCALARS = frozenset({str, int, bool, type(None)})
 """Types whose equal values have the same text; not so of floats (0.0 and -0.0)."""
 _NO_WORDS: frozenset[str] = frozenset()
 
+_last: dict[str, tuple[Any, tuple[str, frozenset[str]]]] = {}
+"""Variable -> the value that was looked at last, and what `_text_and_words` says of it."""
+
 _References = Same[dict[str, frozenset[str]]]
 """Variable -> the words in its value when that holds Jinja: what it may name."""
 
@@ -124,7 +127,7 @@ def _seen(words: frozenset[str], references: _References) -> tuple[tuple[str, ..
 @lru_cache(maxsize=2)
 def _values(node: Same[Node]) -> tuple[dict[str, str], _References]:
     """Return for each variable its value as text, and the words of it when it holds Jinja."""
-    told = {name: _text_and_words(value) for name, value in node.it.variables.items()}
+    told = {name: _told_of(name, value) for name, value in node.it.variables.items()}
     texts = {name: text for name, (text, _) in told.items()}
     return texts, _references(tuple((name, words) for name, (_, words) in told.items()))
 
@@ -133,6 +136,14 @@ def _values(node: Same[Node]) -> tuple[dict[str, str], _References]:
 def _references(words: tuple[tuple[str, frozenset[str]], ...]) -> _References:
     """Return the same object for all nodes whose variables name the same others: most nodes of a cluster."""
     return Same(dict(words))
+
+
+def _told_of(name: str, value: Any) -> tuple[str, frozenset[str]]:
+    """Return what `_text_and_words` says; most variables have the very value that they had on the node before."""
+    last = _last.get(name)
+    if last is None or last[0] is not value:
+        last = _last[name] = (value, _text_and_words(value))
+    return last[1]
 
 
 def _text_and_words(value: Any) -> tuple[str, frozenset[str]]:

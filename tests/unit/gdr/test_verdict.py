@@ -428,3 +428,11 @@ def test_no_driver_is_the_first_reason():
 
     assert found.path is NONE
     assert found.reasons == ("no driver serves the GPUs",)
+
+
+def test_nodes_in_the_same_situation_share_the_verdict():
+    """A thousand alike nodes are judged once."""
+    first, second = (like(H100) for _ in range(2))
+
+    assert first is not second
+    assert verdict(first) is verdict(second)
