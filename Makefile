@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs drift chaos exhaustive bench bench-look bench-nodes docs clean
+.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs launch drift chaos exhaustive bench bench-look bench-nodes docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -20,6 +20,7 @@ help:
 	@echo "make check      lint, types, layers, unit tests (about a minute)"
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
+	@echo "make launch     jobs on two SIMULATED machines of eight GPUs, by MPICH and PyTorch too"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
 	@echo "make exhaustive the choice of GPUs, compared with trying every one"
@@ -104,6 +105,10 @@ jobs: setup
 drift: setup
 	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, \
 	  drift.py gray_faults.py plan_diff.py secrets.py site_reset.py)
+
+# MPICH and PyTorch come from the Debian mirror (half a gigabyte for each node).
+launch: setup
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_launch.py -m long
 
 # CHAOS_SEED=N repeats a run.
 chaos: setup

@@ -1,0 +1,222 @@
+"""Jobs on the GPUs that were chosen for them, and host files that real launchers read, on containers of two nodes.
+
+The long ones have a lab of their own that stands for two DGX-1, with MPICH and PyTorch in its training containers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+
+import pytest
+
+from tests.integration.conftest import LAB
+from tests.support.command import Provision
+from tests.support.engine import engine_host, held
+
+MESH = f"mesh{os.getpid()}"
+QUADS = ({0, 1, 2, 3}, {4, 5, 6, 7})
+TELL = 'echo "$OMPI_COMM_WORLD_RANK $(hostname) $CUDA_VISIBLE_DEVICES $NCCL_IB_HCA"'
+REACH = "ssh -F /etc/provision/ssh/ssh_config"
+OPENMPI = f"mpirun --allow-run-as-root --hostfile /tmp/hosts --bind-to none --mca plm_rsh_agent '{REACH}'"
+
+
+def told(done):
+    """Return the words of each rank, by rank."""
+    assert done.code == 0, str(done)
+    lines = [line.partition("] ")[2].split() for line in done.out.splitlines() if line.startswith("[")]
+    return [words[1:] for words in sorted(lines, key=lambda words: int(words[0]))]
+
+
+def in_container(provision, lab, node, command, **options):
+    """Output of a shell command in a node's training container."""
+    words = ["docker", "exec", "-i", "provision-training", "sh", "-c", f"'{command}'"]
+    return provision("lab", "ssh", lab, node, "--", *words, **options)
+
+
+def gpus_of(provision, lab, node):
+    """UUIDs of a node's GPUs, in nvidia-smi's order."""
+    listed = provision.ok("lab", "ssh", lab, node, "--", "nvidia-smi", "-L").out
+    return [line.partition("UUID: ")[2].rstrip(")") for line in listed.splitlines() if "UUID" in line]
+
+
+def started_by(provision, lab, launcher, command, ranks):
+    """Write the launcher's host file into the first node's container, start `hostname` by it, and count the answers."""
+    hosts = provision.ok("hostfile", "--lab", lab, "--launcher", launcher, "-n", str(ranks)).out
+    in_container(provision, lab, f"{lab}-1", "cat > /tmp/hosts", stdin=hosts)
+    done = provision(
+        "lab", "ssh", lab, f"{lab}-1", "--", f"docker exec provision-training {command} hostname", timeout=120
+    )
+    assert done.code == 0, str(done)
+    return Counter(done.out.split())
+
+
+def test_a_job_runs_on_the_gpus_that_were_chosen_for_it(provision, cluster):
+    """Two GPUs of one node rather than one of each, and each rank sees one of them."""
+    ranks = told(provision("run", "--lab", LAB, "--gputopology", "-n", "2", "--own-gpus", "--", "sh", "-c", TELL))
+
+    assert cluster["nodes"]
+    assert len({node for node, *_ in ranks}) == 1
+    assert [gpu for _, gpu in ranks] == gpus_of(provision, LAB, ranks[0][0])
+
+
+def test_a_placement_is_kept_in_a_file_for_later(provision, cluster):
+    """Both workers' nodes, each rank with all GPUs of its worker in the order of the ring."""
+    file = provision.folder / "placement.json"
+    file.write_text(provision.ok("place", "--lab", LAB, "--gpus", "2", "--workers", "2", "--json").out)
+    ranks = told(provision("run", "--lab", LAB, "--placement", str(file), "--", "sh", "-c", TELL))
+
+    assert [node for node, *_ in ranks] == [f"{LAB}-{number}" for number in (1, 1, 2, 2)]
+    for node, gpus in ranks:
+        assert gpus.split(",") == gpus_of(provision, LAB, node)
+    assert cluster["nodes"]
+
+
+def test_a_job_without_room_for_all_its_workers_starts_none(provision, cluster):
+    """What is missing is said."""
+    done = provision("run", "--lab", LAB, "--gputopology", "--gpus", "2", "--workers", "3", "--", "echo", "started")
+
+    assert cluster["nodes"]
+    assert (done.code, done.out) == (125, "")
+    assert "1 of 3 workers cannot be placed" in done.err
+
+
+def test_open_mpi_reads_its_host_file(provision, cluster):
+    """The real mpirun fills the nodes as the file says."""
+    networks = "--mca oob_tcp_if_include eth1 --mca btl_tcp_if_include eth1"
+
+    assert cluster["nodes"]
+    assert started_by(provision, LAB, "openmpi", f"{OPENMPI} {networks}", 3) == {f"{LAB}-1": 2, f"{LAB}-2": 1}
+
+
+# On two machines of eight GPUs
+
+INSTALL = """
+set -e
+docker exec provision-training mkdir -p /usr/share/keyrings
+docker cp /etc/apt/sources.list.d/. provision-training:/etc/apt/sources.list.d/
+docker cp /usr/share/keyrings/. provision-training:/usr/share/keyrings/
+test ! -e /etc/apt/apt.conf.d/90lab-mirror ||
+    docker cp /etc/apt/apt.conf.d/90lab-mirror provision-training:/etc/apt/apt.conf.d/
+docker exec -i provision-training sh -e <<'END'
+export DEBIAN_FRONTEND=noninteractive
+rm -f /etc/dpkg/dpkg.cfg.d/99mmdebstrap  # it left files out of the image of which torch needs those of libxml2
+apt-get -qq update
+apt-get -qq install -y --no-install-recommends --reinstall libxml2 libicu72 >/dev/null
+apt-get -qq install -y --no-install-recommends mpich python3-torch >/dev/null
+printf '#!/bin/sh\\nexec %s "$@"\\n' "ssh -F /etc/provision/ssh/ssh_config" > /tmp/reach
+chmod +x /tmp/reach
+END
+"""
+TRAIN = """
+import os
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+torch.manual_seed(dist.get_rank())
+model(torch.randn(8, 4)).sum().backward()
+total = float(next(model.parameters()).grad.sum())
+print(dist.get_rank(), dist.get_world_size(), os.uname().nodename, f"{total:.5f}", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def mesh(provision: Provision):
+    """Two container nodes that stand for DGX-1, applied."""
+    host = ""
+    try:
+        provision.ok("lab", "up", MESH, "--driver", "container", "--nodes", "2", "--machine", "dgx1v")
+        host = engine_host(provision.folder / "state/provision/labs" / MESH)
+        provision.ok("apply", "--lab", MESH, "--yes")
+        yield MESH
+    finally:
+        down = provision("lab", "down", MESH)
+    assert down.code == 0, str(down)
+    assert held(host, "ps", "-aq", "--filter", f"name=provision-{MESH}-") == []
+
+
+@pytest.fixture(scope="module")
+def equipped(provision: Provision, mesh: str):
+    """The same with MPICH and PyTorch in the training containers, from the lab's package mirror."""
+    for number in (1, 2):
+        done = provision("lab", "ssh", mesh, f"{mesh}-{number}", "--", "sh", stdin=INSTALL)
+        assert done.code == 0, str(done)
+    return mesh
+
+
+@pytest.mark.long
+def test_four_ranks_get_the_four_gpus_that_are_joined_best(provision, mesh, tmp_path):
+    """A quad of the cube mesh; by a recorded matrix the other one while two GPUs are busy, with the cards near it."""
+    document = provision.ok("place", "--lab", mesh, "--gpus", "1", "--workers", "4", "--gputopology", "--json").document
+    chosen = {gpu for worker in document["workers"] for gpu in worker["gpus"]}
+
+    assert chosen in QUADS
+    assert len({worker["node"] for worker in document["workers"]}) == 1
+
+    matrix = tmp_path / "topo.txt"
+    matrix.write_text(provision.ok("lab", "ssh", mesh, f"{mesh}-2", "--", "nvidia-smi", "topo", "-m").out)
+    recorded = f"{mesh}-2={matrix},gpu=V100,nic_gbit=100,pcie_gen=3,busy=0-1"
+    placement = tmp_path / "placement.json"
+    placement.write_text(provision.ok("place", "-g", "1", "--workers", "4", "--topo-file", recorded, "--json").out)
+    words = ["--placement", str(placement), "--own-gpus", "--", "sh", "-c", TELL]
+    ranks = told(provision("run", "--lab", mesh, *words))
+
+    assert [gpu for _, gpu, _ in ranks] == gpus_of(provision, mesh, f"{mesh}-2")[4:]
+    assert {(node, cards) for node, _, cards in ranks} == {(f"{mesh}-2", "=mlx5_2,mlx5_3")}
+
+
+@pytest.mark.long
+def test_a_node_with_a_job_is_no_choice(provision, mesh):
+    """The next job goes to the other one; when both are busy it does not start."""
+    first = provision.start("run", "--lab", mesh, "--gputopology", "-n", "4", "--", "sh", "-c", "echo ready; sleep 600")
+    try:
+        assert any("ready" in line for line in first.stdout)
+        second = provision("run", "--lab", mesh, "--gputopology", "-n", "4", "--", "sh", "-c", TELL)
+        third = provision("run", "--lab", mesh, "--gputopology", "--gpus", "8", "--workers", "2", "--", "true")
+    finally:
+        first.terminate()
+        first.wait(60)
+
+    assert {node for node, *_ in told(second)} == {f"{mesh}-2"}
+    assert third.code == 125
+    assert "count as busy" in third.err
+
+
+@pytest.mark.long
+def test_mpich_reads_its_host_file(provision, equipped):
+    """Over the containers' own logins."""
+    command = "mpiexec.hydra -launcher ssh -launcher-exec /tmp/reach -f /tmp/hosts -n 9"
+
+    assert started_by(provision, equipped, "mpich", command, 9) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "words", [["python", "--", "python3"], ["torchrun", "-e", "PET_TEE=1", "-e", "PET_REDIRECTS=1", "--"]]
+)
+def test_pytorch_trains_over_both_nodes(provision, equipped, tmp_path, words):
+    """Nine processes, of which one is on the second node, end with the same gradient.
+
+    Of PyTorch 1.13 torchrun fails with Python 3.11 unless it is told which output it shows.
+    """
+    (tmp_path / "train.py").write_text(TRAIN)
+    launcher, *more = words
+    common = ["--sync", str(tmp_path), "-n", "9", "-e", "OMP_NUM_THREADS=1", "--launcher", launcher]
+    done = provision("run", "--lab", equipped, *common, *more, "train.py")
+    lines = [line.replace("]:", "] ").split()[-4:] for line in done.out.splitlines()]
+
+    assert done.code == 0, str(done)
+    assert sorted(int(line[0]) for line in lines) == list(range(9))
+    assert Counter(line[2] for line in lines) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
+    assert len({line[3] for line in lines}) == 1
+
+
+@pytest.mark.long
+def test_the_synthetic_benchmark_runs_and_is_kept(provision, equipped):
+    """On CPUs, with our own program and torch's gloo."""
+    words = ["-n", "2", "--model", "convnet", "--device", "cpu", "--batch-size", "4", "--num-iters", "1"]
+    document = provision.ok("bench", "run", "--lab", equipped, *words, "-e", "OMP_NUM_THREADS=1", "--json").document
+
+    assert json.dumps(document).count("convnet")
