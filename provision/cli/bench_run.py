@@ -77,9 +77,13 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """Return what tells its results from others': ``lightcc-gdr``."""
+        """Return what tells its results from others': ``lightcc-gdr``; of further options their names alone.
+
+        What stands behind an option may be a password, and the title is shown and kept.
+        """
         words = [self.preset, self.fabric, "lightcc" if self.lightcc else "", "gdr" if self.gdr else ""]
-        return "-".join(filter(None, [*words, *(word.lstrip("-") for word in shlex.split(self.further))]))
+        options = (word for word in shlex.split(self.further) if word.startswith("-"))
+        return "-".join(filter(None, [*words, *(word.lstrip("-").partition("=")[0] for word in options)]))
 
 
 def run_words(setting: Setting) -> list[str]:

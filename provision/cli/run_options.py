@@ -194,6 +194,10 @@ def _refuse_templates(name: str, variables: Mapping[str, object]) -> None:
             )
 
 
+_OURS = frozenset({"PROVISION_JOB", "PROVISION_LAUNCHER", "PROVISION_NODE", "PROVISION_RANKS"})
+"""Variables by which jobs are told from each other, and ranks get their places."""
+
+
 def environment(words: Sequence[str]) -> dict[str, Secret]:
     """``K=V`` as it stands; ``K`` from this process's environment, so that secrets need not be typed."""
     from provision.commands.shell import is_environment_name
@@ -203,7 +207,7 @@ def environment(words: Sequence[str]) -> dict[str, Secret]:
     values: dict[str, Secret] = {}
     for word in words:
         name, given, value = word.partition("=")
-        if not is_environment_name(name) or name in {"PROVISION_JOB", "PROVISION_NODE"}:
+        if not is_environment_name(name) or name in _OURS:
             raise UsageError(f"--env {name}: this is no name of a variable that can be set")
         if not given and name not in os.environ:
             raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,11 @@ _HOSTFILES = frozenset({"hostfile", "machinefile", "default-hostfile"})
 _PER_NODE = frozenset({"N", "npernode", "npersocket", "pernode", "ppr"})
 
 
+def _number(text: str) -> int | None:
+    """Return a number of ranks or slots; None for what is none, or is more than any machine has."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
 @dataclass(frozen=True)
 class TypedLine:
     """An mpirun line as it was typed."""
@@ -60,7 +66,7 @@ class TypedLine:
     def ranks(self) -> int | None:
         """The number of ranks; None where it follows from something else."""
         given = self._value(_RANKS)
-        return int(given) if given is not None and given.isascii() and given.isdecimal() else None
+        return _number(given or "")
 
     @property
     def hosts(self) -> tuple[tuple[str, int], ...]:
@@ -69,7 +75,7 @@ class TypedLine:
         for word in (self._value(_HOSTS) or "").split(","):
             name, _, slots = word.partition(":")
             if name:
-                found[name] = found.get(name, 0) + (int(slots) if slots.isascii() and slots.isdecimal() else 1)
+                found[name] = found.get(name, 0) + (1 if (count := _number(slots)) is None else count)
         return tuple(found.items())
 
     @property

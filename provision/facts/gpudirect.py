@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.pci_links import CARDS
-from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
 
 __all__ = ["DmaBuf", "DmaBufFact", "Nccl", "NcclFact", "PciRouting", "PciRoutingFact", "Signing", "SigningFact"]
 
@@ -159,22 +158,40 @@ class Nccl:
 
 
 class NcclFact:
-    """Looks for NCCL's library and Python package by their file names, and runs nothing in the container."""
+    """Looks for NCCL's library and Python package by their file names, and runs nothing in the container.
+
+    The container is found by what runs in it; its folders may lie on a network share that hangs.
+    """
 
     name: ClassVar[str] = "nccl"
-    label: ClassVar[str] = "docker inspect"
-    limit_seconds: ClassVar[int] = LIMIT_SECONDS
-    command: ClassVar[str] = COMMAND
+    label: ClassVar[str] = "ls /opt/conda/lib (NCCL)"
+    limit_seconds: ClassVar[int] = 30
+    command: ClassVar[str] = r"""
+look() {
+  for file in "$2"/usr/lib/*/libnccl.so.2.* "$2"/usr/lib64/libnccl.so.2.* "$2"/usr/local/lib/libnccl.so.2.* \
+    "$2"/usr/local/cuda/lib64/libnccl.so.2.* "$2"/opt/conda/lib/libnccl.so.2.* \
+    "$2"/usr/lib/python3/dist-packages/nvidia_nccl_cu*.dist-info \
+    "$2"/usr/local/lib/python3*/dist-packages/nvidia_nccl_cu*.dist-info \
+    "$2"/usr/local/lib/python3*/site-packages/nvidia_nccl_cu*.dist-info \
+    "$2"/opt/conda/lib/python3*/site-packages/nvidia_nccl_cu*.dist-info; do
+    [ ! -e "$file" ] || echo "$1=${file##*/}"
+  done
+}
+look node ''
+for line in $(grep -lsa '[/]container-entrypoint' /proc/[0-9]*/cmdline); do
+  root=${line%/cmdline}/root
+  [ ! -e "$root/.dockerenv" ] || { echo running; look container "$root"; break; }
+done
+exit 0
+"""
 
     def parse(self, raw: RawOutput) -> Nccl | Unknown:
         """``libnccl.so.2.18.5`` and ``nvidia_nccl_cu12-2.21.5.dist-info`` carry the version in their names."""
-        found = engine_answer(raw, "nccl", self.label)
-        if found is None or isinstance(found, Unknown):
-            return found or Unknown("nothing was told of NCCL")
-        container = found.get("container")
-        return Nccl(_versions(container) if container is not None else None, _versions(found.get("node") or ()))
-
-
-def _versions(names: Iterable[object]) -> tuple[str, ...]:
-    found = (re.search(r"(?:libnccl\.so\.|nvidia_nccl_cu\d+-)(2(?:\.\d+)+)", str(name)) for name in names)
-    return tuple(dict.fromkeys(version[1] for version in found if version))
+        found: dict[str, list[str]] = {"node": [], "container": []}
+        for line in raw.lines():
+            version = re.search(r"(?:libnccl\.so\.|nvidia_nccl_cu\d+-)(2(?:\.\d+)+)", line)
+            place = line.partition("=")[0]
+            if version and place in found and version[1] not in found[place]:
+                found[place].append(version[1])
+        running = any(line == "running" for line in raw.lines())
+        return Nccl(tuple(found["container"]) if running else None, tuple(found["node"]))

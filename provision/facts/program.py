@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.facts.base import RawOutput, Unknown
+from provision.facts.records import is_flat
 
 __all__ = ["COMMAND", "FOLDER", "LIMIT_SECONDS", "answer", "command", "engine_answer"]
 
@@ -61,9 +62,9 @@ def answer(raw: RawOutput) -> Mapping[str, Any] | Unknown:
 def _read(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) and is_flat(found) else {}
 
 
 def engine_answer(raw: RawOutput, section: str, label: str) -> Mapping[str, Any] | Unknown | None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from provision.facts.base import RawOutput
 
-__all__ = ["Receipt", "ReceiptsFact", "SimulatedFact"]
+__all__ = ["Receipt", "ReceiptsFact", "SimulatedFact", "is_flat"]
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ def _receipt(role: str, text: str) -> Receipt:
         return Receipt(role, {}, f"not JSON: {problem}")
     if not isinstance(value, dict):
         return Receipt(role, {}, "not a JSON object")
-    return Receipt(role, value) if _is_flat(value) else Receipt(role, {}, "not a receipt: it is nested too deeply")
+    return Receipt(role, value) if is_flat(value) else Receipt(role, {}, "not a receipt: it is nested too deeply")
 
 
-def _is_flat(value: Any, levels: int = 12) -> bool:
+def is_flat(value: Any, levels: int = 12) -> bool:
     """Look level by level at what holds others: receipts have many more leaves."""
     nests = [value] if isinstance(value, dict | list) else []
     for _ in range(levels):

@@ -317,8 +317,13 @@ give_up() {{
 break_row() {{
   hung=
   for name in $together; do
-    [ ! -s "$work/$name.code" ] || continue
-    if [ -z "$hung" ]; then hung=$name; give_up "$1" "$name"; else eval "run $name \"\$text_$name\""; fi
+    [ -s "$work/$name.code" ] || {{ hung=$name; break; }}
+  done
+  [ -n "$hung" ] || return 0
+  eval "kill -s KILL -- -\$pid_$hung" 2>/dev/null
+  give_up "$1" "$hung"
+  for name in $together; do
+    [ -s "$work/$name.code" ] || [ "$name" = "$hung" ] || eval "run $name \"\$text_$name\""
   done
 }}
 (

@@ -26,7 +26,7 @@ def read_placement(text: str) -> list[NodePlacement]:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"the placement is no JSON: {error}", remedy="See: provision place --json") from error
     workers = document.get("workers") if isinstance(document, dict) else None
     if not isinstance(workers, list) or not workers:

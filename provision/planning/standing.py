@@ -15,7 +15,7 @@ from typing import Any
 from provision.facts import NodeFacts, Unknown, is_container
 from provision.model import Node
 
-__all__ = ["kept", "standing"]
+__all__ = ["kept", "standing", "unseen"]
 
 _ENGINES = ("docker.io", "docker-ce", "docker-engine", "moby-engine")
 _USERLAND = ("rdma-core", "libibverbs1", "libibverbs")
@@ -32,10 +32,26 @@ def kept(node: Node, facts: NodeFacts) -> dict[str, dict[str, Any]]:
     for role, look in _STANDING.items():
         seen = _recorded(role, facts)
         variables = look(node, facts) if seen is None else seen
-        taken = {name: value for name, value in variables.items() if name not in node.variables and _fits(name, value)}
+        taken = {
+            name: value for name, value in variables.items() if name not in node.variables and _fits(role, name, value)
+        }
         if taken:
             found[role] = taken
     return found
+
+
+def unseen(node: Node, facts: NodeFacts) -> str | None:
+    """Return why nobody can tell what others set up on the node; None where it can be told, or a receipt tells it.
+
+    What could not be looked at is not taken for what is not there: the roles' defaults would take its place.
+    """
+    wanted = {role: names for role, names in _LOOKED_AT.items() if node.variables.get(f"{role}_enabled") is not False}
+    for role, names in wanted.items():
+        values = {name: getattr(facts, name) for name in names}
+        reasons = [f"{name}: {value.reason}" for name, value in values.items() if isinstance(value, Unknown)]
+        if reasons and _recorded(role, facts) is None:
+            return "; ".join(reasons)
+    return None
 
 
 def standing(facts: NodeFacts, roles: Iterable[str]) -> tuple[str, ...]:
@@ -86,7 +102,7 @@ def _brought(facts: NodeFacts, packages: tuple[str, ...]) -> bool:
 
 
 def _form(name: str, value: Any, otherwise: Any) -> Any:
-    return value if _fits(name, value) else otherwise
+    return value if _fits("docker_engine", name, value) else otherwise
 
 
 def _limits(value: Any) -> dict[str, int]:
@@ -97,7 +113,9 @@ def _limits(value: Any) -> dict[str, int]:
         for name, entry in entries.items()
         if isinstance(entry, Mapping) and entry.get("Name") == name and entry.get("Soft") == entry.get("Hard")
     }
-    return found if len(found) == len(entries) and _fits("docker_engine_default_ulimits", found) else {}
+    return (
+        found if len(found) == len(entries) and _fits("docker_engine", "docker_engine_default_ulimits", found) else {}
+    )
 
 
 def _count(value: Any) -> int:
@@ -130,6 +148,14 @@ def _peer_memory(node: Node, facts: NodeFacts) -> dict[str, Any]:
         return {"peer_memory_enabled": False}
     return {"peer_memory_provider": "nvidia_peermem"} if "nvidia_peermem" in modules else {}
 
+
+_LOOKED_AT: Mapping[str, tuple[str, ...]] = {
+    "rdma_stack": ("rdma", "packages"),
+    "peer_memory": ("peer_status", "modules"),
+    "nvidia_container": ("packages",),
+    "docker_engine": ("docker_service", "docker_config"),
+}
+"""Role -> the facts without which nobody can tell what others set up of what it is for."""
 
 _STANDING: Mapping[str, Callable[[Node, NodeFacts], dict[str, Any]]] = {
     "rdma_stack": _rdma,
@@ -191,8 +217,8 @@ def _pools(value: Any) -> bool:
 
 
 def _network(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and bool(ipaddress.ip_network(value, strict=False))
+    try:  # what stands behind a % in an IPv6 address may be anything
+        return _text(r"[0-9A-Fa-f:.]{2,45}/[0-9]{1,3}")(value) and bool(ipaddress.ip_network(value, strict=False))
     except ValueError:
         return False
 
@@ -208,10 +234,21 @@ def _mirrors(value: Any) -> bool:
     return isinstance(value, list) and all(map(address, value))
 
 
-def _fits(name: str, value: Any) -> bool:
-    """Return whether it is a variable that is kept, and a value that it can have; none of these holds Jinja."""
+def _fits(role: str, name: str, value: Any) -> bool:
+    """Return whether it is a variable of the role that is kept, and a value that it can have.
+
+    Ansible takes these values for what we say ourselves, templates included: so none may hold one, whatever its form.
+    """
     form = _FORMS.get(name)
-    return form is not None and form(value)
+    return form is not None and name.startswith(f"{role}_") and form(value) and _plain(value)
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_plain(part) for pair in value.items() for part in pair)
+    if isinstance(value, list):
+        return all(map(_plain, value))
+    return not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9._:/+@-]*", value) is not None
 
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {

@@ -62,14 +62,19 @@ def program_folder() -> Path:
 
 
 def visible_environment(words: Sequence[str]) -> dict[str, str | None]:
-    """Return the variables of ``K=V`` and ``K`` as they may be kept: a secret's value, and one of ours, is None."""
+    """Return the variables of ``K=V`` and ``K`` as they may be kept: a secret's value, and one of ours, is None.
+
+    Passwords inside addresses are taken out of the others.
+    """
+    from provision.report.redaction import Redactor
     from provision.report.secret_names import is_plain, names_secret
 
+    without_passwords = Redactor().text
     shown: dict[str, str | None] = {}
     for word in words:
         name, given, value = word.partition("=")
         secret = names_secret(name) == "strong" or (names_secret(name) == "weak" and not is_plain(value))
-        shown[name] = None if secret or not given else value
+        shown[name] = None if secret or not given else without_passwords(value)
     return shown
 
 

@@ -133,6 +133,8 @@ def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, 
 
 def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[str]) -> ProvisionError | None:
     """Return why Ansible could not work on the node at all; it would say less clearly why not."""
+    from provision.planning.standing import unseen as unseen_of_others
+
     if isinstance(found, ProvisionError):
         return found
     system = found.system
@@ -150,7 +152,10 @@ def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[s
             remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
         )
     unseen = next((fact for fact in (found.receipts, found.managed) if isinstance(fact, Unknown)), None)
-    return _blind(node, unseen.reason) if unseen else None
+    if unseen:
+        return _blind(node, unseen.reason)
+    others = unseen_of_others(node, found)
+    return _blind(node, f"what others set up cannot be told ({others})") if others else None
 
 
 def _blind(node: Node, reason: str) -> NodeError:

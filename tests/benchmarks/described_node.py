@@ -200,8 +200,7 @@ def _managed(node: Description, _variables: Mapping[str, str]) -> str:
     seen = json.loads(node.told["managed"]) if "managed" in node.told else nothing
     repository = IMAGE.rpartition(":")[0]
     image = {"Id": "sha256:" + "1" * 64, "RepoDigests": [f"{repository}@{DIGEST}"], "RepoTags": [IMAGE]}
-    nccl = {"node": [], "container": ["libnccl.so.2.27.5"]}
-    engine = {"info": _docker_info(), "image": image, "container": _container(4700 + node.number), "nccl": nccl}
+    engine = {"info": _docker_info(), "image": image, "container": _container(4700 + node.number)}
     return json.dumps({**seen, "engine": engine})
 
 
@@ -285,6 +284,7 @@ _FACTS: dict[str, Callable[[Description, Mapping[str, str]], str]] = {
     "nvidia_container": _constant(
         "hook=/usr/bin/nvidia-container-runtime-hook\nruntime=/usr/bin/nvidia-container-runtime\nctk=/usr/bin/nvidia-ctk"
     ),
+    "nccl": _constant("running\ncontainer=libnccl.so.2.27.5"),
     "managed": _managed,
     "container_ssh": _container_ssh,
     "container_trust": _container_trust,

@@ -22,6 +22,8 @@ _BARE = {
     "boot": "uptime=1000.0\nboot_id=11111111-2222-3333-4444-555555555555\n",
     "managed": json.dumps({"sealed": {}, "observed": {}, "jobs": [], "hung": []}),
     "receipts": "",
+    "packages": "ii |base-files|12.4+deb12u12\n",
+    "time_sync": "Id=docker.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n",
 }
 """A node on which nothing was ever done."""
 

@@ -12,38 +12,26 @@ import re
 import socket
 import time
 
-ENGINE_SECONDS = 25
+ENGINE_SECONDS = 15
 INFO = (
     "ServerVersion", "Driver", "DockerRootDir", "CgroupDriver", "CgroupVersion", "LiveRestoreEnabled", "Runtimes",
     "DefaultRuntime", "RegistryConfig", "DefaultAddressPools", "ContainersRunning",
-)  # fmt: skip
-NCCL_PLACES = (
-    "/usr/lib/*/libnccl.so.2.*", "/usr/lib64/libnccl.so.2.*", "/usr/local/lib/libnccl.so.2.*",
-    "/usr/local/cuda/lib64/libnccl.so.2.*", "/opt/conda/lib/libnccl.so.2.*",
-    "/usr/lib/python3/dist-packages/nvidia_nccl_cu*.dist-info",
-    "/usr/local/lib/python3*/dist-packages/nvidia_nccl_cu*.dist-info",
-    "/usr/local/lib/python3*/site-packages/nvidia_nccl_cu*.dist-info",
-    "/opt/conda/lib/python3*/site-packages/nvidia_nccl_cu*.dist-info",
 )  # fmt: skip
 SHOWN_DEVICES = ("infiniband/*", "nvidia*")
 NODE_NAMES = "/etc/hosts"
 
 
 def training(container, images, processes):
-    """Return the engine's answers, what is in the container, and the versions of NCCL on the node and in it."""
+    """Return what the engine tells of itself, of the image and of the container."""
     engine = Engine(running=any(name == "dockerd" and same_space(pid) for pid, (name, *_) in processes.items()))
     engine.deadline = time.monotonic() + ENGINE_SECONDS
     if not any(os.access(os.path.join(folder, "docker"), os.X_OK) for folder in os.get_exec_path()):
-        nccl = {"node": nccl_below(""), "container": None}
-        return {"info": {"error": "there is no docker command"}, "image": None, "container": None, "nccl": nccl}
-    found = {
+        return {"info": {"error": "there is no docker command"}, "image": None, "container": None}
+    return {
         "info": asked(engine, lambda: pick(engine.get("/info"), INFO)),
         "image": asked(engine, lambda: first_image(engine, images)),
         "container": asked(engine, lambda: container_of(engine, container)),
     }
-    pid = (found["container"] or {}).get("pid", 0)
-    inside = nccl_below(f"{PROC}/{pid}/root") if pid else None
-    return dict(found, nccl={"node": nccl_below(""), "container": inside})
 
 
 def same_space(pid):
@@ -135,8 +123,3 @@ def processes_beside(pid):
         except OSError:
             continue
     return sorted(row for row in beside if row[1])
-
-
-def nccl_below(root):
-    """Return the names of NCCL's libraries and Python packages below a folder."""
-    return [os.path.basename(path) for pattern in NCCL_PLACES for path in sorted(glob.glob(root + pattern))]

@@ -229,6 +229,9 @@ def test_options_of_a_setting_are_those_of_run():
         "/my data",
     ]
     assert Setting(gdr=True, lightcc=True, fabric="tcp").title == "tcp-lightcc-gdr"
+    assert Setting(further="--gputopology --env KEY=hunter2 -e K2=hunter2 --workdir=hunter2").title == (
+        "gputopology-env-e-workdir"
+    )
 
 
 @pytest.mark.parametrize("words", [["--with", "'open"], ["--name", "a/b"], ["--name", "-x"], ["--batch-size", "0"]])

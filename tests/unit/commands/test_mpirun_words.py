@@ -85,3 +85,11 @@ def test_only_a_launcher_is_taken_for_one(word, is_one):
     """By the program's name."""
     assert is_launcher([word]) is is_one
     assert not is_launcher([])
+
+
+def test_a_number_that_no_machine_has_is_none():
+    """Whatever is typed, nothing is raised."""
+    line = parse_line(["mpirun", "-np", "9" * 5000, "-H", f"a:{'9' * 5000},b:0", "prog"])
+
+    assert line.ranks is None
+    assert line.hosts == (("a", 1), ("b", 0))

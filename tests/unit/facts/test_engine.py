@@ -9,7 +9,7 @@ import pytest
 from provision.facts import RawOutput, Unknown
 from provision.facts.container import Container, ContainerFact, DeletedMount, Process
 from provision.facts.docker import DockerInfo, DockerInfoFact, Image, ImageFact
-from provision.facts.gpudirect import Nccl, NcclFact
+from provision.facts.managed import ManagedFact
 from tests.unit.facts.conftest import Node
 
 PID = 7
@@ -118,19 +118,6 @@ def test_the_first_reference_that_the_engine_has_is_the_image(machine: Node, eng
     assert ImageFact().parse(look(machine, "r/t@sha256:ff")) is None
 
 
-def test_nccl_in_the_container_is_told_from_that_on_the_node(machine: Node) -> None:
-    """By the names of files below the container's root; nothing is run in it."""
-    for name in ("usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5", "usr/lib64/libnccl.so.2.21.5"):
-        path = machine.root / "proc/7/root" / name
-        path.parent.mkdir(parents=True)
-        path.touch()
-
-    found = NcclFact().parse(look(machine))
-
-    assert isinstance(found, Nccl)
-    assert found.container == ("2.21.5",)
-
-
 def test_an_engine_that_does_not_run_is_not_touched(machine: Node, engine: dict[str, object]) -> None:
     """To touch its socket would start it. An engine inside a container of the node is not the node's."""
     (machine.root / "proc/3/ns/pid").unlink()
@@ -140,7 +127,6 @@ def test_an_engine_that_does_not_run_is_not_touched(machine: Node, engine: dict[
 
     assert DockerInfoFact().parse(said) == Unknown("docker info failed: the engine does not run")
     assert isinstance(ContainerFact().parse(said), Unknown)
-    assert isinstance(NcclFact().parse(said), Nccl)
 
 
 def test_an_engine_that_hangs_is_named_and_asked_once(machine: Node, engine: dict[str, object]) -> None:
@@ -161,3 +147,11 @@ def test_a_node_without_docker_has_no_container(machine: Node) -> None:
     assert DockerInfoFact().parse(said) == Unknown("docker info failed: there is no docker command")
     assert ContainerFact().parse(said) is None
     assert ImageFact().parse(said) is None
+
+
+def test_an_answer_that_is_nested_without_end_is_no_answer() -> None:
+    """Nothing that shows or keeps the facts could walk through it."""
+    deep = '{"sealed": {}, "observed": {"a": {"files": ' + "[" * 500 + "]" * 500 + '}}, "jobs": [], "hung": []}'
+
+    assert isinstance(ManagedFact().parse(RawOutput(deep, 0)), Unknown)
+    assert isinstance(ContainerFact().parse(RawOutput("[" * 100000, 0)), Unknown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 
 import pytest
@@ -274,15 +273,22 @@ def test_bridges_that_redirect_are_found():
 
 def test_nccl_is_found_by_its_file_names():
     """A library and a Python package carry the version; a container that does not run is told from one without NCCL."""
+    text = "node=libnccl.so.2.18.5\nrunning\ncontainer=nvidia_nccl_cu12-2.21.5.dist-info\ncontainer=libnccl.so.2.21.5\n"
 
-    def told(node, container):
-        return NcclFact().parse(out(json.dumps({"engine": {"nccl": {"node": node, "container": container}}})))
+    assert NcclFact().parse(out(text)) == Nccl(("2.21.5",), ("2.18.5",))
+    assert NcclFact().parse(out("running\n")) == Nccl((), ())
+    assert NcclFact().parse(out("")) == Nccl(None, ())
 
-    both = ["nvidia_nccl_cu12-2.21.5.dist-info", "libnccl.so.2.21.5"]
 
-    assert told(["libnccl.so.2.18.5"], both) == Nccl(("2.21.5",), ("2.18.5",))
-    assert told([], []) == Nccl((), ())
-    assert told([], None) == Nccl(None, ())
+def test_nccl_is_looked_for_in_the_container_that_runs(tree):
+    """It is found by its entrypoint; who only looks at that file on the node is no container."""
+    write(tree.root / "proc/7/cmdline", "vi\0/usr/local/lib/provision/container-entrypoint\0")
+    write(tree.root / "proc/8/cmdline", "docker-init\0--\0/usr/local/lib/provision/container-entrypoint\0")
+    write(tree.root / "proc/8/root/.dockerenv")
+    write(tree.root / "proc/8/root/opt/conda/lib/libnccl.so.2.21.5")
+    write(tree.root / "usr/lib64/libnccl.so.2.18.5")
+
+    assert tree(NcclFact(), ("/proc", "/usr/lib64")).container == ("2.21.5",)
 
 
 def test_a_driver_that_does_not_know_the_compute_capability_still_tells_its_gpus(tmp_path):

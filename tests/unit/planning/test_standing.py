@@ -16,6 +16,7 @@ from provision.facts.system import Kind, NodeKind
 from provision.model import Cluster, StepClass
 from provision.planning import PlanScene, kept, plan_node
 from provision.planning.docker_settings import REREAD, settings_of
+from provision.planning.standing import unseen
 from provision.workflow.sources import role_sources
 from provision.workflow.survey import keeping, with_defaults
 from tests.support.expressions import Role
@@ -210,6 +211,55 @@ def test_what_an_apply_kept_is_kept_whatever_became_of_it(sealed, noted, wanted)
                  managed=Managed({"docker_engine": sealed}))  # fmt: skip
 
     assert kept(make({}).nodes[0], facts).get("docker_engine") == wanted
+
+
+def texts_of(value):
+    """All texts in a value, keys too."""
+    if isinstance(value, dict):
+        return [text for pair in value.items() for part in pair for text in texts_of(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in texts_of(part)]
+    return [value]
+
+
+EVIL = ("{{ lookup('pipe', 'id') }}", "fe80::1%{{ lookup('pipe', 'id') }}", "fe80::1%{% raw %}", "/x\n", "10.0.0.0/8\n")
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_no_template_of_a_node_gets_into_what_ansible_runs(evil):
+    """Ansible would run it on the controller; wherever it stands in daemon.json, and whatever a receipt says."""
+    options = {
+        "default-address-pools": [{"base": evil, "size": 24}], "log-driver": evil, "data-root": evil,
+        "registry-mirrors": [f"https://{evil}"], "log-opts": {"max-size": evil, "max-file": evil},
+        "default-ulimits": {evil: {"Name": evil, "Hard": 1, "Soft": 1}},
+    }  # fmt: skip
+    noted = {"docker_engine_address_pools": [{"base": evil, "size": 24}], "docker_engine_default_ulimits": {evil: 1}}
+    receipt = {"docker_engine": Receipt("docker_engine", {"inputs": {"kept": noted}})}
+    sealed = site(receipts=receipt, managed=Managed({"docker_engine": True}))
+
+    assert evil not in texts_of(kept(make({}).nodes[0], site(options)))
+    assert "docker_engine" not in kept(make({}).nodes[0], sealed)
+
+
+def test_a_receipt_keeps_only_what_is_its_roles():
+    """A node could otherwise turn off by one role what another one sees to."""
+    noted = {"kept": {"peer_memory_enabled": False, "rdma_stack_source": "present"}}
+    facts = site(receipts={"rdma_stack": Receipt("rdma_stack", {"inputs": noted})},
+                 managed=Managed({"rdma_stack": True}))  # fmt: skip
+
+    assert kept(make({}).nodes[0], facts)["rdma_stack"] == {"rdma_stack_source": "present"}
+
+
+@pytest.mark.parametrize("fact", ["rdma", "packages", "peer_status", "modules", "docker_service", "docker_config"])
+def test_what_could_not_be_looked_at_is_not_taken_for_nothing(fact):
+    """Defaults would take the place of what others set up there; where a receipt tells, nothing is missing."""
+    hung = {fact: Unknown("hung: x")}
+    receipts = {role: Receipt(role, {}) for role in ("rdma_stack", "peer_memory", "nvidia_container", "docker_engine")}
+    ours = {"receipts": receipts, "managed": Managed(dict.fromkeys(receipts, True))}
+
+    assert unseen(make({}).nodes[0], site()) is None
+    assert unseen(make({}).nodes[0], site(**hung)) == f"{fact}: hung: x"
+    assert unseen(make({}).nodes[0], site(**hung, **ours)) is None
 
 
 def test_a_receipt_of_other_hands_keeps_nothing():

@@ -49,7 +49,7 @@ def test_what_it_does_not_take_is_refused(name, value):
 
 def test_variables_of_others_are_none_of_its_business():
     """Only names that begin with LIGHT_ are judged."""
-    check_light({"LIGHTNING": "x", "PATH": ""})
+    assert check_light({"LIGHTNING": "x", "PATH": ""}) is None
 
 
 @pytest.mark.parametrize("gpus", [4, 0])
