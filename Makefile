@@ -76,7 +76,7 @@ layers:
 	$(BIN)/lint-imports
 
 # In two halves of about the same length, for `make check` to run side by side.
-SECOND_HALF := tests/roles tests/unit/inventory tests/unit/lab tests/unit/test_bandwidth.py
+SECOND_HALF := tests/roles $(addprefix tests/unit/,benchmarks cli connectors inventory jobs lab topology test_bandwidth.py)
 unit: unit-first-half unit-second-half
 
 unit-first-half:
