@@ -341,9 +341,10 @@ def test_a_job_is_told_by_the_device_that_it_holds(node: Node) -> None:
         of_a_service = node.look(f'{change};s/^SERVICES = .*/SERVICES = ("sh",)/').jobs
         child.communicate("\n")
 
-    ours = f"process {child.pid} (sh of {node.root.owner()}) holds /dev/{device}"
-    assert ours in jobs
-    assert not any(str(child.pid) in job for job in of_a_service)
+    ours = f"process {child.pid} "
+    assert [job for job in jobs if job.startswith(ours)] == [f"{ours}(sh of {node.root.owner()}) holds /dev/{device}"]
+    assert [job for job in of_a_service if job.startswith(ours)] == []
+    assert "hunter2" not in "".join(jobs)
 
 
 @pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py"])
