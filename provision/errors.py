@@ -8,6 +8,11 @@ ProvisionError                exit 1
 ├── NodeError                 exit 1   a node was reached and something there failed
 ├── LabError                  exit 1   the lab on this machine cannot do what was asked
 ├── LockedError               exit 4   somebody else holds the lock
+├── NotFound                  exit 3   there is no such job
+├── NameTaken                 exit 4   a job of that name is there already
+├── NeverFits                 exit 5   no set of nodes could ever take the job, not even idle ones
+├── TimedOut                  exit 6   what was waited for did not come in time
+├── NodeUnreachable           exit 7   a node that the answer needs could not be reached
 ├── LaunchError               exit 125 a job could not be started
 └── Interrupted               exit 130 Ctrl-C
 
@@ -25,8 +30,13 @@ __all__ = [
     "LabError",
     "LaunchError",
     "LockedError",
+    "NameTaken",
+    "NeverFits",
     "NodeError",
+    "NodeUnreachable",
+    "NotFound",
     "ProvisionError",
+    "TimedOut",
     "UsageError",
 ]
 
@@ -86,6 +96,36 @@ class LockedError(ProvisionError):
     exit_code = 4
     passing = False
     """Whether the holder's side is gone, so that the lock goes with the last task that it left at work."""
+
+
+class NotFound(ProvisionError):
+    """There is no job (or instance) of that name."""
+
+    exit_code = 3
+
+
+class NameTaken(ProvisionError):
+    """A job of that name is there already, running or over."""
+
+    exit_code = 4
+
+
+class NeverFits(ProvisionError):
+    """What was asked for is more than the cluster has, or contradicts itself; waiting would not help."""
+
+    exit_code = 5
+
+
+class TimedOut(ProvisionError):
+    """What was waited for did not come in time; it may still come."""
+
+    exit_code = 6
+
+
+class NodeUnreachable(ProvisionError):
+    """A node that the answer needs could not be reached."""
+
+    exit_code = 7
 
 
 class LaunchError(ProvisionError):

@@ -1,0 +1,1 @@
+"""What runs batch jobs: one interface, and an engine for each way."""

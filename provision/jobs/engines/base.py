@@ -1,0 +1,89 @@
+"""The interface of what runs batch jobs. Everything above it is the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from provision.model.job import JobRecord, JobSpec
+from provision.model.job_views import DryRun, JobSurvey
+
+__all__ = ["Engine", "LogRequest", "Secrets"]
+
+Say = Callable[[str], None]
+"""Takes a line of progress."""
+WriteLine = Callable[[str, bytes], None]
+"""Takes the instance and a line of its output, with its newline."""
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What a job needs and nobody may see; `repr` shows nothing of it."""
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For the training's own processes."""
+    sync: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For fetching code alone (GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD, ...)."""
+    registry: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For pulling the image (``username``, ``password``)."""
+
+
+@dataclass(frozen=True)
+class LogRequest:
+    """Which lines of which instances."""
+
+    instances: tuple[str, ...] = ()
+    """Empty: the chief's; all of them with `every`."""
+    every: bool = False
+    follow: bool = False
+    tail: int = -1
+    """Last lines of each; -1: all."""
+    since: float = 0.0
+    """Seconds since the epoch."""
+    timestamps: bool = False
+    attempt: int = 0
+    """0: the last."""
+
+
+class Engine(Protocol):
+    """Runs jobs on the nodes of one cluster. Errors are those of `provision.errors`.
+
+    A name is unique among live and finished jobs. NotFound (exit 3) for a job that no node knows, NameTaken (exit 4)
+    for a name that is used, NeverFits (exit 5) for what could not start on idle nodes either.
+    """
+
+    name: str
+
+    def submit(self, spec: JobSpec, secrets: Secrets, say: Say) -> JobRecord:
+        """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
+
+    def dry_run(self, spec: JobSpec) -> DryRun:
+        """Say where it would go and what would be started; nothing is written on any node."""
+
+    def jobs(self, *, nodes: bool = False) -> JobSurvey:
+        """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
+
+    def get(self, name: str) -> JobRecord:
+        """Return all that is known of one job, with its events."""
+
+    def logs(self, name: str, request: LogRequest, write: WriteLine) -> JobRecord:
+        """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
+
+    def stop(self, name: str, say: Say, *, grace: float = 15.0) -> JobRecord:
+        """End a job in good order; its record stays. A job that is over stays as it is."""
+
+    def delete(self, name: str, say: Say, *, force: bool = False) -> None:
+        """Stop a job and forget it; what is gone already is no error."""
+
+    def restart(self, name: str, say: Say) -> JobRecord:
+        """Start a job that is over (or stop it first) as its next attempt."""
+
+    def start_pending(self, say: Say) -> tuple[str, ...]:
+        """Start what waits and fits, and what is to be tried again; return the names that were started."""
+
+    def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
+        """Return the command (of this machine) that runs `argv` inside an instance."""
+
+    def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
+        """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
