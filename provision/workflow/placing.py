@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from provision.topology.candidates import Candidate, Machine, Mode, Port
     from provision.topology.placement import Places
 
-__all__ = ["places_among", "places_for_jobs"]
+__all__ = ["candidate_of", "places_among", "places_for_jobs", "unusable"]
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -66,13 +66,13 @@ def places_among(
     left_out: list[tuple[str, str]] = []
     for node in (node for node in cluster.nodes if node.name in found):
         facts = found[node.name]
-        why = facts.message if isinstance(facts, ProvisionError) else _unusable(facts)
+        why = facts.message if isinstance(facts, ProvisionError) else unusable(facts)
         if why is None:
             why = (held_back or {}).get(node.name)
         if why is not None or isinstance(facts, ProvisionError):
             left_out.append((node.name, why or ""))
             continue
-        candidate, texts = _candidate(node, facts, (measured or {}).get(node.name))
+        candidate, texts = candidate_of(node, facts, (measured or {}).get(node.name))
         made.append(candidate if modes else replace(candidate, mode=None))
         notes.extend((node.name, text) for text in texts)
     stand_ins = tuple(
@@ -82,7 +82,7 @@ def places_among(
     return Places(tuple(made), grouped(notes), tuple(left_out), lost, stand_ins)
 
 
-def _unusable(facts: NodeFacts) -> str | None:
+def unusable(facts: NodeFacts) -> str | None:
     """Return why the node's GPUs cannot be placed on; None when they can."""
     from provision.facts import Unknown, gpu_count
 
@@ -95,7 +95,7 @@ def _unusable(facts: NodeFacts) -> str | None:
     return None if facts.topology.gpus else "it has no GPU"
 
 
-def _candidate(node: Node, facts: NodeFacts, p2p: Matrix | None) -> tuple[Candidate, list[str]]:
+def candidate_of(node: Node, facts: NodeFacts, p2p: Matrix | None = None) -> tuple[Candidate, list[str]]:
     """Return the node as a place, and what had to be assumed."""
     from provision.topology.candidates import Candidate, faulty
 
@@ -130,7 +130,7 @@ def _mode(node: Node) -> Mode:
 
 
 def _known(facts: NodeFacts) -> tuple[Topology, tuple[Gpu, ...]]:
-    """Return what `_unusable` has found to be known."""
+    """Return what `unusable` has found to be known."""
     from provision.facts import Unknown
 
     if isinstance(facts.topology, Unknown) or isinstance(facts.gpus, Unknown):

@@ -1,0 +1,136 @@
+"""What mpirun needs to find its way from the chief's container to the others: a host file and ssh's own files."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.batch.ranks import slots
+from provision.model.job import JobSpec, Seat
+
+__all__ = ["MOUNT", "Login", "files", "launcher_variables", "login_files", "mpi_command", "sshd_command"]
+
+MOUNT = "/provision"
+"""Where an attempt's folder ``mount`` is seen in its containers."""
+KEYS = "/provision-ssh"
+"""Where an attempt's private keys are seen: of the job's own account, and nobody else's."""
+_VARIABLES = "/tmp/.provision-variables"  # noqa: S108 - in the job's own container, and made with a mask
+
+
+@dataclass(frozen=True)
+class Login:
+    """How one node's container of a job is reached."""
+
+    node: str
+    address: str
+    port: int
+    client_key: str
+    """The public half of what it logs in with."""
+    host_key: str
+    """The public half of what its sshd shows."""
+
+
+def host_file(spec: JobSpec, seats: Sequence[Seat]) -> str:
+    """Return Open MPI's host file, which later versions read too."""
+    return "".join(f"{node} slots={count}\n" for node, count in slots(spec, seats).items())
+
+
+def ssh_config(logins: Sequence[Login], account: str) -> str:
+    """Return what the chief needs of ssh_config: every node by its inventory name and port, with a known key."""
+    hosts = "".join(f"Host {one.node}\n  HostName {one.address}\n  Port {one.port}\n\n" for one in logins)
+    user = f"  User {account}\n" if account else ""
+    return (
+        f"{hosts}Host *\n{user}"
+        f"  IdentityFile {KEYS}/client\n  IdentitiesOnly yes\n  UserKnownHostsFile {MOUNT}/known_hosts\n"
+        "  GlobalKnownHostsFile /dev/null\n  StrictHostKeyChecking yes\n  BatchMode yes\n"
+        "  ConnectionAttempts 10\n  ConnectTimeout 5\n  ServerAliveInterval 5\n  LogLevel ERROR\n"
+    )
+
+
+def known_hosts(logins: Sequence[Login]) -> str:
+    """Return the keys of all containers' sshd, by address and port as ssh looks for them."""
+    return "".join(f"[{one.address}]:{one.port} {one.host_key.strip()}\n" for one in logins)
+
+
+def authorized_keys(logins: Sequence[Login]) -> str:
+    """Return who may log in: the job's own containers."""
+    return "".join(f"restrict,pty {one.client_key.strip()}\n" for one in logins)
+
+
+def login_files(logins: Sequence[Login], account: str = "") -> dict[str, str]:
+    """Return the files of `MOUNT` by which the containers of a job reach each other."""
+    return {
+        "ssh_config": ssh_config(logins, account),
+        "known_hosts": known_hosts(logins),
+        "authorized_keys": authorized_keys(logins),
+    }
+
+
+def sshd_command(login: Login) -> tuple[str, ...]:
+    """Return the command of a worker's container: sshd in the foreground, for this job's keys and no others.
+
+    sshd gives its sessions none of the container's variables, so they are kept in a file of the job's account.
+    """
+    options = {
+        "Port": str(login.port),
+        "ListenAddress": login.address,
+        "HostKey": f"{KEYS}/host",
+        "AuthorizedKeysFile": f"{MOUNT}/authorized_keys",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "UsePAM": "no",
+        "PidFile": "none",
+        "StrictModes": "no",  # the files are root's on the node, and the mount is read-only
+        "PermitRootLogin": "prohibit-password",
+        "AllowTcpForwarding": "no",
+        "X11Forwarding": "no",
+        "MaxStartups": "200:30:400",
+        "ForceCommand": f'. {_VARIABLES}; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"',
+    }
+    words = " ".join(f"-o {shlex.quote(f'{name}={value}')}" for name, value in options.items())
+    keep = f"umask 077; export -p >{_VARIABLES}; mkdir -p /run/sshd 2>/dev/null"
+    return ("sh", "-c", f'{keep}; exec "$(command -v sshd || echo /usr/sbin/sshd)" -D -e -f /dev/null {words}')
+
+
+def launcher_variables(networks: Sequence[str]) -> dict[str, str]:
+    """Return the variables by which Open MPI 4 and 5, and Hydra (MPICH, Intel MPI), find the nodes and reach them."""
+    reach = f"-F {MOUNT}/ssh_config"
+    variables = {
+        "OMPI_MCA_orte_default_hostfile": f"{MOUNT}/hostfile",
+        "OMPI_MCA_plm_rsh_agent": "ssh",
+        "OMPI_MCA_plm_rsh_args": reach,
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "t",
+        "PRTE_MCA_prte_default_hostfile": f"{MOUNT}/hostfile",
+        "PRTE_MCA_plm_ssh_agent": "ssh",
+        "PRTE_MCA_plm_ssh_args": reach,
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "t",
+        "HYDRA_HOST_FILE": f"{MOUNT}/hostfile",
+        "HYDRA_LAUNCHER_EXTRA_ARGS": reach,
+    }
+    if networks:
+        joined = ",".join(networks)
+        variables |= {"OMPI_MCA_btl_tcp_if_include": joined, "OMPI_MCA_oob_tcp_if_include": joined}
+        variables["PRTE_MCA_prte_if_include"] = joined
+    return variables
+
+
+def mpi_command(spec: JobSpec, variables: Mapping[str, str], total: int) -> tuple[str, ...]:
+    """Return the launcher's command: the user's line as it was typed, or mpirun around an argument vector.
+
+    Args:
+        spec: the job; one word of `command` is a line for its shell.
+        variables: those that mpirun passes on to every rank, by name alone.
+        total: ranks where the spec states none.
+    """
+    if len(spec.command) == 1:
+        return (spec.shell, "-c", spec.command[0])
+    passed = [word for name in sorted(variables) for word in ("-x", name)]
+    ranks = str(spec.ranks or total)
+    root = [] if spec.user else ["--allow-run-as-root"]
+    return ("mpirun", *root, "-np", ranks, "--bind-to", "none", "--map-by", "slot", *passed, *spec.command)
+
+
+def files(spec: JobSpec, seats: Sequence[Seat], logins: Sequence[Login]) -> dict[str, str]:
+    """Return all files of `MOUNT` of an mpi job."""
+    return {"hostfile": host_file(spec, seats), **login_files(logins)}

@@ -1,0 +1,147 @@
+"""Who the instances of a job are, and what each is told of itself; the names and variables that arena's users know."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from provision.model.job import JobSpec, Kind, Seat
+
+__all__ = ["Place", "processes_per_instance", "rank_variables", "seats_of", "slots"]
+
+LAUNCHER_LETTERS = 5
+NO_GPUS = "void"
+"""What NVIDIA's runtime takes for no GPU at all; without it, it would show all of them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one worker goes."""
+
+    node: str
+    address: str
+    """The node's data address."""
+    gpus: tuple[int, ...] = ()
+    uuids: tuple[str, ...] = ()
+    """In the order of `gpus`."""
+    nics: tuple[str, ...] = ()
+
+
+def seats_of(spec: JobSpec, places: Sequence[Place]) -> tuple[Seat, ...]:
+    """Return the instances of `spec` on `places`, one for each worker in rank order; the chief is first.
+
+    pytorch: ``-master-0`` has rank 0, ``-worker-i`` rank i + 1. mpi: ``-launcher-xxxxx`` beside the workers, in the
+    container of worker 0, and workers of one node share a container, as the ranks of a node have to see each other's
+    GPUs. run: ``-worker-i`` has rank i.
+    """
+    if spec.kind is Kind.PYTORCH:
+        return tuple(_pytorch(spec.name, places))
+    workers = [_seat(spec.name, "worker", index, index, place) for index, place in enumerate(places)]
+    if spec.kind is Kind.RUN:
+        return (replace(workers[0], chief=True), *workers[1:])
+    shared: dict[str, str] = {}
+    workers = [replace(seat, container=shared.setdefault(seat.node, seat.instance)) for seat in workers]
+    letters = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(LAUNCHER_LETTERS))
+    first = workers[0]
+    launcher = Seat(
+        f"{spec.name}-launcher-{letters}",
+        "launcher",
+        0,
+        first.node,
+        first.address,
+        rank=0,
+        chief=True,
+        container=first.container,
+    )
+    return (launcher, *workers)
+
+
+def _pytorch(name: str, places: Sequence[Place]) -> Iterator[Seat]:
+    for rank, place in enumerate(places):
+        role, index = ("worker", rank - 1) if rank else ("master", 0)
+        yield replace(_seat(name, role, index, rank, place), chief=rank == 0)
+
+
+def _seat(name: str, role: str, index: int, rank: int, place: Place) -> Seat:
+    instance = f"{name}-{role}-{index}"
+    return Seat(
+        instance,
+        role,
+        index,
+        place.node,
+        place.address,
+        rank,
+        gpus=place.gpus,
+        uuids=place.uuids,
+        nics=place.nics,
+        container=instance,
+    )
+
+
+def processes_per_instance(spec: JobSpec) -> int | str:
+    """Return how many processes torchrun makes in each instance: a number, or its ``auto``, ``gpu``, ``cpu``."""
+    if spec.nproc_per_node:
+        return int(spec.nproc_per_node) if spec.nproc_per_node.isdecimal() else spec.nproc_per_node
+    return max(spec.gpus, 1)
+
+
+def slots(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, int]:
+    """Return node -> MPI slots, in the order of the host file: the GPUs of its workers, else one for each worker."""
+    found: dict[str, int] = {}
+    for seat in seats:
+        if seat.role == "worker":
+            found[seat.node] = found.get(seat.node, 0) + max(spec.gpus, 1)
+    return found
+
+
+def rank_variables(spec: JobSpec, seat: Seat, seats: Sequence[Seat], port: int) -> dict[str, str]:
+    """Return what an instance is told of itself and the others; the same on every engine.
+
+    Args:
+        spec: the job.
+        seat: the instance.
+        seats: all of them.
+        port: a port of the chief's node that is free for the rendezvous.
+    """
+    chief = next(one for one in seats if one.chief)
+    workers = sum(one.role != "launcher" for one in seats)
+    variables = {
+        "PYTHONUNBUFFERED": "1",
+        "NVIDIA_VISIBLE_DEVICES": ",".join(_visible(seat, seats)) or NO_GPUS,
+        "workers": str(workers),
+        "gpus": str(spec.gpus),
+        "PROVISION_JOB": spec.name,
+        "PROVISION_INSTANCE": seat.instance,
+        "PROVISION_NODE": seat.node,
+    }
+    if spec.kind is Kind.MPI:
+        return variables
+    return {
+        **variables,
+        "MASTER_ADDR": chief.address,
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(workers),
+        "RANK": str(seat.rank),
+        "PET_NNODES": str(workers),
+        "PET_NODE_RANK": str(seat.rank),
+        "PET_NPROC_PER_NODE": str(processes_per_instance(spec)),
+        "PET_MASTER_ADDR": chief.address,
+        "PET_MASTER_PORT": str(port),
+    }
+
+
+def _visible(seat: Seat, seats: Sequence[Seat]) -> Iterator[str]:
+    """Yield the GPUs of all instances in the same container."""
+    for one in seats:
+        if one.container == seat.container:
+            yield from one.uuids
+
+
+def by_container(seats: Sequence[Seat]) -> Mapping[str, tuple[Seat, ...]]:
+    """Return container -> the instances in it, in the order of `seats`."""
+    found: dict[str, list[Seat]] = {}
+    for seat in seats:
+        found.setdefault(seat.container, []).append(seat)
+    return {name: tuple(inside) for name, inside in found.items()}

@@ -1,0 +1,247 @@
+"""One job from what all nodes tell of it. Nodes' answers are hostile input: what makes no sense is left out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from provision.model.job import InstanceRecord, JobEvent, JobRecord, JobSpec, JobStatus, Kind, Seat, from_document
+
+__all__ = ["START_SECONDS", "Report", "leases_by_job", "records", "tries"]
+
+START_SECONDS = 120.0
+"""A start that has left no attempt on any node after this long was broken off."""
+KEEPER_SECONDS = 20.0
+"""systemd starts a keeper anew within this time."""
+
+_OVER = {"Completed", "Error", "Stopped", "Lost"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one node answered to ``report`` or ``look``."""
+
+    node: str
+    document: Mapping[str, Any]
+
+    @property
+    def now(self) -> float:
+        """The node's clock."""
+        value = self.document.get("now")
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    def jobs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield name and what is told of each job."""
+        found = self.document.get("jobs")
+        for job in found if isinstance(found, list) else ():
+            if isinstance(job, Mapping) and isinstance(job.get("name"), str):
+                yield job["name"], job
+
+
+def records(reports: Sequence[Report], unreachable: Mapping[str, str]) -> dict[str, JobRecord]:
+    """Return the jobs by name.
+
+    Args:
+        reports: of the nodes that answered.
+        unreachable: the other nodes, and why.
+    """
+    by_name: dict[str, list[tuple[Report, Mapping[str, Any]]]] = {}
+    for report in reports:
+        for name, job in report.jobs():
+            by_name.setdefault(name, []).append((report, job))
+    held = leases_by_job(reports)
+    found: dict[str, JobRecord] = {}
+    for name, told in by_name.items():
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            record = _record(name, _of_newest(told), unreachable)
+            found[name] = replace(record, leases=held.get(record.id, {}))
+    return found
+
+
+def _of_newest(told: list[tuple[Report, Mapping[str, Any]]]) -> list[tuple[Report, Mapping[str, Any]]]:
+    """Two jobs of one name at different times: a node that was away when the first was forgotten still has it."""
+    head = next((job for _, job in told if job.get("queue")), None)
+    newest = head or max((job for _, job in told), key=lambda job: _number(job.get("submitted")))
+    return [(report, job) for report, job in told if job.get("id") == newest.get("id")]
+
+
+def leases_by_job(reports: Sequence[Report]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return job id -> node -> UUIDs of the GPUs that are held for it."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for report in reports:
+        leases = report.document.get("leases")
+        for uuid, lease in leases.items() if isinstance(leases, Mapping) else ():
+            if isinstance(lease, Mapping):
+                held = found.setdefault(str(lease.get("id")), {})
+                held[report.node] = (*held.get(report.node, ()), str(uuid))
+    return found
+
+
+def tries(record_queue: Mapping[str, Any]) -> int:
+    """Return how many attempts of a job have failed."""
+    return int(_number(record_queue.get("failures")))
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+def _spec(name: str, job: Mapping[str, Any]) -> JobSpec:
+    document = dict(job.get("spec") or {})
+    document.setdefault("name", name)
+    document.setdefault("kind", Kind.RUN)
+    document.setdefault("command", [])
+    return from_document(JobSpec, document)
+
+
+def _record(name: str, told: list[tuple[Report, Mapping[str, Any]]], unreachable: Mapping[str, str]) -> JobRecord:
+    queue: Mapping[str, Any] = next((job["queue"] for _, job in told if job.get("queue")), {})
+    attempt = max(int(_number(job.get("attempt"))) for _, job in told)
+    current = [(report, job) for report, job in told if int(_number(job.get("attempt"))) == attempt and attempt]
+    seats = _seats(current)
+    instances = {key: value for _, job in current for key, value in _instances(job)}
+    first = told[0][1]
+    record = JobRecord(
+        spec=_spec(name, next((job for _, job in told if job.get("spec")), first)),
+        id=str(first.get("id")),
+        owner=str(first.get("owner", "")),
+        submitted=_number(first.get("submitted")),
+        status=JobStatus.PENDING,
+        attempt=attempt,
+        seats=seats,
+        instances={seat.instance: instances.get(seat.instance, InstanceRecord(seat.instance)) for seat in seats},
+        started=min((item.started for item in instances.values() if item.started), default=0.0),
+        unreachable=tuple(dict.fromkeys(seat.node for seat in seats if seat.node in unreachable)),
+        events=tuple(sorted(_events(told), key=lambda event: event.time)),
+        keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
+        **_of_attempt(current),
+    )
+    return _judged(record, queue, current, unreachable)
+
+
+def _seats(current: Sequence[tuple[Report, Mapping[str, Any]]]) -> tuple[Seat, ...]:
+    for _, job in current:
+        found = (job.get("attempt_record") or {}).get("seats")
+        if isinstance(found, list):
+            return tuple(from_document(Seat, item) for item in found)
+    return ()
+
+
+def _instances(job: Mapping[str, Any]) -> Iterator[tuple[str, InstanceRecord]]:
+    found = job.get("instances")
+    for name, item in found.items() if isinstance(found, Mapping) else ():
+        with contextlib.suppress(ValueError):
+            yield str(name), from_document(InstanceRecord, item)
+
+
+def _events(told: Sequence[tuple[Report, Mapping[str, Any]]]) -> Iterator[JobEvent]:
+    for _, job in told:
+        for item in job.get("events") or ():
+            with contextlib.suppress(ValueError):
+                yield from_document(JobEvent, item)
+
+
+def _of_attempt(current: Sequence[tuple[Report, Mapping[str, Any]]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _, job in current:
+        record = job.get("attempt_record") or {}
+        for key in ("code_sha", "image_digest", "tensorboard"):
+            if isinstance(record.get(key), str) and record[key]:
+                found.setdefault(key, record[key])
+    return found
+
+
+def _watched_by_none(job: Mapping[str, Any]) -> bool:
+    return job.get("keeper") == "gone" and not job.get("result")
+
+
+def _judged(
+    record: JobRecord,
+    queue: Mapping[str, Any],
+    current: Sequence[tuple[Report, Mapping[str, Any]]],
+    unreachable: Mapping[str, str],
+) -> JobRecord:
+    """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
+    state, reason = str(queue.get("state", "")), str(queue.get("reason", ""))
+    waiting = state in {"pending", "held"} and int(_number(queue.get("attempt"))) <= record.attempt
+    if state == "stopped" and (not record.attempt or not current):
+        return replace(record, status=JobStatus.STOPPED, reason=reason, ended=_number(queue.get("time")))
+    if state == "failed":
+        return replace(record, status=JobStatus.FAILED, reason=reason, ended=_number(queue.get("time")), exit_code=1)
+    if waiting or not record.attempt:
+        held = state == "held"
+        starting = "its start has begun" if state == "started" else ""
+        status = JobStatus.QUEUING if held else JobStatus.PENDING
+        return replace(record, status=status, reason=reason or starting)
+    result = _result(record, current)
+    if result is not None:
+        return _ended(record, result)
+    lost = _lost(record, current, unreachable)
+    if lost:
+        return replace(record, status=JobStatus.FAILED, reason=lost, exit_code=1)
+    return _alive(record)
+
+
+def _result(record: JobRecord, current: Sequence[tuple[Report, Mapping[str, Any]]]) -> Mapping[str, Any] | None:
+    """Return how the attempt ended: as the chief saw it, else as another node did when the chief cannot tell."""
+    found = {report.node: job["result"] for report, job in current if isinstance(job.get("result"), Mapping)}
+    chief = next((seat.node for seat in record.seats if seat.chief), "")
+    if chief in found:
+        of_chief: Mapping[str, Any] = found[chief]
+        return of_chief
+    gone = chief in record.unreachable or any(report.node == chief and _rebooted(job) for report, job in current)
+    return next(iter(found.values()), None) if gone else None
+
+
+def _rebooted(job: Mapping[str, Any]) -> bool:
+    record = job.get("attempt_record") or {}
+    return bool(job.get("boot_id")) and bool(record.get("boot_id")) and job["boot_id"] != record["boot_id"]
+
+
+def _ended(record: JobRecord, result: Mapping[str, Any]) -> JobRecord:
+    status = str(result.get("status"))
+    code = result.get("exit_code")
+    rank = result.get("first_rank")
+    return replace(
+        record,
+        status=JobStatus(status) if status in set(JobStatus) else JobStatus.FAILED,
+        reason=str(result.get("reason") or ""),
+        ended=_number(result.get("ended")),
+        exit_code=code if isinstance(code, int) else None,
+        first_failure=str(result.get("first_failure") or ""),
+        first_rank=rank if isinstance(rank, int) else None,
+    )
+
+
+def _lost(
+    record: JobRecord,
+    current: Sequence[tuple[Report, Mapping[str, Any]]],
+    unreachable: Mapping[str, str],
+) -> str:
+    """Return why an attempt without a result cannot come to one."""
+    for report, job in current:
+        if _rebooted(job):
+            return f"node {report.node} was rebooted during the job"
+    told = {report.node for report, _ in current}
+    forgotten = [seat.node for seat in record.seats if seat.node not in told and seat.node not in unreachable]
+    if forgotten:
+        return f"node {forgotten[0]} knows nothing of it any more"
+    old = [report.node for report, job in current if _watched_by_none(job) and _since(report, job) > KEEPER_SECONDS]
+    return f"nothing watches over it on {', '.join(old)}" if old else ""
+
+
+def _since(report: Report, job: Mapping[str, Any]) -> float:
+    return report.now - _number((job.get("attempt_record") or {}).get("time"))
+
+
+def _alive(record: JobRecord) -> JobRecord:
+    """As arena's users were told wrongly: a job of which any instance does not run yet is not RUNNING."""
+    behind = [name for name, item in record.instances.items() if item.status not in {"Running", *_OVER}]
+    nodes = {seat.instance: seat.node for seat in record.seats}
+    away = [name for name in behind if nodes[name] not in record.unreachable]
+    if away:
+        first = record.instances[away[0]]
+        return replace(record, status=JobStatus.PENDING, reason=f"{away[0]} is {first.status} {first.reason}".rstrip())
+    return replace(record, status=JobStatus.RUNNING)

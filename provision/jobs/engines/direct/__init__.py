@@ -1,0 +1,7 @@
+"""Jobs by SSH and docker alone: nothing has to be installed but us."""
+
+from provision.jobs.engines.direct.engine import DirectEngine
+from provision.jobs.engines.direct.known import Eyes, Known
+from provision.jobs.engines.direct.starting import Extras
+
+__all__ = ["DirectEngine", "Extras", "Eyes", "Known"]

@@ -1,0 +1,177 @@
+"""Which of the waiting jobs start now: their order, their places, and the GPUs that are held for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from provision.batch.queue import Passing, in_order, waiting_for
+from provision.batch.ranks import seats_of
+from provision.batch.records import Report, records
+from provision.errors import NeverFits
+from provision.jobs.engines.base import Secrets
+from provision.jobs.engines.direct.known import Eyes, Known
+from provision.jobs.engines.direct.node_program import ask
+from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
+from provision.jobs.engines.direct.starting import Attempt, Ways, take_leases
+from provision.model import Cluster
+from provision.model.job import JobRecord, JobStatus, as_document
+
+__all__ = ["Booking", "mark"]
+
+
+class Booking:
+    """One pass over the waiting jobs, by whoever holds the queue's lock."""
+
+    def __init__(self, ways: Ways, cluster: Cluster, head: str, eyes: Eyes) -> None:
+        self._ways, self._cluster, self._head, self._eyes = ways, cluster, head, eyes
+        self._known: Known | None = None
+        self._looks: dict[str, NodeLook] = {}
+
+    def book(
+        self, looks: Mapping[str, NodeLook], unreachable: Mapping[str, str], mine: str
+    ) -> tuple[list[Attempt], NeverFits | None]:
+        """Hold the GPUs of all waiting jobs that fit, in their order; nothing is started yet.
+
+        Returns the attempts to start, and why the job `mine` will never fit, if it is so.
+        """
+        self._looks = dict(looks)
+        found = records([Report(name, look.document) for name, look in looks.items()], unreachable)
+        queues = _queues(looks)
+        waiting = in_order(self._to_try_again(found, queues))
+        full = self._full([record.spec.name for record in waiting])
+        passing = Passing([], {name: int(queue.get("passed") or 0) for name, queue in queues.items()})
+        attempts: list[Attempt] = []
+        for record in (full[brief.spec.name] for brief in waiting if brief.spec.name in full):
+            queue = queues.get(record.spec.name, {})
+            try:
+                held = self._blocked(record, found, passing) or self._hold(record, queue)
+            except NeverFits as error:
+                if record.spec.name == mine:
+                    return attempts, error
+                held = error.message
+            if isinstance(held, Attempt):
+                attempts.append(held)
+                passing.started(record)
+                continue
+            passing.blocked.append(record)
+            queue["reason_now"] = held
+        for record in passing.blocked:
+            queue = queues.get(record.spec.name, {})
+            reason, passed = queue.pop("reason_now", ""), passing.passed.get(record.spec.name, 0)
+            if reason != queue.get("reason") or passed != int(queue.get("passed") or 0):
+                mark(self._ways, self._head, record, queue, state="pending", reason=reason, passed=passed)
+        return attempts, None
+
+    def _blocked(self, record: JobRecord, found: Mapping[str, JobRecord], passing: Passing) -> str:
+        reason = waiting_for(record, found.get)
+        older = passing.may_start(record)
+        if not reason and older is not None:
+            return f"waits behind {older.spec.name}, which was submitted before"
+        return reason
+
+    def _hold(self, record: JobRecord, queue: Mapping[str, Any]) -> Attempt | str:
+        """Place a job and hold its GPUs; return why not, where it cannot be."""
+        attempt = self._place(record, queue)
+        if isinstance(attempt, str):
+            return attempt
+        reason = take_leases(self._ways, attempt)
+        if reason:
+            return reason
+        self._looks = _with_leases(self._looks, attempt)
+        mark(self._ways, self._head, record, queue, state="started", attempt=attempt.number, reason="")
+        return attempt
+
+    def _place(self, record: JobRecord, queue: Mapping[str, Any]) -> Attempt | str:
+        spec = record.spec
+        if self._known is None:
+            self._known = self._eyes.look(self._cluster, list(self._looks))
+        excluded = [str(name) for name in queue.get("excluded") or ()]
+        nodes, why = allowed(spec, self._cluster.nodes, excluded)
+        if not nodes and excluded:
+            nodes, why = allowed(spec, self._cluster.nodes)
+        placed = place_job(spec, self._known, self._looks, [node.name for node in nodes])
+        if not placed.places:
+            return placed.reason or "; ".join(f"{name}: {text}" for name, text in why.items())
+        return Attempt(
+            spec,
+            record.id,
+            record.attempt + 1,
+            {"id": record.id, "owner": record.owner, "submitted": record.submitted, "spec": as_document(spec)},
+            seats_of(spec, placed.places),
+            Secrets(),
+            self._known,
+        )
+
+    def _to_try_again(
+        self, found: Mapping[str, JobRecord], queues: Mapping[str, dict[str, Any]]
+    ) -> Iterator[JobRecord]:
+        """Yield the waiting jobs, and as waiting those whose last attempt failed while tries are left."""
+        for name, record in found.items():
+            queue = queues.get(name)
+            if queue is None:
+                continue
+            if record.status is JobStatus.FAILED and _may_retry(queue):
+                node = next((seat.node for seat in record.seats if seat.instance == record.first_failure), "")
+                more = {
+                    "state": "pending",
+                    "attempt": record.attempt,
+                    "failures": int(queue.get("failures") or 0) + 1,
+                    "excluded": sorted({*queue.get("excluded", ()), *([node] if _is_the_nodes(record) else [])}),
+                    "reason": f"attempt {record.attempt} failed: {record.reason}",
+                }
+                mark(self._ways, self._head, record, queue, **more)
+                queues[name].update(more)
+                yield replace(record, status=JobStatus.PENDING)
+            else:
+                yield record
+
+    def _full(self, names: Sequence[str]) -> dict[str, JobRecord]:
+        """Return the whole records of waiting jobs, from the head alone."""
+        if not names:
+            return {}
+        document = ask(self._ways.to(self._head), "report", names=list(names), brief=False)
+        found = records([Report(self._head, document)], {})
+        return {name: record for name, record in found.items() if name in names}
+
+
+def mark(ways: Ways, head: str, record: JobRecord, queue: Mapping[str, Any], **changes: Any) -> None:
+    """Write down how a job stands in the queue, and as an event why it waits."""
+    now = {**queue, **changes, "time": time.time(), "retry": queue.get("retry", record.spec.retry)}
+    event = None
+    if changes.get("reason") and changes["reason"] != queue.get("reason"):
+        event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
+    ask(ways.to(head), "queue", name=record.spec.name, queue=now, event=event)
+
+
+def _may_retry(queue: Mapping[str, Any]) -> bool:
+    return queue.get("state") == "started" and int(queue.get("failures") or 0) < int(queue.get("retry") or 0)
+
+
+def _queues(looks: Mapping[str, NodeLook]) -> dict[str, dict[str, Any]]:
+    """Return name -> queue.json, which the head alone has."""
+    found: dict[str, dict[str, Any]] = {}
+    for look in looks.values():
+        for job in look.document.get("jobs") or ():
+            if isinstance(job, Mapping) and isinstance(job.get("queue"), Mapping) and job["queue"]:
+                found[str(job.get("name"))] = dict(job["queue"])
+    return found
+
+
+def _is_the_nodes(record: JobRecord) -> bool:
+    """Whether a failure was a node's rather than the program's."""
+    words = ("rebooted", "does not answer", "knows nothing", "nothing watches", "XID", "fell off", "ECC")
+    return any(word in record.reason for word in words)
+
+
+def _with_leases(looks: Mapping[str, NodeLook], attempt: Attempt) -> dict[str, NodeLook]:
+    """Return the looks as they are after an attempt has been given its GPUs."""
+    found = dict(looks)
+    for name in attempt.nodes:
+        if name in found:
+            more = {uuid: {"job": attempt.spec.name, "id": attempt.id} for uuid in attempt.leases(name)}
+            document = {**found[name].document, "leases": {**found[name].leases, **more}}
+            found[name] = NodeLook(name, document)
+    return found

@@ -1,0 +1,285 @@
+"""The engine that needs nothing but SSH and docker: it reads the nodes, and acts on them."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import secrets as random
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from provision.connectors import connect, each
+from provision.errors import (
+    LockedError,
+    NameTaken,
+    NeverFits,
+    NodeError,
+    NodeUnreachable,
+    NotFound,
+    ProvisionError,
+)
+from provision.jobs.engines.base import LogRequest, Secrets
+from provision.jobs.engines.direct import reading, starting
+from provision.jobs.engines.direct.booking import Booking, mark
+from provision.jobs.engines.direct.known import Eyes
+from provision.jobs.engines.direct.node_program import ask, begin, first_line
+from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
+from provision.model import Cluster, Node
+from provision.model.job import JobRecord, JobSpec, as_document
+from provision.model.job_views import DryRun, JobSurvey
+from provision.threads import outcomes
+
+__all__ = ["DirectEngine"]
+
+Say = Callable[[str], None]
+
+QUEUE_SECONDS = 60.0
+"""So long a command waits for another one that starts jobs."""
+LOOK_SECONDS = 60.0
+TOKEN_BYTES = 6
+
+
+class DirectEngine:
+    """Runs jobs on the nodes of one cluster.
+
+    Args:
+        cluster: with the roles' defaults; ``cluster_head`` names the node that keeps the queue, else it is the first.
+        eyes: looks at nodes as places for jobs.
+        extras: brings code, data and TensorBoard.
+    """
+
+    name = "direct"
+
+    def __init__(self, cluster: Cluster, eyes: Eyes, extras: starting.Extras | None = None) -> None:
+        self._cluster = cluster
+        self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
+        self._eyes = eyes
+        self._extras = extras
+        wanted = str(cluster.nodes[0].variables.get("cluster_head") or "")
+        self.head = wanted if wanted in self._nodes else cluster.nodes[0].name
+
+    # Submitting
+
+    def submit(self, spec: JobSpec, secrets: Secrets, say: Say) -> JobRecord:
+        """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
+        allowed(spec, self._cluster.nodes)
+        token = random.token_hex(TOKEN_BYTES)
+        job = {"id": token, "owner": _owner(), "submitted": time.time(), "spec": as_document(spec)}
+        queue = {"state": "held" if spec.hold else "pending", "attempt": 1, "reason": "", "failures": 0}
+        kept = {"env": dict(secrets.env), "sync": dict(secrets.sync), "registry": dict(secrets.registry)}
+        try:
+            with contextlib.closing(connect(self._nodes[self.head])) as way:
+                answer = ask(way, "reserve", name=spec.name, job=job, queue=queue, secrets=kept)
+        except NodeError:
+            raise
+        except ProvisionError as error:
+            raise NodeUnreachable(
+                f"jobs are recorded on {self.head}, which does not answer: {error.message}",
+                node=self.head,
+                remedy="mend the node, or name another by cluster_head in the inventory",
+            ) from error
+        if not answer.get("reserved"):
+            raise NameTaken(
+                f"there is a job {spec.name} already",
+                remedy=f"take another name, or forget that one: provision delete {spec.name}",
+            )
+        try:
+            refused = self._start_waiting(say, mine=spec.name)
+        except LockedError as error:
+            say(f"{spec.name} stays in the queue: {error.message}")
+            refused = None
+        if refused is not None:
+            self._forget(spec.name, token)
+            raise refused
+        return self.get(spec.name)
+
+    def start_pending(self, say: Say) -> tuple[str, ...]:
+        """Start what waits and fits, and what is to be tried again; return the names that were started."""
+        started: list[str] = []
+        self._start_waiting(say, started=started)
+        return tuple(started)
+
+    def _start_waiting(self, say: Say, *, mine: str = "", started: list[str] | None = None) -> NeverFits | None:
+        """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
+        with starting.Ways(self._nodes) as ways:
+            with self._queue(ways):
+                looks, unreachable = self._look()
+                booking = Booking(ways, self._cluster, self.head, self._eyes)
+                attempts, refused = booking.book(looks, unreachable, mine)
+            names = [attempt.spec.name for attempt in attempts]
+            if started is not None:
+                started += names
+            found = outcomes(lambda one: self._start(ways, one, say), attempts, limit=starting.MANY)
+            for attempt, outcome in zip(attempts, found, strict=True):
+                if isinstance(outcome, ProvisionError):
+                    self._failed(ways, attempt, outcome)
+                    if attempt.spec.name == mine:
+                        raise outcome
+                elif isinstance(outcome, Exception):
+                    raise outcome
+        return refused
+
+    def _start(self, ways: starting.Ways, attempt: starting.Attempt, say: Say) -> str:
+        found = ask(ways.to(self.head), "secrets", name=attempt.spec.name)
+        kinds = {kind: dict(found.get(kind) or {}) for kind in ("env", "sync", "registry")}
+        return starting.start(ways, replace(attempt, secrets=Secrets(**kinds)), self._extras, say)
+
+    def _failed(self, ways: starting.Ways, attempt: starting.Attempt, error: ProvisionError) -> None:
+        """Write down that a start failed: nothing of it runs, and its GPUs are free."""
+        queue = {
+            "state": "failed",
+            "attempt": attempt.number,
+            "reason": f"{error.node}: {error.message}" if error.node else error.message,
+            "time": time.time(),
+        }
+        event = {"time": time.time(), "source": "start", "type": "Warning", "message": queue["reason"]}
+        with contextlib.suppress(ProvisionError):
+            ask(ways.to(self.head), "queue", name=attempt.spec.name, queue=queue, event=event)
+
+    @contextlib.contextmanager
+    def _queue(self, ways: starting.Ways) -> Iterator[None]:
+        """Be the only one that starts jobs; the lock goes with our connection."""
+        process = begin(ways.to(self.head), "hold_queue", seconds=QUEUE_SECONDS, who=_owner())
+        try:
+            answer = first_line(process, self.head)
+            if not answer.get("held"):
+                by = answer.get("by") or {}
+                raise LockedError(
+                    f"somebody else is starting jobs ({by.get('who', 'unknown')}, for {by.get('seconds', '?')} s)",
+                    node=self.head,
+                    remedy="what waits is started by any later command, or by: provision queue run",
+                )
+            yield
+        finally:
+            process.close()
+
+    def _look(self) -> tuple[dict[str, NodeLook], dict[str, str]]:
+        """Ask all nodes what is taken and what waits, by one session each."""
+        found = each(self._cluster.nodes, lambda way: ask(way, "look", timeout=LOOK_SECONDS))
+        looks = {name: NodeLook(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
+        lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
+        if self.head in lost:
+            raise NodeUnreachable(f"{self.head}, which keeps the queue, does not answer: {lost[self.head]}")
+        return looks, lost
+
+    def dry_run(self, spec: JobSpec) -> DryRun:
+        """Say where it would go and what would be started; nothing is written on any node."""
+        nodes, _ = allowed(spec, self._cluster.nodes)
+        looks, _ = self._look()
+        known = self._eyes.look(self._cluster, list(looks))
+        placed = place_job(spec, known, looks, [node.name for node in nodes])
+        return reading.dry_run(spec, placed, known)
+
+    # Reading
+
+    def jobs(self, *, nodes: bool = False) -> JobSurvey:
+        """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
+        found = each(self._cluster.nodes, lambda way: ask(way, "look" if nodes else "report", names=None, brief=True))
+        return reading.survey(self._cluster, self.head, found, nodes=nodes)
+
+    def get(self, name: str) -> JobRecord:
+        """Return all that is known of one job, with its events."""
+        found = each(self._cluster.nodes, lambda way: ask(way, "report", names=[name], brief=False))
+        survey = reading.survey(self._cluster, self.head, found, nodes=False)
+        for record in survey.jobs:
+            if record.spec.name == name:
+                return record
+        away = ", ".join(survey.unreachable)
+        if away:
+            raise NodeUnreachable(f"no node that answers knows a job {name}, and these do not answer: {away}")
+        raise NotFound(f"there is no job {name}", remedy="`provision list` has the names")
+
+    def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
+        """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
+        return reading.logs(self, self._nodes, name, request, write)
+
+    # Ending
+
+    def stop(self, name: str, say: Say, *, grace: float = 15.0) -> JobRecord:
+        """End a job in good order; its record stays. A job that is over stays as it is."""
+        record = self.get(name)
+        if record.status.over:
+            return record
+        self._end(record, say, grace)
+        return self.get(name)
+
+    def _end(self, record: JobRecord, say: Say, grace: float) -> None:
+        name = record.spec.name
+        targets = list(dict.fromkeys((self.head, *(seat.node for seat in record.seats))))
+        say(f"ending {name} on {', '.join(targets)}")
+        reason = f"stopped by {_owner()}"
+        with contextlib.suppress(ProvisionError), starting.Ways(self._nodes) as ways:
+            mark(ways, self.head, record, {"attempt": max(record.attempt, 1)}, state="stopped", reason=reason)
+        found = each(
+            [self._nodes[node] for node in targets if node in self._nodes],
+            lambda way: ask(way, "stop", timeout=grace + 60, name=name, reason=reason, grace=grace),
+        )
+        lost = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
+        if lost and len(lost) == len(found):
+            raise NodeUnreachable(f"{name} could not be ended: " + "; ".join(f"{n}: {t}" for n, t in lost.items()))
+        self._await(name, lambda one: one.status.over, grace + 30)
+
+    def _await(self, name: str, done: Callable[[JobRecord], bool], seconds: float) -> JobRecord:
+        deadline = time.monotonic() + seconds
+        record = self.get(name)
+        while not done(record) and time.monotonic() < deadline:
+            time.sleep(0.5)
+            record = self.get(name)
+        return record
+
+    def delete(self, name: str, say: Say, *, force: bool = False) -> None:
+        """Stop a job and forget it; what is gone already is no error."""
+        try:
+            record = self.get(name)
+        except NotFound:
+            return
+        if record.owner and record.owner != _owner() and not force and not record.status.over:
+            raise NodeError(
+                f"the job {name} is of {record.owner} and is {record.status}", remedy="--force deletes it all the same"
+            )
+        if not record.status.over:
+            self._end(record, say, 15.0)
+        self._forget(name, record.id)
+
+    def _forget(self, name: str, token: str) -> None:
+        """Forget it everywhere; the head is the last, so that the name is free only when nothing is left."""
+        others = [node for node in self._cluster.nodes if node.name != self.head]
+        for group in (others, [self._nodes[self.head]]):
+            found = each(group, lambda way: ask(way, "delete", name=name, id=token))
+            lost = {node: one for node, one in found.items() if isinstance(one, ProvisionError)}
+            for node, one in lost.items():
+                if isinstance(one, NodeError) or node == self.head:
+                    raise one
+
+    def restart(self, name: str, say: Say) -> JobRecord:
+        """Start a job that is over (or stop it first) as its next attempt."""
+        record = self.get(name)
+        if not record.status.over:
+            self._end(record, say, 15.0)
+            record = self.get(name)
+        with starting.Ways(self._nodes) as ways:
+            queue = {"state": "pending", "attempt": record.attempt, "failures": 0, "reason": ""}
+            mark(ways, self.head, record, queue, state="pending")
+        try:
+            self._start_waiting(say, mine=name)
+        except LockedError as error:
+            say(f"{name} stays in the queue: {error.message}")
+        return self.get(name)
+
+    def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
+        """Return the command (of this machine) that runs `argv` inside an instance."""
+        return reading.exec_argv(self.get(name), self._nodes, instance, argv, terminal=terminal)
+
+    def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
+        """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
+        return reading.forward_argv(self.get(name), self._nodes, local, target)
+
+
+def _owner() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

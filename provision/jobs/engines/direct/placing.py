@@ -1,0 +1,259 @@
+"""Where a job goes: nodes and GPUs, all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from provision.batch.ranks import Place
+from provision.errors import NeverFits
+from provision.jobs.engines.direct.known import Known
+from provision.model import Node
+from provision.model.job import JobSpec
+from provision.topology.candidates import Candidate, Mode
+from provision.topology.placement import Request, Worker
+from provision.topology.select import place
+
+__all__ = ["NodeLook", "Placed", "allowed", "place_job"]
+
+
+@dataclass(frozen=True)
+class NodeLook:
+    """What a node's program answered to ``look``."""
+
+    node: str
+    document: Mapping[str, Any]
+
+    @property
+    def gpus(self) -> Sequence[Mapping[str, Any]]:
+        """``{"index", "uuid", ...}``; empty where there are none, or where they are not known."""
+        found = self.document.get("gpus")
+        return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+    @property
+    def leases(self) -> Mapping[str, Mapping[str, Any]]:
+        """UUID -> who holds it."""
+        return self._mapping("leases")
+
+    @property
+    def foreign(self) -> Mapping[str, Any]:
+        """UUID -> the process of others on it."""
+        return self._mapping("foreign")
+
+    @property
+    def drained(self) -> str:
+        """Why it takes no new job; empty when it does."""
+        return str(self.document.get("drained") or "")
+
+    @property
+    def trouble(self) -> str:
+        """Why its GPUs cannot be given away."""
+        return str(self.document.get("gpu_error") or "")
+
+    def uuids(self) -> dict[int, str]:
+        """Return index -> UUID."""
+        return {int(one["index"]): str(one["uuid"]) for one in self.gpus if "index" in one and "uuid" in one}
+
+    def taken(self) -> dict[int, str]:
+        """Return index -> why it cannot be had."""
+        found: dict[int, str] = {}
+        for index, uuid in self.uuids().items():
+            if uuid in self.leases:
+                found[index] = f"held by {self.leases[uuid].get('job')}"
+            elif uuid in self.foreign:
+                found[index] = f"in use by {self.foreign[uuid]}"
+        return found
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        found = self.document.get(key)
+        return found if isinstance(found, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The places of a job's workers in rank order; without any, why there is no room."""
+
+    places: tuple[Place, ...] = ()
+    reason: str = ""
+    warnings: tuple[str, ...] = field(default=())
+
+
+def allowed(spec: JobSpec, nodes: Iterable[Node], excluded: Sequence[str] = ()) -> tuple[list[Node], dict[str, str]]:
+    """Return the nodes that a job may go to by what it asks for itself, and why the others are none.
+
+    Raises:
+        NeverFits: it asks for nodes that are not in the inventory.
+    """
+    nodes = list(nodes)
+    unknown = sorted({*spec.nodes, *spec.exclude} - {node.name for node in nodes})
+    if unknown:
+        raise NeverFits(f"there is no node {unknown[0]}", remedy="`provision node list` has the names")
+    good: list[Node] = []
+    why: dict[str, str] = {}
+    for node in nodes:
+        labels = {**node.variables.get("cluster_labels", {})} if _labelled(node) else {}
+        differing = [f"{key}={value}" for key, value in spec.selector.items() if str(labels.get(key)) != value]
+        if spec.nodes and node.name not in spec.nodes:
+            why[node.name] = "not among --nodes"
+        elif node.name in spec.exclude:
+            why[node.name] = "excluded by --exclude"
+        elif differing:
+            why[node.name] = f"has no label {differing[0]}"
+        elif node.name in excluded:
+            why[node.name] = "an attempt of this job failed there"
+        else:
+            good.append(node)
+    return good, why
+
+
+def _labelled(node: Node) -> bool:
+    return isinstance(node.variables.get("cluster_labels"), Mapping)
+
+
+def place_job(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names: Sequence[str]) -> Placed:
+    """Choose the places of all workers now, among the nodes `names`; none when they do not all fit.
+
+    Raises:
+        NeverFits: they would not fit on idle nodes either.
+    """
+    usable = [name for name in names if name in looks and name not in known.left_out]
+    drained = {name: looks[name].drained for name in usable if looks[name].drained and not spec.allow_drained}
+    ready = [name for name in usable if name not in drained]
+    if not spec.gpus:
+        return _without_gpus(spec, known, looks, ready) if ready else Placed(reason=_nobody(known, drained, names))
+    return _with_gpus(spec, known, looks, names, ready, drained)
+
+
+def _nobody(known: Known, drained: Mapping[str, str], names: Sequence[str]) -> str:
+    told = [f"{name}: {known.left_out.get(name) or drained.get(name) or 'did not answer'}" for name in names]
+    return "no node takes jobs now: " + "; ".join(told[:4]) if told else "no node may take it"
+
+
+def _without_gpus(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], ready: Sequence[str]) -> Placed:
+    """Fill a node up to its processors and go on to the next, or a worker on each in turn; nothing is leased."""
+    most = spec.max_per_node or (1 if spec.exclusive else 0)
+    if most and spec.workers > most * len(ready):
+        return Placed(reason=f"{spec.workers} workers do not fit on {len(ready)} nodes with {most} on each")
+    load = {name: _instances(looks[name]) for name in ready}
+    room = {name: max(known.cpus.get(name, 1) - load[name], 0) for name in ready}
+    mine = dict.fromkeys(ready, 0)
+    for _ in range(spec.workers):
+        free = [name for name in ready if not most or mine[name] < most]
+        if spec.spread:
+            chosen = min(free, key=lambda name: (mine[name], load[name], ready.index(name)))
+        else:
+            chosen = next((n for n in free if mine[n] < room[n]), min(free, key=lambda n: (mine[n], ready.index(n))))
+        mine[chosen] += 1
+    places = [Place(name, known.addresses.get(name, "")) for name in ready for _ in range(mine[name])]
+    return Placed(tuple(places))
+
+
+def _instances(look: NodeLook) -> int:
+    jobs = look.document.get("jobs")
+    found = 0
+    for job in jobs if isinstance(jobs, list) else ():
+        if isinstance(job, Mapping) and not job.get("result") and isinstance(job.get("instances"), Mapping):
+            found += len(job["instances"])
+    return found
+
+
+def _with_gpus(
+    spec: JobSpec,
+    known: Known,
+    looks: Mapping[str, NodeLook],
+    names: Sequence[str],
+    ready: Sequence[str],
+    drained: Mapping[str, str],
+) -> Placed:
+    mode = Mode.TOPOLOGY if spec.gputopology else Mode.DEFAULT
+    chosen = [name for name in ready if name in known.candidates and known.candidates[name].mode in {mode, None}]
+    now = [_as_it_is(known.candidates[name], looks[name], spec) for name in chosen]
+    workers = _choose(spec, now, mode)
+    if isinstance(workers, str):
+        _refuse_impossible(spec, known, names, mode)
+        held = [f"{name}: {why}" for name, why in {**known.left_out, **drained}.items() if name in names]
+        return Placed(reason=workers + (f" ({'; '.join(held[:3])})" if held else ""))
+    return Placed(tuple(_place(worker, known, looks[worker.node]) for worker in workers))
+
+
+def _as_it_is(candidate: Candidate, look: NodeLook, spec: JobSpec) -> Candidate:
+    """Return a node with what is taken on it by leases and by others."""
+    every = frozenset(gpu.index for gpu in candidate.machine.topology.gpus)
+    busy = frozenset(look.taken()) | (every if look.trouble else frozenset())
+    if spec.gpu_ids:
+        busy |= every - frozenset(spec.gpu_ids)
+    if spec.exclusive and look.taken():
+        busy = every
+    return replace(candidate, busy=busy)
+
+
+def _choose(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Sequence[Worker] | str:
+    """Return the workers, or why they do not fit."""
+    uniform = spec.launcher == "launch"
+    if not (spec.spread or spec.max_per_node or spec.exclusive):
+        request = Request(spec.gpus, spec.workers, uniform=uniform, pack=not spec.gputopology, mode=mode)
+        found = place(candidates, request)
+        return found.workers if found.fits else found.reason
+    return _spread(spec, candidates, mode)
+
+
+def _spread(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Sequence[Worker] | str:
+    """Share the workers out over the nodes, the freest first, no more than allowed on each."""
+    free = {one.name: len(one.machine.topology.gpus) - len(one.busy | one.faulty) for one in candidates}
+    most = 1 if spec.exclusive else spec.max_per_node
+    rooms = {name: min(count // spec.gpus, most or count) for name, count in free.items()}
+    if sum(rooms.values()) < spec.workers:
+        return f"{spec.workers} workers of {spec.gpus} GPUs were asked for, and there is room for {sum(rooms.values())}"
+    mine = dict.fromkeys(rooms, 0)
+    for _ in range(spec.workers):
+        chosen = min((n for n in rooms if mine[n] < rooms[n]), key=lambda n: (mine[n], -free[n], n))
+        mine[chosen] += 1
+    workers: list[Worker] = []
+    for one in candidates:
+        if mine[one.name]:
+            found = place([one], Request(spec.gpus, mine[one.name], mode=mode))
+            if not found.fits:
+                return f"{one.name}: {found.reason}"
+            workers += found.workers
+    return workers
+
+
+def _refuse_impossible(spec: JobSpec, known: Known, names: Sequence[str], mode: Mode) -> None:
+    """Say at once what would never fit, be all nodes idle; nodes that were not reached may have what is missing."""
+    if any(name not in known.candidates for name in names):
+        return
+    idle = [replace(known.candidates[name], busy=frozenset(), faulty=frozenset()) for name in names]
+    of_mode = [one for one in idle if one.mode in {mode, None}]
+    if not of_mode:
+        label = f"gpu.schedule={mode}"
+        raise NeverFits(
+            f"no node has the label {label}, and a job {'with' if spec.gputopology else 'without'} --gputopology "
+            "goes to no other",
+            remedy=f"`provision node label NODE {label} --overwrite` gives a node to such jobs",
+        )
+    empty = replace(spec, gpu_ids=spec.gpu_ids)
+    narrowed = [
+        replace(one, busy=frozenset(g.index for g in one.machine.topology.gpus) - frozenset(empty.gpu_ids))
+        if empty.gpu_ids
+        else one
+        for one in of_mode
+    ]
+    found = _choose(spec, narrowed, mode)
+    if isinstance(found, str):
+        raise NeverFits(
+            f"it does not fit on the nodes even when they are idle: {found}",
+            remedy="ask for fewer GPUs or workers, or add nodes",
+        )
+
+
+def _place(worker: Worker, known: Known, look: NodeLook) -> Place:
+    uuids = look.uuids()
+    order = worker.order or worker.gpus
+    return Place(
+        worker.node,
+        known.addresses.get(worker.node, ""),
+        gpus=tuple(order),
+        uuids=tuple(uuids[index] for index in order if index in uuids),
+        nics=worker.nics,
+    )

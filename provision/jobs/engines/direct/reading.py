@@ -1,0 +1,230 @@
+"""What the nodes tell of jobs: lists, one job, lines of output."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from provision.batch.containers import NodeHardware, create_words
+from provision.batch.ranks import by_container, seats_of
+from provision.batch.records import Report, records
+from provision.connectors import connect
+from provision.errors import NodeUnreachable, NotFound, ProvisionError
+from provision.jobs.engines.base import LogRequest, Secrets
+from provision.jobs.engines.direct import starting
+from provision.jobs.engines.direct.known import Known
+from provision.jobs.engines.direct.node_program import begin
+from provision.jobs.engines.direct.placing import NodeLook, Placed
+from provision.model import Cluster, Node
+from provision.model.job import JobRecord, JobSpec, Kind, Seat
+from provision.model.job_views import DryRun, GpuView, JobSurvey, NodeView
+
+if TYPE_CHECKING:
+    from provision.jobs.engines.direct.engine import DirectEngine
+
+__all__ = ["dry_run", "instance_of", "logs", "survey"]
+
+DRY_PORT = 23456
+"""What the documents have; a started job gets a port that is free."""
+
+
+def survey(
+    cluster: Cluster, head: str, found: Mapping[str, dict[str, Any] | ProvisionError], *, nodes: bool
+) -> JobSurvey:
+    """Put together what each node has answered."""
+    reports = [Report(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)]
+    lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
+    jobs = sorted(records(reports, lost).values(), key=lambda record: (-record.submitted, record.spec.name))
+    views = tuple(_node_view(cluster, head, name, one) for name, one in found.items()) if nodes else ()
+    return JobSurvey(tuple(jobs), views, lost)
+
+
+def _node_view(cluster: Cluster, head: str, name: str, found: dict[str, Any] | ProvisionError) -> NodeView:
+    node = cluster.node(name)
+    labels = node.variables.get("cluster_labels")
+    address = str(node.variables.get("cluster_data_address") or node.connection.host)
+    shared = {
+        "head": name == head,
+        "mode": str(node.variables.get("cluster_gpu_schedule") or "default"),
+        "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
+    }
+    if isinstance(found, ProvisionError):
+        return NodeView(name, address, ready=False, reason=found.message, **shared)  # type: ignore[arg-type]
+    look = NodeLook(name, found)
+    return NodeView(
+        name,
+        address,
+        ready=not look.trouble,
+        reason=look.trouble or look.drained,
+        drained=bool(look.drained),
+        gpus=tuple(_gpu_views(look)),
+        simulated=bool(found.get("simulated")),
+        **shared,  # type: ignore[arg-type]
+    )
+
+
+def _gpu_views(look: NodeLook) -> Iterator[GpuView]:
+    for gpu in look.gpus:
+        uuid = str(gpu.get("uuid", ""))
+        lease = look.leases.get(uuid, {})
+        job, instance = str(lease.get("job") or ""), str(lease.get("instance") or "")
+        yield GpuView(
+            int(gpu.get("index", -1)), uuid, str(gpu.get("name", "")), job, instance, str(look.foreign.get(uuid, ""))
+        )
+
+
+def instance_of(record: JobRecord, wanted: str) -> Seat:
+    """Return the seat of an instance, by its whole name or by what follows the job's; the chief's without a name."""
+    for seat in record.seats:
+        if (not wanted and seat.chief) or wanted in {seat.instance, seat.instance.removeprefix(f"{record.spec.name}-")}:
+            return seat
+    if not record.seats:
+        raise NotFound(
+            f"{record.spec.name} has no instance yet: it is {record.status}",
+            remedy=record.reason or f"`provision get {record.spec.name} -e` tells what it waits for",
+        )
+    raise NotFound(
+        f"{record.spec.name} has no instance {wanted}",
+        remedy=f"`provision get {record.spec.name}` lists them: " + ", ".join(s.instance for s in record.seats[:4]),
+    )
+
+
+def logs(
+    engine: DirectEngine,
+    nodes: Mapping[str, Node],
+    name: str,
+    request: LogRequest,
+    write: Callable[[str, bytes], None],
+) -> JobRecord:
+    """Write out lines of all asked instances, as they come from their nodes; return the job as it is afterwards."""
+    record = engine.get(name)
+    attempt = request.attempt or record.attempt
+    seats = list(record.seats) if request.every else [instance_of(record, one) for one in request.instances or ("",)]
+    lines: queue.SimpleQueue[tuple[str, bytes] | ProvisionError | None] = queue.SimpleQueue()
+
+    def read(seat: Seat) -> None:
+        try:
+            _read_lines(nodes[seat.node], record, attempt, seat, request, lambda line: lines.put((seat.instance, line)))
+        except ProvisionError as error:
+            lines.put(error)
+        finally:
+            lines.put(None)
+
+    for seat in seats:
+        threading.Thread(target=read, args=(seat,), daemon=True, name=f"logs {seat.instance}").start()
+    left, failed = len(seats), None
+    while left:
+        item = lines.get()
+        if item is None:
+            left -= 1
+        elif isinstance(item, ProvisionError):
+            failed = failed or item
+        else:
+            write(*item)
+    if failed is not None:
+        raise failed
+    return engine.get(name) if request.follow else record
+
+
+def _read_lines(
+    node: Node, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
+) -> None:
+    way = connect(node)
+    try:
+        process = begin(
+            way,
+            "logs",
+            name=record.spec.name,
+            attempt=attempt,
+            instance=seat.instance,
+            tail=request.tail,
+            since=request.since,
+            timestamps=request.timestamps,
+            follow=request.follow,
+        )
+        rest, said = b"", b""
+        for stream, chunk in process.output():
+            if stream == "stderr":
+                said = (said + chunk)[-2000:]
+                continue
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                take(line + b"\n")
+        code = process.wait()
+        if code:
+            raise NodeUnreachable(_message(rest, said), node=node.name)
+        if rest:
+            take(rest)
+    finally:
+        way.close()
+
+
+def _message(out: bytes, err: bytes) -> str:
+    try:
+        return str(json.loads(out)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"its output cannot be read: {err.decode(errors='replace').strip()[-300:] or 'the connection ended'}"
+
+
+def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
+    """Say what would be started on the places that were found."""
+    if not placed.places:
+        return DryRun((), placed.reason, {}, {})
+    seats = seats_of(spec, placed.places)
+    attempt = starting.Attempt(spec, "dry-run", 1, {}, seats, Secrets(), known)
+    environment: dict[str, Mapping[str, str]] = {}
+    commands: dict[str, Sequence[str]] = {}
+    files: dict[str, str] = {}
+    logins = []
+    if spec.kind is Kind.MPI:
+        from provision.batch import mpi
+
+        address = {seat.node: seat.address for seat in seats}
+        logins = [mpi.Login(name, address[name], 0, "", "") for name in attempt.nodes]
+        files["hostfile"] = mpi.host_file(spec, seats)
+    for name, inside in by_container(seats).items():
+        seat = inside[0]
+        hidden = dict.fromkeys(spec.secret_env, "[secret]")
+        environment[seat.instance] = {**starting.environment(attempt, seat, DRY_PORT), **hidden}
+        words = create_words(
+            spec,
+            inside,
+            spec.image,
+            labels={"provision.job": spec.name},
+            hardware=known.hardware.get(seat.node, NodeHardware()),
+            folder=attempt.folder,
+            entry=starting.commands(attempt, seat, logins),
+        )
+        commands[name if not seat.chief else seat.instance] = ("docker", "create", *words)
+    return DryRun(seats, "", environment, commands, files)
+
+
+def exec_argv(
+    record: JobRecord, nodes: Mapping[str, Node], instance: str, argv: Sequence[str], *, terminal: bool
+) -> tuple[str, ...]:
+    """Return the ssh command that runs `argv` in an instance's container."""
+    from provision.commands.shell import join
+    from provision.commands.ssh import ssh_argv
+
+    seat = instance_of(record, instance)
+    words = ["docker", "exec", "-i", *(["-t"] if terminal else []), seat.container, *(argv or ("sh",))]
+    line = ssh_argv(nodes[seat.node].connection, join(words))
+    return (line[0], *(["-t"] if terminal else []), *line[1:])
+
+
+def forward_argv(record: JobRecord, nodes: Mapping[str, Node], local: int, target: str) -> tuple[str, ...]:
+    """Return the ssh command that forwards a local port to one of the chief's node, or to TensorBoard."""
+    from provision.commands.ssh import ssh_argv
+
+    seat = instance_of(record, "")
+    if target == "tensorboard":
+        if not record.tensorboard:
+            raise NotFound(f"{record.spec.name} has no TensorBoard", remedy="submit it with --tensorboard")
+        place = record.tensorboard.removeprefix("http://")
+    else:
+        place = f"{seat.address}:{target}"
+    line = ssh_argv(nodes[seat.node].connection, "")
+    return (line[0], "-N", "-L", f"127.0.0.1:{local}:{place}", *[word for word in line[1:] if word])
