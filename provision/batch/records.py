@@ -9,10 +9,9 @@ from typing import Any
 
 from provision.model.job import InstanceRecord, JobEvent, JobRecord, JobSpec, JobStatus, Kind, Seat, from_document
 
-__all__ = ["START_SECONDS", "Report", "leases_by_job", "records", "tries"]
+__all__ = ["STARTING", "Report", "leases_by_job", "records", "starting"]
 
-START_SECONDS = 120.0
-"""A start that has left no attempt on any node after this long was broken off."""
+STARTING = "its start has begun"
 KEEPER_SECONDS = 20.0
 """systemd starts a keeper anew within this time."""
 
@@ -79,9 +78,12 @@ def leases_by_job(reports: Sequence[Report]) -> dict[str, dict[str, tuple[str, .
     return found
 
 
-def tries(record_queue: Mapping[str, Any]) -> int:
-    """Return how many attempts of a job have failed."""
-    return int(_number(record_queue.get("failures")))
+def starting(queue: Mapping[str, Any], current: Sequence[tuple[Report, Mapping[str, Any]]]) -> bool:
+    """Whether a start has begun that has handed the job to no node's keeper yet."""
+    number = int(_number(queue.get("attempt")))
+    begun = [job for _, job in current if int(_number(job.get("attempt"))) == number]
+    handed = any(job.get("keeper") != "none" or job.get("result") for job in begun)
+    return queue.get("state") == "started" and not handed
 
 
 def _number(value: Any) -> float:
@@ -165,16 +167,13 @@ def _judged(
 ) -> JobRecord:
     """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
     state, reason = str(queue.get("state", "")), str(queue.get("reason", ""))
-    waiting = state in {"pending", "held"} and int(_number(queue.get("attempt"))) <= record.attempt
     if state == "stopped" and (not record.attempt or not current):
         return replace(record, status=JobStatus.STOPPED, reason=reason, ended=_number(queue.get("time")))
     if state == "failed":
         return replace(record, status=JobStatus.FAILED, reason=reason, ended=_number(queue.get("time")), exit_code=1)
-    if waiting or not record.attempt:
-        held = state == "held"
-        starting = "its start has begun" if state == "started" else ""
-        status = JobStatus.QUEUING if held else JobStatus.PENDING
-        return replace(record, status=status, reason=reason or starting)
+    if state in {"pending", "held"} or starting(queue, current):
+        status = JobStatus.QUEUING if state == "held" else JobStatus.PENDING
+        return replace(record, status=status, reason=STARTING if state == "started" else reason)
     result = _result(record, current)
     if result is not None:
         return _ended(record, result)

@@ -9,9 +9,10 @@ from typing import Any
 
 from provision.batch.queue import Passing, in_order, waiting_for
 from provision.batch.ranks import seats_of
-from provision.batch.records import Report, records
+from provision.batch.records import STARTING, Report, records
 from provision.errors import NeverFits
 from provision.jobs.engines.base import Secrets
+from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.known import Eyes, Known
 from provision.jobs.engines.direct.node_program import ask
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
@@ -44,7 +45,8 @@ class Booking:
         full = self._full([record.spec.name for record in waiting])
         passing = Passing([], {name: int(queue.get("passed") or 0) for name, queue in queues.items()})
         attempts: list[Attempt] = []
-        for record in (full[brief.spec.name] for brief in waiting if brief.spec.name in full):
+        for brief in (one for one in waiting if one.spec.name in full):
+            record = replace(full[brief.spec.name], attempt=brief.attempt)
             queue = queues.get(record.spec.name, {})
             try:
                 held = self._blocked(record, found, passing) or self._hold(record, queue)
@@ -98,7 +100,7 @@ class Booking:
         return Attempt(
             spec,
             record.id,
-            record.attempt + 1,
+            max(record.attempt, int(queue.get("attempt") or 0)) + 1,
             {"id": record.id, "owner": record.owner, "submitted": record.submitted, "spec": as_document(spec)},
             seats_of(spec, placed.places),
             Secrets(),
@@ -111,7 +113,7 @@ class Booking:
         """Yield the waiting jobs, and as waiting those whose last attempt failed while tries are left."""
         for name, record in found.items():
             queue = queues.get(name)
-            if queue is None:
+            if queue is None or (record.reason == STARTING and not self._broken_off(queue)):
                 continue
             if record.status is JobStatus.FAILED and _may_retry(queue):
                 node = next((seat.node for seat in record.seats if seat.instance == record.first_failure), "")
@@ -127,6 +129,11 @@ class Booking:
                 yield replace(record, status=JobStatus.PENDING)
             else:
                 yield record
+
+    def _broken_off(self, queue: Mapping[str, Any]) -> bool:
+        """Whether who began a start is gone: it is written down anew as long as it lasts."""
+        now = self._looks[self._head].document.get("now")
+        return isinstance(now, int | float) and now - float(queue.get("time") or 0) > starting.BROKEN_SECONDS
 
     def _full(self, names: Sequence[str]) -> dict[str, JobRecord]:
         """Return the whole records of waiting jobs, from the head alone."""

@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import secrets as random
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -67,7 +68,7 @@ class DirectEngine:
         allowed(spec, self._cluster.nodes)
         token = random.token_hex(TOKEN_BYTES)
         job = {"id": token, "owner": _owner(), "submitted": time.time(), "spec": as_document(spec)}
-        queue = {"state": "held" if spec.hold else "pending", "attempt": 1, "reason": "", "failures": 0}
+        queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
         kept = {"env": dict(secrets.env), "sync": dict(secrets.sync), "registry": dict(secrets.registry)}
         try:
             with contextlib.closing(connect(self._nodes[self.head])) as way:
@@ -124,7 +125,27 @@ class DirectEngine:
     def _start(self, ways: starting.Ways, attempt: starting.Attempt, say: Say) -> str:
         found = ask(ways.to(self.head), "secrets", name=attempt.spec.name)
         kinds = {kind: dict(found.get(kind) or {}) for kind in ("env", "sync", "registry")}
-        return starting.start(ways, replace(attempt, secrets=Secrets(**kinds)), self._extras, say)
+        with self._alive(ways, attempt):
+            return starting.start(ways, replace(attempt, secrets=Secrets(**kinds)), self._extras, say)
+
+    @contextlib.contextmanager
+    def _alive(self, ways: starting.Ways, attempt: starting.Attempt) -> Iterator[None]:
+        """Tell the nodes now and then that the start goes on: pulling an image can take long."""
+        over = threading.Event()
+
+        def tell() -> None:
+            while not over.wait(starting.BROKEN_SECONDS / 4):
+                with contextlib.suppress(ProvisionError):
+                    starting.take_leases(ways, attempt)
+                    ask(ways.to(self.head), "queue", name=attempt.spec.name, queue={"time": time.time()}, merge=True)
+
+        thread = threading.Thread(target=tell, daemon=True, name="alive")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _failed(self, ways: starting.Ways, attempt: starting.Attempt, error: ProvisionError) -> None:
         """Write down that a start failed: nothing of it runs, and its GPUs are free."""
@@ -211,7 +232,7 @@ class DirectEngine:
         say(f"ending {name} on {', '.join(targets)}")
         reason = f"stopped by {_owner()}"
         with contextlib.suppress(ProvisionError), starting.Ways(self._nodes) as ways:
-            mark(ways, self.head, record, {"attempt": max(record.attempt, 1)}, state="stopped", reason=reason)
+            mark(ways, self.head, record, {"attempt": record.attempt}, state="stopped", reason=reason)
         found = each(
             [self._nodes[node] for node in targets if node in self._nodes],
             lambda way: ask(way, "stop", timeout=grace + 60, name=name, reason=reason, grace=grace),

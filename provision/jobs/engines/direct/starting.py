@@ -31,6 +31,8 @@ MANY = 64
 """Nodes at once."""
 PREPARE_SECONDS = 1800.0
 """A large image takes its time."""
+BROKEN_SECONDS = 120.0
+"""A start of which nobody tells any more for so long was broken off."""
 GRACE_SECONDS = 15.0
 BEAT_SECONDS = 2.0
 LOST_SECONDS = 12.0

@@ -1,0 +1,119 @@
+"""What the nodes tell of a job becomes one answer, also when some of them are silent, rebooted or lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.batch.ranks import Place, seats_of
+from provision.batch.records import STARTING, Report, records
+from provision.model.job import JobRecord, JobSpec, JobStatus, Kind, as_document
+
+SPEC = JobSpec("dist", Kind.PYTORCH, ("x",), image="i", gpus=1, workers=2)
+SEATS = seats_of(SPEC, (Place("a", "10.0.0.1", (0,), ("GPU-a",)), Place("b", "10.0.0.2", (0,), ("GPU-b",))))
+
+
+def told(node: str, status: str = "Running", **more: Any) -> dict[str, Any]:
+    """Return what a node tells of its instance."""
+    seat = next(seat for seat in SEATS if seat.node == node)
+    return {
+        "name": "dist",
+        "id": "1",
+        "owner": "me@here",
+        "submitted": 100.0,
+        "spec": as_document(SPEC),
+        "attempt": 1,
+        "attempt_record": {"seats": [as_document(one) for one in SEATS], "boot_id": "boot", "time": 100.0},
+        "boot_id": "boot",
+        "instances": {seat.instance: {"instance": seat.instance, "status": status, "started": 110.0}},
+        "keeper": "active",
+        "result": None,
+        **more,
+    }
+
+
+def job(*reports: tuple[str, dict[str, Any]], away: dict[str, str] | None = None) -> JobRecord:
+    """Return the job that these nodes tell of."""
+    made = [Report(node, {"now": 200.0, "jobs": [document], "leases": {}}) for node, document in reports]
+    return records(made, away or {})["dist"]
+
+
+QUEUE = {"state": "started", "attempt": 1}
+
+
+def test_a_job_runs_when_all_of_its_instances_run() -> None:
+    """One that is still coming makes it PENDING, and is named."""
+    assert job(("a", told("a", queue=QUEUE)), ("b", told("b"))).status is JobStatus.RUNNING
+    coming = job(("a", told("a", queue=QUEUE)), ("b", told("b", "ContainerCreating")))
+    assert coming.status is JobStatus.PENDING
+    assert "dist-worker-0 is ContainerCreating" in coming.reason
+
+
+def test_the_chiefs_word_is_the_jobs() -> None:
+    """A worker's node sees only its own part."""
+    result = {"status": "FAILED", "reason": "rank 1 exited with 3", "exit_code": 3, "first_failure": "dist-worker-0"}
+    other = {"status": "STOPPED", "reason": "the chief said so", "exit_code": 143}
+    found = job(("a", told("a", queue=QUEUE, result=result)), ("b", told("b", "Error", result=other)))
+
+    assert (found.status, found.exit_code, found.first_failure) == (JobStatus.FAILED, 3, "dist-worker-0")
+    assert found.reason == "rank 1 exited with 3"
+
+
+def test_a_rebooted_node_ends_the_job_though_nobody_wrote_it_down() -> None:
+    """Its boot id is another one than at the start."""
+    found = job(("a", told("a", queue=QUEUE, boot_id="later", keeper="gone")), ("b", told("b")))
+
+    assert found.status is JobStatus.FAILED
+    assert "node a was rebooted" in found.reason
+
+
+def test_a_silent_node_is_named_and_nothing_is_made_up() -> None:
+    """What is known stays RUNNING."""
+    found = job(("a", told("a", queue=QUEUE)), away={"b": "no route"})
+
+    assert found.status is JobStatus.RUNNING
+    assert found.unreachable == ("b",)
+
+
+def test_a_job_that_nobody_watches_over_is_not_said_to_run() -> None:
+    """The keeper is gone for longer than systemd needs to start it anew."""
+    found = job(("a", told("a", queue=QUEUE, keeper="gone")), ("b", told("b")))
+
+    assert found.status is JobStatus.FAILED
+    assert "nothing watches over it on a" in found.reason
+
+
+def test_a_start_under_way_is_pending() -> None:
+    """No keeper has it yet."""
+    found = job(("a", told("a", "Pending", queue=QUEUE, keeper="none")))
+
+    assert (found.status, found.reason) == (JobStatus.PENDING, STARTING)
+
+
+def test_what_waits_says_why() -> None:
+    """The reason is what the queue has written down."""
+    waiting = told("a", attempt=0, attempt_record=None, instances={}, queue={"state": "pending", "reason": "2 GPUs"})
+    held = told("a", attempt=0, attempt_record=None, instances={}, queue={"state": "held", "reason": "held"})
+
+    assert (job(("a", waiting)).status, job(("a", waiting)).reason) == (JobStatus.PENDING, "2 GPUs")
+    assert job(("a", held)).status is JobStatus.QUEUING
+
+
+def test_an_older_job_of_the_same_name_on_a_node_that_was_away_is_another_job() -> None:
+    """The head's job is the one that counts."""
+    old = told("b", id="0", submitted=1.0, result={"status": "FAILED", "reason": "old"})
+    found = job(("a", told("a", queue=QUEUE)), ("b", old))
+
+    assert found.id == "1"
+    assert found.status is not JobStatus.SUCCEEDED
+    assert "old" not in found.reason
+
+
+def test_nonsense_of_a_node_is_left_out() -> None:
+    """A node cannot break the list of all others' jobs."""
+    good = Report("a", {"now": 1, "jobs": [told("a", queue=QUEUE)], "leases": {"GPU-a": {"id": "1"}}})
+    bad = Report("b", {"jobs": [{"name": "x", "spec": {"gpus": "many"}}, "?", {"name": 3}], "leases": ["no"]})
+
+    found = records([good, bad], {})
+
+    assert set(found) == {"dist"}
+    assert found["dist"].leases == {"a": ("GPU-a",)}

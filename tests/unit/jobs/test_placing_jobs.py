@@ -1,0 +1,139 @@
+"""Where jobs go: all of a job or nothing of it, and never on a GPU that somebody has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provision.errors import NeverFits
+from provision.jobs.engines.direct.known import Known
+from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
+from provision.model import Connection, Node, Topology, TopologyGpu
+from provision.model.job import JobSpec, Kind
+from provision.topology.candidates import Candidate, Machine, Mode
+
+GPUS = 4
+
+
+def node(name: str, **variables: Any) -> Node:
+    """Return a node of the inventory."""
+    return Node(name, Connection(name), variables=variables)
+
+
+def known(*names: str, mode: Mode = Mode.DEFAULT, **left_out: str) -> Known:
+    """Return nodes of four GPUs each, joined by PCIe."""
+    links = tuple(tuple("X" if a == b else "PIX" for b in range(GPUS)) for a in range(GPUS))
+    machine = Machine(Topology(tuple(TopologyGpu(index) for index in range(GPUS)), (), links))
+    candidates = {name: Candidate(name, machine, mode=mode) for name in names}
+    return Known(
+        candidates, left_out, {name: f"10.0.0.{i}" for i, name in enumerate(names)}, cpus=dict.fromkeys(names, 2)
+    )
+
+
+def look(name: str, *taken: int, **more: Any) -> NodeLook:
+    """Return a node of which some GPUs are held."""
+    gpus = [{"index": index, "uuid": f"GPU-{name}-{index}"} for index in range(GPUS)]
+    leases = {f"GPU-{name}-{index}": {"job": "other"} for index in taken}
+    return NodeLook(name, {"gpus": gpus, "leases": leases, "foreign": {}, "jobs": [], **more})
+
+
+def job(gpus: int, workers: int, **more: Any) -> JobSpec:
+    """Return a job."""
+    return JobSpec("j", Kind.PYTORCH, ("x",), gpus=gpus, workers=workers, **more)
+
+
+def looks(*found: NodeLook) -> dict[str, NodeLook]:
+    """Return them by name."""
+    return {one.node: one for one in found}
+
+
+def test_four_workers_of_one_gpu_go_to_one_node() -> None:
+    """Fewest nodes first, as the documents show."""
+    placed = place_job(job(1, 4), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
+
+    assert {place.node for place in placed.places} in ({"a"}, {"b"})
+    assert len({uuid for place in placed.places for uuid in place.uuids}) == 4
+
+
+def test_what_is_held_or_used_by_others_is_never_given() -> None:
+    """A lease, a process of others."""
+    used = look("a", 0, foreign={"GPU-a-1": "python3 (pid 7)"})
+    placed = place_job(job(2, 1), known("a"), looks(used), ["a"])
+
+    assert set(placed.places[0].uuids) == {"GPU-a-2", "GPU-a-3"}
+
+
+def test_all_workers_or_none() -> None:
+    """What is missing is said."""
+    placed = place_job(job(4, 2), known("a", "b"), looks(look("a"), look("b", 3)), ["a", "b"])
+
+    assert placed.places == ()
+    assert "1 of 2 workers cannot be placed" in placed.reason
+
+
+def test_what_never_fits_is_refused_at_once() -> None:
+    """Waiting would not help."""
+    with pytest.raises(NeverFits, match="even when they are idle"):
+        place_job(job(8, 1), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
+
+
+def test_a_node_that_was_not_reached_may_have_what_is_missing() -> None:
+    """Then the job waits."""
+    placed = place_job(job(4, 2), known("a", b="no route"), looks(look("a")), ["a", "b"])
+
+    assert placed.places == ()
+    assert "b: no route" in placed.reason
+
+
+def test_topology_jobs_go_to_topology_nodes_alone() -> None:
+    """And others to none of them."""
+    with pytest.raises(NeverFits, match=r"gpu\.schedule=topology"):
+        place_job(job(1, 1, gputopology=True), known("a"), looks(look("a")), ["a"])
+    with pytest.raises(NeverFits, match=r"gpu\.schedule=default"):
+        place_job(job(1, 1), known("a", mode=Mode.TOPOLOGY), looks(look("a")), ["a"])
+    placed = place_job(job(4, 1, gputopology=True), known("a", mode=Mode.TOPOLOGY), looks(look("a")), ["a"])
+    assert len(placed.places[0].uuids) == 4
+
+
+def test_a_drained_node_gets_nothing_unless_it_is_asked_for() -> None:
+    """A toleration is --allow-drained."""
+    drained = looks(look("a", drained="fan broken"))
+
+    assert "fan broken" in place_job(job(1, 1), known("a"), drained, ["a"]).reason
+    assert place_job(job(1, 1, allow_drained=True), known("a"), drained, ["a"]).places
+
+
+def test_spread_shares_out_and_a_limit_holds() -> None:
+    """--spread and --max-per-node."""
+    names, found = ["a", "b"], looks(look("a"), look("b"))
+    spread = place_job(job(1, 2, spread=True), known("a", "b"), found, names)
+    capped = place_job(job(1, 4, max_per_node=2), known("a", "b"), found, names)
+
+    assert {place.node for place in spread.places} == {"a", "b"}
+    assert sorted(place.node for place in capped.places) == ["a", "a", "b", "b"]
+
+
+def test_workers_without_gpus_fill_a_node_before_the_next() -> None:
+    """A node takes as many as it has processors, then the rest is shared out."""
+    placed = place_job(job(0, 3), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
+
+    assert [place.node for place in placed.places] == ["a", "a", "b"]
+    assert all(place.uuids == () for place in placed.places)
+
+
+def test_a_node_whose_gpus_cannot_be_told_gives_none() -> None:
+    """A hanging nvidia-smi is no free GPU."""
+    silent = looks(look("a", gpu_error="hung: nvidia-smi"))
+
+    assert place_job(job(1, 1), known("a"), silent, ["a"]).places == ()
+
+
+def test_labels_names_and_failures_choose_the_nodes() -> None:
+    """--nodes, --exclude, --selector, and where an attempt failed."""
+    nodes = [node("a", cluster_labels={"disk": "nvme"}), node("b"), node("c")]
+
+    assert [one.name for one in allowed(job(0, 1, selector={"disk": "nvme"}), nodes)[0]] == ["a"]
+    assert [one.name for one in allowed(job(0, 1, exclude=("a",)), nodes, ["b"])[0]] == ["c"]
+    with pytest.raises(NeverFits, match="no node x"):
+        allowed(job(0, 1, nodes=("x",)), nodes)
