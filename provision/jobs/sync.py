@@ -19,7 +19,7 @@ from provision.connectors import Connector, RemoteProcess, each
 from provision.errors import LaunchError, ProvisionError, UsageError
 from provision.jobs.request import JobRequest, together
 
-__all__ = ["check_target", "compare", "manifest", "sync"]
+__all__ = ["add_member", "check_target", "compare", "manifest", "sync"]
 
 MARK = ".provision-sync"
 """Lists in the container what the last sync brought, so that the next one knows what it may remove."""
@@ -258,20 +258,25 @@ def _bring(connector: Connector, container: str, folder: Path, wanted: Manifest,
 def _send(process: RemoteProcess, folder: Path, wanted: Manifest, names: Sequence[str]) -> None:
     with tarfile.open(fileobj=cast("IO[bytes]", _Pipe(process)), mode="w|", bufsize=1 << 18) as archive:
         for name in names:
-            info = archive.gettarinfo(folder / name, arcname=name)
-            if info.islnk():  # the second name of a file: it travels as a file of its own
-                info.type, info.size = tarfile.REGTYPE, (folder / name).lstat().st_size
-            info.uid = info.gid = 0
-            info.uname = info.gname = "root"
-            if info.isreg():
-                with (folder / name).open("rb") as source:
-                    archive.addfile(info, source)
-            else:
-                archive.addfile(info)
+            add_member(archive, folder, name)
         mark = "".join(f"{name}\0" for name in wanted).encode(errors="surrogateescape")
         info = tarfile.TarInfo(MARK)
         info.size = len(mark)
         archive.addfile(info, io.BytesIO(mark))
+
+
+def add_member(archive: tarfile.TarFile, folder: Path, name: str) -> None:
+    """Add one file, link or folder of `folder` to an archive, as root's."""
+    info = archive.gettarinfo(folder / name, arcname=name)
+    if info.islnk():  # the second name of a file: it travels as a file of its own
+        info.type, info.size = tarfile.REGTYPE, (folder / name).lstat().st_size
+    info.uid = info.gid = 0
+    info.uname = info.gname = "root"
+    if info.isreg():
+        with (folder / name).open("rb") as source:
+            archive.addfile(info, source)
+    else:
+        archive.addfile(info)
 
 
 class _Pipe:

@@ -1,0 +1,261 @@
+"""The code of a batch job as text: what a source may be, git-sync's settings, and what git's complaints mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from provision.errors import UsageError
+from provision.model.job import CodeSource
+
+__all__ = [
+    "FALLBACK_KINDS",
+    "FILES",
+    "Trouble",
+    "check_source",
+    "explain",
+    "fetch_request",
+    "is_sync_name",
+    "split_env",
+]
+
+_PREFIXES = ("GIT_SYNC_", "GITSYNC_")
+_BARE = ("GIT_SSH_KEY_FILE", "GIT_KNOWN_HOSTS", "GIT_SSH_KNOWN_HOSTS_FILE", "GIT_SSL_CAINFO")
+"""git-sync's settings without its prefix, and git's own for a certificate authority."""
+_SECRETS = ("USERNAME", "PASSWORD", "TOKEN", "SSH_KEY")
+FILES = {
+    "SSH_KEY_FILE": "SSH_KEY",
+    "PASSWORD_FILE": "PASSWORD",
+    "SSH_KNOWN_HOSTS_FILE": "SSH_KNOWN_HOSTS",
+    "SSL_CAINFO": "SSL_CA",
+}
+"""Settings that name a file of the submitter's machine, and the name under which its content travels."""
+_GIT = ("BRANCH", "REV", "REF", "DEPTH", "SUBMODULES", "TIMEOUT", "SSH", "KNOWN_HOSTS", "ONE_TIME", *FILES)
+_OF_MODE = {"git": _GIT, "rsync": ("TIMEOUT", "SSH_KEY_FILE", "SSH_KNOWN_HOSTS_FILE"), "local": ()}
+_CONTENTS = ("SSH_KNOWN_HOSTS", "SSL_CA")
+_TRUE, _FALSE = ("1", "t", "true", "yes"), ("0", "f", "false", "no")
+_FETCH_SECONDS = 600
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
+
+FALLBACK_KINDS = frozenset({"no-git", "network"})
+"""What a node cannot do and the submitter's machine perhaps can."""
+
+
+def is_sync_name(name: str) -> bool:
+    """Whether an environment variable is meant for fetching the code, and not for the training."""
+    return name.startswith(_PREFIXES) or name in _BARE or name == "RSYNC_PASSWORD"
+
+
+def split_env(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Part ``--env`` into the training's own, `CodeSource.options`, and what is secret (`Secrets.sync`)."""
+    training = {name: value for name, value in env.items() if not is_sync_name(name)}
+    ours = {name: value for name, value in env.items() if is_sync_name(name)}
+    secrets = {name: value for name, value in ours.items() if _is_secret(name)}
+    return training, {name: value for name, value in ours.items() if name not in secrets}, secrets
+
+
+def _is_secret(name: str) -> bool:
+    return name == "RSYNC_PASSWORD" or _short(name) in _SECRETS
+
+
+def _short(name: str) -> str:
+    for prefix in (*_PREFIXES, "GIT_"):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def check_source(source: CodeSource) -> None:
+    """Refuse a source that cannot be used, or that holds a password.
+
+    Raises:
+        UsageError: with what to write instead.
+    """
+    text = source.source
+    if source.mode not in _OF_MODE:
+        raise UsageError(f"--sync-mode {source.mode}: it is git, rsync or local")
+    if not text or text.startswith("-") or re.search(r"[\s\x00-\x1f]", text):
+        raise UsageError("--sync-source is no address", remedy="for example https://git.example.com/group/project.git")
+    if source.mode != "local" and re.match(r"[a-z+]+://[^/@]*:[^/]*@", text, re.IGNORECASE):
+        raise UsageError(
+            "--sync-source holds a password, and everybody who lists processes or jobs would see it",
+            remedy="leave it out of the address: --env GIT_SYNC_USERNAME=NAME and `provision secret set git`"
+            " (or --env GIT_SYNC_PASSWORD, without a value: it is taken from your environment)",
+        )
+    if source.mode == "local" and not text.startswith("/"):
+        raise UsageError(f"--sync-source {text}: a folder of this machine is named by its whole path")
+    if "::" in text and source.mode == "git":
+        raise UsageError(f"--sync-source {text}: git gets code by https, http, ssh, git or file only")
+    if not _NAME.fullmatch(source.name):
+        raise UsageError(f"--sync-source {text}: its last part, {source.name!r}, is no name for a folder")
+
+
+def fetch_request(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, Any]:
+    """Return what ``files/code_sync.py`` is to know of a source: the part that all requests share.
+
+    Files that settings name must have been read (their contents stand under the names of `FILES`).
+
+    Raises:
+        UsageError: a setting of git-sync that we do not know, or a value that cannot be.
+    """
+    check_source(source)
+    options = _options(source)
+    known = {_short(name): value for name, value in secrets.items()}
+    password = known.get("PASSWORD") or known.get("TOKEN") or ""
+    if source.mode == "rsync":
+        password = known.get("RSYNC_PASSWORD", "")
+    if any("\n" in text or "\0" in text for text in (password, known.get("USERNAME", ""))):
+        raise UsageError("the user name or password for the code holds a line break")
+    revision, branch = _reference(source, options)
+    return {
+        "url": source.source,
+        "server": _server(source.source),
+        "over_ssh": re.match(r"ssh://|git\+ssh://|[^/]+:(?!//)", source.source) is not None,
+        "file": source.source.startswith(("/", "file://")),
+        "ref": revision,
+        "branch": branch,
+        "depth": _number("DEPTH", options.get("DEPTH", "1")),
+        "submodules": _submodules(options.get("SUBMODULES", "recursive")),
+        "timeout": _number("TIMEOUT", options.get("TIMEOUT", "").removesuffix("s")) or _FETCH_SECONDS,
+        "username": known.get("USERNAME", ""),
+        "password": password,
+        "ssh_key": known.get("SSH_KEY", ""),
+        "known_hosts": options.get("SSH_KNOWN_HOSTS", ""),
+        "ca": options.get("SSL_CA", ""),
+    }
+
+
+def _options(source: CodeSource) -> dict[str, str]:
+    options = {_short(name): value for name, value in source.options.items()}
+    allowed = (*_OF_MODE[source.mode], *_CONTENTS)
+    for name in source.options:
+        if _short(name) not in allowed:
+            known = ", ".join(f"GIT_SYNC_{item}" for item in _OF_MODE[source.mode]) or "none"
+            raise UsageError(
+                f"{name} is no setting of --sync-mode {source.mode} here",
+                remedy=f"those that there are: {known}; and for a login GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD",
+            )
+    for name in ("SSH", "KNOWN_HOSTS", "ONE_TIME"):
+        value = options.get(name, "true").lower()
+        if value not in (*_TRUE, *_FALSE):
+            raise UsageError(f"GIT_SYNC_{name}={value}: it is true or false")
+    if options.get("KNOWN_HOSTS", "true").lower() in _FALSE:
+        raise UsageError(
+            "GIT_SYNC_KNOWN_HOSTS=false would take code from whoever answers in the server's place",
+            remedy="give the server's key: --env GIT_SYNC_SSH_KNOWN_HOSTS_FILE=FILE",
+        )
+    return options
+
+
+def _reference(source: CodeSource, options: Mapping[str, str]) -> tuple[str, bool]:
+    """Return what to check out, and whether it must be a branch."""
+    exact = source.revision or options.get("REV") or options.get("REF")
+    wanted = exact or options.get("BRANCH") or "HEAD"
+    if wanted.startswith("-") or not re.fullmatch(r"[^\s~^:?*\[\\\x00-\x1f]+", wanted):
+        raise UsageError(f"{wanted!r} is no branch, tag or commit")
+    return wanted, exact is None or exact == ""
+
+
+def _number(name: str, text: str) -> int:
+    if text and not text.isdecimal():
+        raise UsageError(f"GIT_SYNC_{name}={text}: it is a whole number")
+    return int(text or 0)
+
+
+def _submodules(text: str) -> str:
+    if text not in ("recursive", "shallow", "off"):
+        raise UsageError(f"GIT_SYNC_SUBMODULES={text}: it is recursive, shallow or off")
+    return text
+
+
+def _server(url: str) -> str:
+    """``https://host:port`` of an address by HTTP, for which a password counts; empty for any other."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.scheme in ("http", "https") else ""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why code could not be fetched, in words."""
+
+    kind: str
+    why: str
+    remedy: str | None
+
+
+_KNOWN_HOSTS_REMEDY = (
+    "compare `ssh-keyscan HOST` with the key that the server's owner publishes, put it into a file, and name it:"
+    " --env GIT_SYNC_SSH_KNOWN_HOSTS_FILE=FILE"
+)
+_LOGIN_REMEDY = (
+    "--env GIT_SYNC_USERNAME=NAME with `provision secret set git` (or --env GIT_SYNC_PASSWORD), or a key:"
+    " --env GIT_SYNC_SSH_KEY_FILE=FILE"
+)
+_UNREACHABLE = (
+    "Could not resolve host|Failed to connect|Couldn.t connect|Connection (refused|timed out|reset)|No route to host"
+    "|[Nn]etwork is unreachable|Operation (timed out|too slow)|Temporary failure in name"
+)
+_NO_LOGIN = (
+    "Authentication failed|could not read (Username|Password)|prompts disabled|Access denied|Permission denied"
+    "|@ERROR: auth failed|invalid credentials|returned error: 40[13]"
+)
+_NO_REPOSITORY = (
+    "[Rr]epository .*not found|does not appear to be a git repo|returned error: 404|not exist|Unknown module"
+    "|No such file or directory"
+)
+_CAUSES = (
+    (
+        "host-key",
+        "HOST IDENTIFICATION HAS CHANGED|REVOKED HOST KEY",
+        "the server shows another SSH key than the one that is known",
+        "ask its owner whether the key was changed on purpose; then " + _KNOWN_HOSTS_REMEDY,
+    ),
+    (
+        "host-key",
+        "Host key verification failed|host key is known for",
+        "the server's SSH key is not known",
+        _KNOWN_HOSTS_REMEDY,
+    ),
+    (
+        "tls",
+        "SSL certificate|certificate verif|unable to get local issuer|self.signed certificate",
+        "the server's certificate is signed by nobody that is trusted there",
+        "install your certificate authority on the nodes, or name its file: --env GIT_SSL_CAINFO=FILE",
+    ),
+    (
+        "network",
+        _UNREACHABLE,
+        "the server cannot be reached from there",
+        "open the way to it, or use --sync-mode local",
+    ),
+    ("login", _NO_LOGIN, "the server wants a login, or takes another than this one", _LOGIN_REMEDY),
+    (
+        "no-repository",
+        _NO_REPOSITORY,
+        "there is no such repository, or it is not shown to this login",
+        "look at --sync-source and at who may read it",
+    ),
+    ("full", "No space left|[Qq]uota exceeded", "there is no room left", "make room under /var/lib/provision/jobs"),
+)
+_REMEDIES = {
+    "no-git": "install git there (Debian: apt-get install git), or use --sync-mode local",
+    "no-rsync": "install rsync there (Debian: apt-get install rsync), or use --sync-mode local",
+    "no-ref": "look at the branches and tags that there are; a commit is named by its whole number",
+    "timeout": "give it more time: --env GIT_SYNC_TIMEOUT=SECONDS",
+    "damaged": "run it again; if it stays so, look at the node's disk and memory",
+}
+
+
+def explain(error: Mapping[str, Any]) -> Trouble:
+    """Read the error that ``files/code_sync.py`` answered."""
+    kind, what, output = (str(error.get(key) or "") for key in ("kind", "what", "output"))
+    for cause, pattern, why, remedy in _CAUSES:
+        if kind in ("failed", "io") and re.search(pattern, f"{output}\n{what}"):
+            return Trouble(cause, why, remedy)
+    return Trouble(kind, what or "it gave no answer that makes sense", _REMEDIES.get(kind))

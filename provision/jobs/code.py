@@ -1,0 +1,285 @@
+"""Brings a batch job's code to all its nodes, the same on each: by git, by rsync, or from a folder of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from provision.batch.code import FALLBACK_KINDS, FILES, explain, fetch_request
+from provision.connectors import Connector
+from provision.errors import NodeError, ProvisionError, UsageError
+from provision.jobs.files import code_sync
+from provision.jobs.node_ask import ask
+from provision.jobs.sync import add_member
+from provision.model.job import CodeSource
+from provision.threads import outcomes
+
+__all__ = ["read_files", "sync_code"]
+
+Say = Callable[[str], None]
+
+_PROGRAM = "code_sync.py"
+_ANSWER_SECONDS = 60.0
+"""Beyond what fetching may take."""
+_MOST_BYTES = 2 * 1024**3
+"""Of a folder that is sent from here; more is data, and belongs on a volume."""
+
+
+def read_files(source: CodeSource, secrets: Mapping[str, str]) -> tuple[CodeSource, dict[str, str]]:
+    """Put the contents of the files that settings name (keys, known hosts) in the place of their names.
+
+    Whoever starts the job later may be another machine, so this is done when it is submitted. Secret contents go to
+    the second result, which is `Secrets.sync`.
+
+    Raises:
+        UsageError: a file that is not there, or cannot be read.
+    """
+    options, kept = dict(source.options), dict(secrets)
+    for name, value in source.options.items():
+        short = next((item for item in FILES if name.endswith(item)), None)
+        if short is None:
+            continue
+        try:
+            text = Path(value).expanduser().read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise UsageError(f"{name}={value}: the file cannot be read: {why}") from error
+        del options[name]
+        into = kept if FILES[short] in ("SSH_KEY", "PASSWORD") else options
+        into[f"GIT_SYNC_{FILES[short]}"] = text.rstrip("\n") if FILES[short] == "PASSWORD" else text
+    return replace(source, options=options), kept
+
+
+def sync_code(
+    connectors: Mapping[str, Connector],
+    name: str,
+    source: CodeSource,
+    secrets: Mapping[str, str],
+    say: Say,
+    *,
+    user: str = "",
+) -> str:
+    """Bring the code of job `name` to every node, into ``/var/lib/provision/jobs/<name>/code/<source.name>/``.
+
+    Args:
+        connectors: the way to each node of the job.
+        name: the job's.
+        source: where the code is.
+        secrets: `Secrets.sync`: GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD, GIT_SYNC_SSH_KEY, RSYNC_PASSWORD, ...
+        say: takes lines of progress.
+        user: ``UID:GID`` that shall own the code; empty: root, readable for all.
+
+    Returns:
+        The commit for git; for rsync and local the SHA-256 of names and contents. Equal on all nodes.
+
+    Raises:
+        NodeError: the first node on which it could not be done, with the others' names.
+        UsageError: the source, or a setting of it.
+    """
+    source, known = read_files(source, secrets)
+    request = fetch_request(source, known) | {"job": name, "repository": source.name, "user": user}
+    task = _Task(connectors, source, request, say)
+    if source.mode == "local":
+        return task.send(list(connectors), Path(source.source))
+    _warn_of_plain(source, request, say)
+    return task.rsync() if source.mode == "rsync" else task.git()
+
+
+def _warn_of_plain(source: CodeSource, request: Mapping[str, Any], say: Say) -> None:
+    if request["password"] and source.source.lower().startswith("http://"):
+        say(f"code: {request['server']} gets the password unencrypted; https would not")
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The code of one job on its way."""
+
+    connectors: Mapping[str, Connector]
+    source: CodeSource
+    request: Mapping[str, Any]
+    say: Say
+
+    def git(self) -> str:
+        first = next(iter(self.connectors))
+        try:
+            sha = str(self._ask(first, {"do": "resolve"})["sha"])
+        except _Refused as error:
+            if error.kind not in FALLBACK_KINDS:
+                raise
+            self.say(f"code: {first}: {error.why}; it is fetched on this machine and sent")
+            sha = self._fetch_here_and_send(list(self.connectors), "")
+            self.say(f"code: {self.source.name} at {sha[:12]} on {_nodes(self.connectors)}")
+            return sha
+        found = self._everywhere(list(self.connectors), lambda node: self._ask(node, {"do": "git", "sha": sha}))
+        unable = {
+            node: error for node, error in found.items() if isinstance(error, _Refused) and error.kind in FALLBACK_KINDS
+        }
+        self._raise_first({node: error for node, error in found.items() if node not in unable})
+        if unable:
+            for node, refused in unable.items():
+                self.say(f"code: {node}: {refused.why}; it is sent from this machine")
+            self._fetch_here_and_send(list(unable), sha)
+        self.say(f"code: {self.source.name} at {sha[:12]} on {_nodes(self.connectors)}")
+        return sha
+
+    def rsync(self) -> str:
+        found = self._everywhere(list(self.connectors), lambda node: str(self._ask(node, {"do": "rsync"})["sha"]))
+        self._raise_first(found)
+        first, *others = found
+        for node in others:
+            if found[node] != found[first]:
+                raise NodeError(
+                    f"{self.source.source} gave it other code than {first}: the source changed meanwhile",
+                    node=node,
+                    remedy="run it again when nobody writes there",
+                )
+        sha = str(found[first])
+        self.say(f"code: {self.source.name} (sha256 {sha[:12]}) on {_nodes(self.connectors)}")
+        return sha
+
+    def send(self, nodes: Sequence[str], folder: Path, *, everything: bool = False) -> str:
+        """Pack a folder of this machine once and send it to `nodes`; return its SHA-256."""
+        names = list(code_sync.walk(str(folder))) if everything else _listed(folder, self.say)
+        with _packed(folder, names) as (archive, content):
+            more = {"do": "unpack", "content": content}
+            found = self._everywhere(nodes, lambda node: self._ask(node, more, archive))
+        self._raise_first(found)
+        if not everything:
+            self.say(
+                f"code: {len(names)} file{'s' if names[1:] else ''} of {folder} (sha256 {content[:12]}) on {_nodes(nodes)}"
+            )
+        return content
+
+    def _fetch_here_and_send(self, nodes: Sequence[str], sha: str) -> str:
+        own = Path("~/.gitconfig").expanduser()
+        request = dict(self.request, include=str(own) if own.is_file() else "")
+        with tempfile.TemporaryDirectory(prefix="provision-code-") as place:
+            folder = Path(place, self.source.name)
+            try:
+                with code_sync.Tools(request) as tools:
+                    request["sha"] = sha = sha or code_sync.find_commit(tools, request)
+                    code_sync.clone(tools, request, str(folder))
+            except code_sync.Failed as error:
+                trouble = explain({"kind": error.kind, "what": error.what, "output": error.output})
+                raise NodeError(
+                    f"the code of {self.source.source} can be fetched neither there nor on this machine: {trouble.why}",
+                    node=nodes[0],
+                    remedy=trouble.remedy,
+                    output=error.output,
+                ) from error
+            self.send(nodes, folder, everything=True)
+        return sha
+
+    def _ask(self, node: str, more: Mapping[str, Any], archive: Path | None = None) -> dict[str, Any]:
+        seconds = self.request["timeout"] + _ANSWER_SECONDS
+        request = dict(self.request, **more)
+        if archive is not None:  # nothing is fetched, so no password is needed there
+            request = {key: request[key] for key in ("do", "job", "repository", "user", "content")}
+        answer = ask(self.connectors[node], _PROGRAM, request, archive=archive, seconds=seconds)
+        if "error" in answer:
+            raise _Refused(node, self.source, answer["error"] if isinstance(answer["error"], dict) else {})
+        return answer
+
+    def _everywhere(self, nodes: Sequence[str], work: Callable[[str], Any]) -> dict[str, Any]:
+        return dict(zip(nodes, outcomes(work, nodes, limit=len(nodes)), strict=True))
+
+    @staticmethod
+    def _raise_first(found: Mapping[str, Any]) -> None:
+        failed = {node: error for node, error in found.items() if isinstance(error, Exception)}
+        for node, error in failed.items():
+            if not isinstance(error, ProvisionError):
+                raise error
+            others = [other for other in failed if other != node]
+            error.node = error.node or node
+            error.message += f" (so it is on {', '.join(others)})" if others else ""
+            raise error
+
+
+class _Refused(NodeError):
+    """A node could not get the code."""
+
+    def __init__(self, node: str, source: CodeSource, error: Mapping[str, Any]) -> None:
+        trouble = explain(error)
+        self.kind, self.why = trouble.kind, trouble.why
+        what = "sent to it" if source.mode == "local" else f"fetched from {source.source}"
+        output = str(error.get("output") or "")
+        super().__init__(
+            f"the code could not be {what}: {trouble.why}", node=node, remedy=trouble.remedy, output=output
+        )
+
+
+def _nodes(names: Mapping[str, Any] | Sequence[str]) -> str:
+    found = list(names)
+    return ", ".join(found) if len(found) < 4 else f"{len(found)} nodes"  # noqa: PLR2004 - what fits a line
+
+
+@contextmanager
+def _packed(folder: Path, names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield an archive of these files, and the SHA-256 that they have where they arrive."""
+    with tempfile.TemporaryDirectory(prefix="provision-code-") as place:
+        path = Path(place, "code.tar.gz")
+        try:
+            content = code_sync.tree_sha(str(folder), names)
+            with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+                for name in names:
+                    add_member(archive, folder, name)
+        except OSError as error:
+            raise UsageError(f"the code cannot be read: {error.filename}: {error.strerror}") from error
+        yield path, content
+
+
+def _listed(folder: Path, say: Say) -> list[str]:
+    """Return the files and links of a folder that are code: without what its ``.gitignore`` names, without ``.git``."""
+    if not folder.is_dir():
+        raise UsageError(f"--sync-source {folder}: there is no such folder here")
+    try:
+        names = _by_git(folder)
+    except FileNotFoundError:
+        say("code: there is no git here, so .gitignore is not heeded")
+        names = list(code_sync.walk(str(folder)))
+    names = [name for name in names if not {".git", "__pycache__"} & set(name.split("/"))]
+    if not names:
+        raise UsageError(f"--sync-source {folder}: there is no file in it", remedy="does .gitignore name all of it?")
+    size = sum((folder / name).lstat().st_size for name in names)
+    if size > _MOST_BYTES:
+        raise UsageError(
+            f"--sync-source {folder}: it holds {size / 1024**3:.1f} GiB, which is more than code",
+            remedy="keep data on a volume (`provision data add`), or name it in .gitignore",
+        )
+    return names
+
+
+def _by_git(folder: Path) -> list[str]:
+    """Ask git which files it would take; FileNotFoundError where there is no git."""
+    listing = ["ls-files", "-z", "--others", "--exclude-standard"]
+    inside = _git(["-C", str(folder), "rev-parse", "--is-inside-work-tree"])
+    if inside is not None and inside.strip() == b"true":
+        said = _git(["-C", str(folder), *listing, "--cached"])
+    else:
+        with tempfile.TemporaryDirectory(prefix="provision-code-") as place:
+            _git(["init", "--quiet", place])
+            said = _git(["-C", str(folder), "--git-dir", f"{place}/.git", "--work-tree", ".", *listing])
+    if said is None:
+        raise UsageError(f"--sync-source {folder}: git cannot list it", remedy=f"see: git -C {folder} status")
+    names: list[str] = []
+    for name in dict.fromkeys(os.fsdecode(item).rstrip("/") for item in said.split(b"\0") if item):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():  # a repository within this one
+            names += [f"{name}/{inner}" for inner in _by_git(path)]
+        elif path.is_symlink() or path.is_file():
+            names.append(name)
+    return sorted(names)
+
+
+def _git(arguments: Sequence[str]) -> bytes | None:
+    """Return what git printed; None where it failed."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    done = subprocess.run(["git", *arguments], capture_output=True, check=False, env=environment)
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,108 @@
+"""What a source of code may be, and what git's complaints mean."""
+
+import pytest
+
+from provision.batch.code import check_source, explain, fetch_request, split_env
+from provision.errors import UsageError
+from provision.model.job import CodeSource
+
+URL = "https://git.example.com/group/mnist.git"
+
+
+def request(**options):
+    return fetch_request(CodeSource("git", URL, options=options), {})
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("git", "https://alice:s3cret@git.example.com/p.git"),
+        ("git", "--upload-pack=/tmp/x"),
+        ("git", "ext::sh -c id"),
+        ("git", "https://git.example.com/.."),
+        ("local", "src/project"),
+        ("hdfs", "/x"),
+        ("rsync", ""),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused(mode, text):
+    """Options, other transports, folders that lead away; and a password is never repeated."""
+    with pytest.raises(UsageError) as caught:
+        check_source(CodeSource(mode, text))
+
+    assert "s3cret" not in f"{caught.value.message} {caught.value.remedy}"
+
+
+def test_settings_of_git_sync():
+    """Both spellings of git-sync's names count; a revision beats a branch."""
+    found = request(GIT_SYNC_BRANCH="dev", GITSYNC_DEPTH="0", GIT_SYNC_SUBMODULES="off", GIT_SYNC_TIMEOUT="90s")
+
+    assert (found["ref"], found["branch"]) == ("dev", True)
+    assert (found["depth"], found["submodules"], found["timeout"]) == (0, "off", 90)
+    assert request(GIT_SYNC_BRANCH="dev", GIT_SYNC_REV="v1")["ref"] == "v1"
+    assert (request()["ref"], request()["server"]) == ("HEAD", "https://git.example.com")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"GIT_SYNC_WEBHOOK_URL": "http://x"},
+        {"GIT_SYNC_DEPTH": "deep"},
+        {"GIT_SYNC_SUBMODULES": "yes"},
+        {"GIT_SYNC_BRANCH": "--upload-pack=x"},
+        {"GIT_KNOWN_HOSTS": "false"},
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(options):
+    """By its name."""
+    with pytest.raises(UsageError, match=next(iter(options)).removeprefix("GIT_") + "|upload"):
+        request(**options)
+
+
+def test_the_refusal_lists_what_there_is():
+    """So that nobody has to look it up."""
+    with pytest.raises(UsageError) as caught:
+        request(GIT_SYNC_PERMISSIONS="0777")
+
+    assert "GIT_SYNC_DEPTH" in caught.value.remedy
+    assert "GIT_SYNC_PASSWORD" in caught.value.remedy
+
+
+def test_the_training_sees_nothing_of_the_login():
+    """Arena's way to give it, --env GIT_SYNC_PASSWORD=..., is parted in three."""
+    env = {"LR": "1", "GIT_SYNC_USERNAME": "a", "GIT_SYNC_PASSWORD": "b", "GIT_SYNC_BRANCH": "dev", "GIT_PAGER": "cat"}
+
+    training, options, secrets = split_env(env)
+
+    assert training == {"LR": "1", "GIT_PAGER": "cat"}
+    assert options == {"GIT_SYNC_BRANCH": "dev"}
+    assert secrets == {"GIT_SYNC_USERNAME": "a", "GIT_SYNC_PASSWORD": "b"}
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("fatal: unable to access 'https://x/': Could not resolve host: x", "network"),
+        ("fatal: unable to access 'https://x/': Failed to connect to x port 443: Connection refused", "network"),
+        ("ssh: connect to host x port 22: No route to host\nfatal: Could not read from remote repository.", "network"),
+        ("fatal: Authentication failed for 'https://x/p.git/'", "login"),
+        ("git@x: Permission denied (publickey).", "login"),
+        ("fatal: repository 'https://x/p.git/' not found", "no-repository"),
+        ("error: server certificate verification failed. CAfile: none", "tls"),
+        ("fatal: write error: No space left on device", "full"),
+        ("No ED25519 host key is known for x and you have requested strict checking.", "host-key"),
+        ("something else", "failed"),
+    ],
+)
+def test_what_git_says_has_a_cause(said, kind):
+    """And the known ones have a remedy."""
+    found = explain({"kind": "failed", "what": "git fetch failed (exit 128)", "output": said})
+
+    assert found.kind == kind
+    assert found.remedy or kind == "failed"
+
+
+@pytest.mark.parametrize("odd", [{}, {"kind": 3, "what": None}, {"output": ["x"]}])
+def test_an_odd_answer_is_no_traceback(odd):
+    """Whatever a node sends."""
+    assert explain(odd).why

@@ -1,0 +1,330 @@
+"""Code that reaches every node of a job, from a real git server with a login, and nothing of the login with it."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import os
+import shutil
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from provision.batch.code import fetch_request
+from provision.errors import NodeError, UsageError
+from provision.jobs.code import read_files, sync_code
+from provision.jobs.files.code_sync import Tools, find_commit
+from provision.jobs.node_ask import FILES, ask
+from provision.model.job import CodeSource
+from tests.support.git_server import BACKEND, NodeFolder, certificate, commit, git, git_server
+
+MARKER = "m4rk/er:passw@rd"
+LOGIN = {"GIT_SYNC_USERNAME": "alice", "GIT_SYNC_PASSWORD": MARKER}
+FORMS = [MARKER, "m4rk%2Fer%3Apassw%40rd", base64.b64encode(f"alice:{MARKER}".encode()).decode()]
+
+needs_server = pytest.mark.skipif(not Path(BACKEND).exists(), reason="git has no http-backend here")
+
+
+@pytest.fixture(scope="module")
+def forge(tmp_path_factory):
+    """A server by HTTPS with a project: two commits on main, a branch, a tag; its folder and its authority."""
+    folder = tmp_path_factory.mktemp("forge")
+    project = folder / "mnist.git"
+    project.mkdir()
+    git(project, "init", "-q")
+    commits = {"first": commit(project, "train.py", "print(1)\n")}
+    git(project, "tag", "-am", "first", "v1")
+    git(project, "checkout", "-qb", "wide")
+    commits["wide"] = commit(project, "wide.py", "")
+    git(project, "checkout", "-q", "main")
+    commits["main"] = commit(project, "train.py", "print(2)\n")
+    pem, authority = certificate(folder)
+    with git_server(folder, "alice", MARKER, pem) as address:
+        yield f"{address}/mnist.git", commits, authority, project
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """Two nodes that are folders."""
+    return {name: NodeFolder(name, tmp_path) for name in ("gpu1", "gpu2")}
+
+
+def source(forge, **options):
+    return CodeSource("git", forge[0], options={"GIT_SSL_CAINFO": str(forge[2]), **options})
+
+
+def code(node, repository="mnist"):
+    return node.jobs / "job1" / "code" / repository
+
+
+def files_with(folder, words):
+    """Return the files below `folder` that hold one of these texts."""
+    found = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [path for path in found if any(word.encode() in path.read_bytes() for word in words)]
+
+
+def bare_node(name, folder):
+    """Return a node that has a shell and Python, and neither git nor rsync."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for program, path in (("sh", "/bin/sh"), ("head", shutil.which("head")), ("python3", sys.executable)):
+        (programs / program).symlink_to(os.path.realpath(path))
+    return NodeFolder(name, folder, path=programs)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+class Watch(threading.Thread):
+    """Reads the arguments and environments of all processes, until it is stopped."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.over, self.seen, self.gits = threading.Event(), set(), 0
+
+    def run(self):
+        while not self.over.wait(0.01):
+            for place in Path("/proc").glob("[0-9]*"):
+                try:
+                    argv, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
+                except OSError:
+                    continue
+                self.gits += b"ls-remote" in argv or b"fetch" in argv
+                self.seen |= {argv for form in FORMS if form.encode() in argv + environment}
+
+
+@needs_server
+def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nodes, tmp_path):
+    """No file, no process, no line of progress and no environment holds it, in any spelling."""
+    said = []
+    with git_server(forge[3].parent, "alice", MARKER, forge[2].parent / "server.pem", seconds=0.05) as slow:
+        watch = Watch()
+        watch.start()
+        sha = sync_code(
+            nodes, "job1", CodeSource("git", f"{slow}/mnist.git", options=source(forge).options), LOGIN, said.append
+        )
+        watch.over.set()
+        watch.join()
+
+    assert sha == forge[1]["main"]
+    assert [git(code(node), "rev-parse", "HEAD") for node in nodes.values()] == [sha, sha]
+    assert (code(nodes["gpu2"]) / "train.py").read_text() == "print(2)\n"
+    assert watch.gits, "the watch saw git at work"
+    assert watch.seen == set()
+    assert files_with(tmp_path, FORMS) == []
+    assert not any(form in line for form in FORMS for line in said)
+    assert [list(node.run_folder.iterdir()) for node in nodes.values()] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"GIT_SYNC_BRANCH": "wide"}, "wide"),
+        ({"GIT_SYNC_REV": "v1"}, "first"),
+        ({"GIT_SYNC_BRANCH": "wide", "GIT_SYNC_REV": "FIRST"}, "first"),
+        ({"GIT_SYNC_REF": "refs/heads/main"}, "main"),
+    ],
+)
+def test_branch_tag_and_commit(forge, options, expected):
+    """An annotated tag is its commit, and a revision counts more than the branch."""
+    options = {name: forge[1]["first"] if value == "FIRST" else value for name, value in options.items()}
+    request = fetch_request(CodeSource("git", str(forge[3]), options=options), {})
+
+    with Tools(request) as tools:
+        assert find_commit(tools, request) == forge[1][expected]
+
+
+def test_a_commit_that_is_no_tip(forge, nodes):
+    """It is fetched, too."""
+    first = forge[1]["first"]
+    found = sync_code({"gpu1": nodes["gpu1"]}, "job1", CodeSource("git", str(forge[3]), first), {}, print)
+
+    assert found == first
+    assert (code(nodes["gpu1"]) / "train.py").read_text() == "print(1)\n"
+
+
+@needs_server
+def test_a_wrong_password_is_told_without_it(forge, nodes):
+    """The error names the node, what failed and what to do; git's own words are cleaned."""
+    wrong = {**LOGIN, "GIT_SYNC_PASSWORD": "wr0ng-m4rk"}
+
+    with pytest.raises(NodeError) as caught:
+        sync_code(nodes, "job1", source(forge), wrong, print)
+
+    assert caught.value.node == "gpu1"
+    assert "login" in caught.value.message
+    assert "provision secret set git" in caught.value.remedy
+    assert "wr0ng" not in f"{caught.value} {caught.value.remedy} {caught.value.output}"
+    assert not code(nodes["gpu1"]).exists()
+
+
+@needs_server
+def test_a_certificate_that_nobody_trusts_is_refused(forge, nodes):
+    """There is no way around it but naming the authority."""
+    with pytest.raises(NodeError, match="certificate is signed by nobody") as caught:
+        sync_code(nodes, "job1", CodeSource("git", forge[0]), LOGIN, print)
+
+    assert "GIT_SSL_CAINFO" in caught.value.remedy
+
+
+@needs_server
+def test_a_branch_that_is_not_there(forge, nodes):
+    """It is named."""
+    with pytest.raises(NodeError, match="no branch or tag nowhere"):
+        sync_code(nodes, "job1", source(forge, GIT_SYNC_BRANCH="nowhere"), LOGIN, print)
+
+
+@needs_server
+def test_a_node_without_git_is_sent_what_the_others_fetch(forge, nodes, tmp_path):
+    """The commit is the same, and it is said that it came from here."""
+    nodes["gpu2"] = bare_node("gpu2", tmp_path)
+    said = []
+
+    sha = sync_code(nodes, "job1", source(forge), LOGIN, said.append)
+
+    assert git(code(nodes["gpu2"]), "rev-parse", "HEAD") == sha
+    assert git(code(nodes["gpu2"]), "status", "--porcelain") == ""
+    assert any("gpu2: there is no git program; it is sent from this machine" in line for line in said)
+    assert files_with(tmp_path, FORMS) == []
+
+
+def test_submodules_come_along_unless_they_are_switched_off(nodes, tmp_path):
+    """As git-sync does it."""
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    for folder in (inner, outer):
+        folder.mkdir()
+        git(folder, "init", "-q")
+    commit(inner, "part.py", "")
+    git(outer, "submodule", "--quiet", "add", str(inner), "inner")
+    git(outer, "commit", "-qm", "inner")
+    one = {"gpu1": nodes["gpu1"]}
+    found = []
+    for mode in ("recursive", "off"):
+        sync_code(one, "job1", CodeSource("git", str(outer), options={"GIT_SYNC_SUBMODULES": mode}), {}, print)
+        found.append((code(nodes["gpu1"], "outer") / "inner" / "part.py").exists())
+
+    assert found == [True, False]
+
+
+def test_an_unknown_ssh_host_key_is_never_taken(tmp_path):
+    """ssh is told to check, and the error says how to give the key."""
+    trap = tmp_path / "bin"
+    trap.mkdir()
+    (trap / "ssh").write_text(
+        f"#!/bin/sh\necho \"$@\" >> {tmp_path}/ssh.argv\necho 'Host key verification failed.' >&2\nexit 255\n"
+    )
+    (trap / "ssh").chmod(0o755)
+    node = NodeFolder("gpu1", tmp_path, path=f"{trap}:{os.environ['PATH']}")
+    key = {"GIT_SYNC_SSH_KEY": f"-----BEGIN\n{MARKER}\n"}
+
+    with pytest.raises(NodeError, match="SSH key is not known") as caught:
+        sync_code({"gpu1": node}, "job1", CodeSource("git", "git@127.0.0.1:group/mnist.git"), key, print)
+
+    argv = (tmp_path / "ssh.argv").read_text()
+    assert "GIT_SYNC_SSH_KNOWN_HOSTS_FILE" in caught.value.remedy
+    assert "StrictHostKeyChecking=yes" in argv
+    assert "BatchMode=yes" in argv
+    assert MARKER not in argv
+    assert files_with(tmp_path, FORMS) == []
+
+
+def test_a_folder_of_this_machine_arrives_without_what_git_ignores(nodes, tmp_path):
+    """Modes and links stay, .git and ignored files stay here, what is gone here goes there, and the sum is equal."""
+    project = tmp_path / "my-project"
+    (project / "data").mkdir(parents=True)
+    (project / ".gitignore").write_text("data/\n*.log\n")
+    (project / "data" / "big.bin").write_text("x")
+    (project / "run.log").write_text("x")
+    (project / "run.sh").write_text("#!/bin/sh\n")
+    (project / "run.sh").chmod(0o700)
+    (project / "link").symlink_to("run.sh")
+    (project / "private.py").write_text("1")
+    (project / "private.py").chmod(0o600)
+    os.link(project / "private.py", project / "twin.py")
+    here = CodeSource("local", str(project))
+    first = sync_code(nodes, "job1", here, {}, print)
+    (project / "twin.py").unlink()
+    second = sync_code(nodes, "job1", here, {}, print)
+
+    there = code(nodes["gpu2"], "my-project")
+    assert first != second
+    assert names(there) == [".gitignore", "link", "private.py", "run.sh"]
+    assert (there / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (there / "private.py").stat().st_mode & 0o777 == 0o644
+    assert (there / "link").readlink() == Path("run.sh")
+    assert names(there.parent) == ["my-project"]
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="there is no rsync here")
+def test_rsync_makes_the_nodes_equal_to_the_source(nodes, tmp_path):
+    """What the source no longer has goes, and the sum is that of the contents."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("1")
+    stale = code(nodes["gpu1"], "src") / "stale.py"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("")
+
+    sha = sync_code(nodes, "job1", CodeSource("rsync", str(tmp_path / "src")), {}, print)
+
+    assert len(sha) == 64
+    assert [names(code(node, "src")) for node in nodes.values()] == [["a.py"], ["a.py"]]
+
+
+def test_rsync_that_is_missing_on_a_node(tmp_path):
+    """It is said where, and what to do."""
+    node = bare_node("gpu1", tmp_path)
+
+    with pytest.raises(NodeError, match=r"gpu1: .*no rsync program") as caught:
+        sync_code({"gpu1": node}, "job1", CodeSource("rsync", "storage:/srv/project"), {}, print)
+
+    assert "install rsync" in caught.value.remedy
+
+
+def test_files_that_settings_name_are_read_where_the_job_is_submitted(tmp_path):
+    """A key becomes a secret, known hosts stay a setting; a file that is missing is named."""
+    (tmp_path / "key").write_text("KEY\n")
+    (tmp_path / "hosts").write_text("h ssh-ed25519 A\n")
+    options = {
+        "GIT_SYNC_SSH_KEY_FILE": str(tmp_path / "key"),
+        "GIT_SYNC_SSH_KNOWN_HOSTS_FILE": str(tmp_path / "hosts"),
+        "GIT_SYNC_DEPTH": "3",
+    }
+    found, secrets = read_files(CodeSource("git", "git@h:p.git", options=options), {})
+
+    assert found.options == {"GIT_SYNC_SSH_KNOWN_HOSTS": "h ssh-ed25519 A\n", "GIT_SYNC_DEPTH": "3"}
+    assert secrets == {"GIT_SYNC_SSH_KEY": "KEY\n"}
+    with pytest.raises(UsageError, match="/nowhere"):
+        read_files(CodeSource("git", "git@h:p.git", options={"GIT_SSH_KEY_FILE": "/nowhere"}), {})
+
+
+@pytest.mark.parametrize("form", [*FORMS[:2], "https://bob:other@h/p"])
+def test_what_git_says_is_cleaned(form):
+    """Git prints addresses, and in other versions with what they hold."""
+    with Tools({"password": MARKER, "server": "https://h"}) as tools:
+        said = tools.redacted(f"fatal: unable to access '{form}': no\n")
+
+    assert form not in said
+    assert "other" not in said
+    assert said.startswith("fatal: unable to access '")
+
+
+def test_the_program_speaks_old_python():
+    """The nodes may have Python 3.6, as CentOS 7 does."""
+    assert ast.parse((FILES / "code_sync.py").read_text(), feature_version=(3, 6))
+
+
+def test_an_archive_cannot_write_outside_its_folder(nodes, tmp_path):
+    """Whatever the names in it say."""
+    (tmp_path / "f").write_text("x")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(tmp_path / "f", arcname="../../../escaped")
+    request = {"do": "unpack", "job": "job1", "repository": "p", "content": ""}
+
+    answer = ask(nodes["gpu1"], "code_sync.py", request, archive=tmp_path / "a.tar")
+
+    assert answer["error"]["kind"] == "damaged"
+    assert not list(tmp_path.rglob("escaped"))
