@@ -1,0 +1,287 @@
+"""Starts N copies of one command, so that they share the GPU that all of them see, and ends as they end.
+
+    share.py --procs N [--logs FOLDER] [--grace SECONDS] [--mps] -- COMMAND...
+
+Copy i gets `--process_index i --process_num N` behind the command's own words, and the same as PROCESS_INDEX and
+PROCESS_NUM; what it prints goes to FOLDER/process<i>.file, and to stdout with `[process<i>]` in front of each line.
+All copies are waited for. When one fails, the others are ended, with all that they have started: SIGTERM, then SIGKILL
+after the grace. The exit code is the first in time that is not zero; 128+n for a signal, 127 and 126 for a command that
+is not there or cannot be started, 125 when nothing could be started, 2 for wrong usage. SIGTERM, SIGINT and SIGHUP end
+all copies, a second one at once.
+
+It needs Python 3.8 and nothing else. With --mps it starts an MPS daemon for these copies alone, and stops it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+CANNOT_START = 125
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+LONGEST = 1 << 16
+"""So many bytes without a newline are passed on as they are."""
+MPS = "nvidia-cuda-mps-control"
+MPS_SECONDS = 20
+OUTPUT = threading.Lock()
+
+
+class Copy:
+    """One of the processes, the leader of a session of its own."""
+
+    def __init__(self, index: int, options: argparse.Namespace, shared: dict[str, str]) -> None:
+        """Open its log and start it.
+
+        Raises:
+            OSError: the log cannot be written, or the command cannot be started.
+        """
+        self.index = index
+        self.code: int | None = None
+        mine = {"PROCESS_INDEX": str(index), "PROCESS_NUM": str(options.procs)}
+        words = ["--process_index", str(index), "--process_num", str(options.procs)]
+        self.log = (Path(options.logs) / f"process{index}.file").open("wb", buffering=0)
+        try:
+            self.child = subprocess.Popen(
+                [*options.command, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **shared, **mine},
+                start_new_session=True,
+            )
+        except OSError:
+            self.log.close()
+            raise
+
+    def watch(self, ended: queue.SimpleQueue[Any]) -> list[threading.Thread]:
+        """Pass its output on, and tell `ended` of its end."""
+        threads = [
+            threading.Thread(target=self.pump, args=(self.child.stdout,), daemon=True),
+            threading.Thread(target=self.wait, args=(ended,), daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        return threads[:1]
+
+    def wait(self, ended: queue.SimpleQueue[Any]) -> None:
+        """Wait for the end; the process stays a zombie, so that the number of its group stays its own."""
+        status = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
+        number = status.si_status if status else 0
+        ended.put((self, number if status is None or status.si_code == os.CLD_EXITED else 128 + number))
+
+    def pump(self, stream: IO[bytes]) -> None:
+        """Write output to the log as it comes, and to stdout by whole lines."""
+        mark, rest = b"[process%d] " % self.index, b""
+        while True:
+            data = os.read(stream.fileno(), LONGEST)
+            with contextlib.suppress(OSError):  # a full disk must not hold the process up
+                self.log.write(data)
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()
+            if rest and (not data or len(rest) >= LONGEST):
+                lines, rest = [*lines, rest], b""
+            show(b"".join(mark + line + b"\n" for line in lines))
+            if not data:
+                return
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and to whatever it has started in its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.child.pid, number)
+
+    def alone(self) -> bool:
+        """Whether nothing but zombies is left of its group."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, IndexError):
+                state, _, group = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:3]
+                if group == str(self.child.pid) and state not in "ZX":
+                    return False
+        return True
+
+
+def main() -> NoReturn:
+    """Do what the command line says."""
+    options = read_options(sys.argv[1:])
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()  # a signal's handler may interrupt its reader
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _frame: events.put(number))
+    folder = None
+    try:
+        shared: dict[str, str] = {}
+        if options.mps:
+            folder = tempfile.mkdtemp(prefix="mps-")  # short: a socket's path has room for 107 letters
+            shared = start_mps(options, folder)
+        code = run(options, events, shared)
+    except OSError as error:
+        say(f"nothing was started: {error}")
+        code = CANNOT_START
+    finally:
+        if folder is not None:
+            stop_mps(folder)
+    sys.stdout.flush()
+    os._exit(code)  # threads whose pipe something outside our groups holds open must not keep us
+
+
+def read_options(words: list[str]) -> argparse.Namespace:
+    """Read our own options, which end with the first `--`; what follows is the command, untouched."""
+    text = __doc__ or ""
+    parser = argparse.ArgumentParser(
+        prog="share.py",
+        usage=text.split("\n\n")[1].strip(),
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-n", "--procs", type=int, required=True, metavar="N", help="how many copies")
+    parser.add_argument(
+        "--logs", default=".", metavar="FOLDER", help="where process<i>.file is written (default: here)"
+    )
+    parser.add_argument("--grace", type=float, default=15, metavar="SECONDS", help="between SIGTERM and SIGKILL (15)")
+    parser.add_argument("--mps", action="store_true", help="share by NVIDIA's Multi-Process Service")
+    parser.add_argument(
+        "--mps-memory", metavar="LIMIT", help="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of each copy, such as 0=8G"
+    )
+    cut = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:cut])
+    options.command = words[cut + 1 :]
+    if not options.command:
+        parser.error("no command; write it behind --")
+    if options.procs < 1 or options.grace < 0:
+        parser.error("--procs starts at 1, and --grace at 0")
+    if options.mps_memory and not options.mps:
+        parser.error("--mps-memory needs --mps")
+    return options
+
+
+def run(options: argparse.Namespace, events: queue.SimpleQueue[Any], shared: dict[str, str]) -> int:
+    """Start all copies, wait for all of them, and return the code to end with."""
+    Path(options.logs).mkdir(parents=True, exist_ok=True)
+    copies: list[Copy] = []
+    code = 0
+    for index in range(options.procs):
+        try:
+            copies.append(Copy(index, options, shared))
+        except OSError as error:
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            say(f"process {index} cannot be started: {error.strerror}: {error.filename}")
+            break
+    pumps = [thread for copy in copies for thread in copy.watch(events)]
+    code = supervise(copies, events, options.grace, code)
+    for thread in pumps:
+        thread.join(5)
+    for copy in copies:
+        copy.child.wait()
+        say(f"process {copy.index} (pid {copy.child.pid}): exit code {copy.code}")
+    return code
+
+
+def supervise(copies: list[Copy], events: queue.SimpleQueue[Any], grace: float, code: int) -> int:
+    """Wait until every copy has ended; from the first failure or signal on, end the others.
+
+    Returns the first code in time that is not zero; where a signal ended us and every copy took it well, 128+n.
+    """
+    asked, deadline, killed = 0, float("inf"), False
+    while any(copy.code is None for copy in copies) or not all(copy.alone() for copy in copies):
+        if (code or asked or all(copy.code is not None for copy in copies)) and deadline == float("inf"):
+            deadline = time.monotonic() + grace
+            send(copies, signal.SIGTERM)
+        if not killed and time.monotonic() >= deadline:
+            killed = True
+            send(copies, signal.SIGKILL)
+        event = next_event(events, deadline)
+        if isinstance(event, tuple):
+            copy, ended_with = event
+            copy.code = ended_with
+            code = code or ended_with
+            copy.signal(signal.SIGTERM)  # what it has left behind; itself it is over
+        elif event is not None:
+            say(f"{signal.Signals(event).name}: ending {len(copies)} processes")
+            deadline = time.monotonic() if asked else deadline
+            asked = asked or event
+    return code or (128 + asked if asked else 0)
+
+
+def send(copies: list[Copy], number: int) -> None:
+    """Send a signal to all that are left."""
+    for copy in copies:
+        copy.signal(number)
+
+
+def next_event(events: queue.SimpleQueue[Any], deadline: float) -> Any:
+    """Return the next end of a copy or signal; with a deadline None after a moment, to look at it and at leftovers."""
+    if deadline == float("inf"):
+        return events.get()
+    with contextlib.suppress(queue.Empty):
+        return events.get(timeout=max(0.01, min(0.1, deadline - time.monotonic())))
+    return None
+
+
+def start_mps(options: argparse.Namespace, folder: str) -> dict[str, str]:
+    """Start an MPS daemon of our own; return the variables of its clients.
+
+    Raises:
+        OSError: there is no such daemon here, or it does not start.
+    """
+    logs = Path(options.logs).resolve() / "mps"
+    logs.mkdir(parents=True, exist_ok=True)
+    shared = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+    try:
+        subprocess.run(
+            [MPS, "-d"],
+            env={**os.environ, **shared},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # a pipe would be held open by the daemon
+            check=True,
+            timeout=MPS_SECONDS,
+        )
+    except FileNotFoundError:
+        raise OSError(f"--mps needs {MPS}, which is not here; mount the driver's utilities") from None
+    except subprocess.SubprocessError as error:
+        raise OSError(f"{MPS} -d: {error}; its logs are in {logs}") from None
+    shared["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, 100 // options.procs))
+    if options.mps_memory:
+        shared["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = options.mps_memory
+    return shared
+
+
+def stop_mps(folder: str) -> None:
+    """Stop our MPS daemon, and remove its pipes; a daemon that never started is no failure of the job."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            [MPS],
+            input=b"quit\n",
+            env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": folder},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=MPS_SECONDS,
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def show(data: bytes) -> None:
+    """Write to stdout in one piece; when nobody reads it any more, the logs still have all of it."""
+    with OUTPUT, contextlib.suppress(OSError):
+        while data:
+            data = data[os.write(1, data) :]
+
+
+def say(text: str) -> None:
+    """Tell the user, on stderr."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"share: {text}\n")
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Several copies of one command that share a GPU: the real program, with real children."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import marked
+
+PROGRAM = Path(__file__).parents[3] / "provision/jobs/files/share.py"
+FAKE_MPS = """#!/bin/sh
+if [ "$1" = -d ]; then
+  env | grep CUDA_MPS >"$MPS_SEEN"; touch "$CUDA_MPS_PIPE_DIRECTORY/control"; exit "${MPS_FAILS:-0}"
+fi
+read -r word; echo "$word in $CUDA_MPS_PIPE_DIRECTORY" >>"$MPS_SEEN"
+"""
+
+
+class Shared:
+    """Starts the program; everything that it leaves is found by a mark and killed after the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.logs = folder / "logs"
+        self.mark = f"SHARE_TEST={uuid.uuid4().hex}"
+        self.environment = {**os.environ, **dict([self.mark.split("=")]), "FOLDER": str(folder)}
+
+    def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-IS", str(PROGRAM), "--logs", str(self.logs), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**self.environment, **more},
+        )
+
+    def run(self, *words: str, **more: str) -> tuple[int, str, str]:
+        child = self.start(*words, **more)
+        out, err = child.communicate(timeout=30)
+        return child.returncode, out, err
+
+    def left(self) -> list[int]:
+        return marked(self.mark)
+
+
+@pytest.fixture
+def share(tmp_path):
+    """The program with a folder of its own; it has to leave no process behind."""
+    shared = Shared(tmp_path)
+    yield shared
+    left = shared.left()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
+def script(text: str) -> list[str]:
+    """A command whose first own word is the copy's index, after the option's name."""
+    return ["--", "sh", "-c", text, "sh"]
+
+
+def until(condition, seconds=10.0):
+    """Wait for something that another process does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_each_copy_is_told_its_number_behind_its_own_words_and_in_its_environment(share):
+    """The command's own words are untouched, also those with blanks, or that look like ours."""
+    words = ["-n", "2", *script('printf "%s|" "$@" "$PROCESS_INDEX/$PROCESS_NUM"; echo'), "--lr", "a  b", "--", "-n"]
+
+    code, out, _ = share.run(*words)
+
+    own = "--lr|a  b|--|-n|--process_index|{}|--process_num|2|{}/2|"
+    assert code == 0
+    assert sorted(out.splitlines()) == [f"[process{i}] {own.format(i, i)}" for i in (0, 1)]
+    assert (share.logs / "process1.file").read_text() == own.format(1, 1) + "\n"
+
+
+def test_what_copies_print_is_in_their_logs_and_line_by_line_on_stdout(share):
+    """Both streams, without mixing lines, and the last line also where its newline is missing."""
+    share_of_one = "for i in 1 2 3; do printf 'a'; sleep 0.01; echo \" $i\"; done; printf 'last' >&2"
+
+    code, out, _ = share.run("-n", "3", *script(share_of_one))
+
+    assert code == 0
+    for index in range(3):
+        assert (share.logs / f"process{index}.file").read_text() == "a 1\na 2\na 3\nlast"
+        mine = [line for line in out.splitlines() if line.startswith(f"[process{index}] ")]
+        assert [line.partition(" ")[2] for line in mine] == ["a 1", "a 2", "a 3", "last"]
+
+
+def test_the_first_failure_in_time_ends_the_others_and_is_the_exit_code(share):
+    """Not the lowest index, and not what the ended ones answer with; a shell's `wait` would say 0."""
+    share.environment["FIRST"] = str(share.logs / "ready")
+    text = """
+      trap 'exit 9' TERM
+      if [ "$PROCESS_INDEX" = 2 ]; then until [ -e "$FIRST" ]; do sleep 0.01; done; exit 7; fi
+      [ "$PROCESS_INDEX" = 0 ] && touch "$FIRST"
+      while :; do sleep 0.02; done"""
+
+    code, _, err = share.run("-n", "3", *script(text))
+
+    assert code == 7
+    assert [line.rpartition(" ")[2] for line in err.splitlines() if "exit code" in line] == ["9", "9", "7"]
+
+
+def test_all_copies_are_waited_for(share):
+    """One that has ended well ends nobody."""
+    code, out, _ = share.run("-n", "2", *script('[ "$PROCESS_INDEX" = 0 ] || { sleep 0.4; echo late; exit 3; }'))
+
+    assert (code, out) == (3, "[process1] late\n")
+
+
+def test_a_copy_that_dies_of_a_signal_is_told_as_a_shell_does(share):
+    """128 and the signal's number."""
+    assert share.run("-n", "1", *script("kill -SEGV $$"))[0] == 128 + signal.SIGSEGV
+
+
+def test_whole_process_groups_are_ended_also_those_that_ignore_sigterm(share):
+    """Data loaders are children of a copy; after the grace nothing is asked any more."""
+    text = """
+      [ "$PROCESS_INDEX" = 1 ] && { until [ -e "$FOLDER/deaf" ]; do sleep 0.01; done; exit 5; }
+      (trap '' TERM; touch "$FOLDER/deaf"; while :; do sleep 0.05; done) &
+      wait"""
+    begin = time.monotonic()
+
+    code, _, _ = share.run("-n", "2", "--grace", "0.3", *script(text))
+
+    assert code == 5
+    assert 0.3 <= time.monotonic() - begin < 10
+    assert share.left() == []
+
+
+def test_what_copies_leave_in_the_background_is_ended_with_them(share):
+    """A job that is over uses no GPU; and it does not wait for what would never end."""
+    code, _, _ = share.run("-n", "2", *script("sleep 60 & echo $!"))
+
+    assert code == 0
+    assert share.left() == []
+
+
+def test_sigterm_ends_all_copies_and_is_the_exit_code_where_they_take_it_well(share):
+    """Copies may write a last checkpoint; that they were asked to end is told all the same."""
+    child = share.start("-n", "2", *script("trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.02; done"))
+    seen = [child.stdout.readline(), child.stdout.readline()]
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=20)
+
+    assert sorted(seen) == ["[process0] up\n", "[process1] up\n"]
+    assert {"[process0] saved", "[process1] saved"} <= set(out.splitlines())
+    assert child.returncode == 128 + signal.SIGTERM
+    assert "SIGTERM: ending 2 processes" in err
+
+
+def test_a_second_signal_does_not_wait(share):
+    """The grace is for the patient."""
+    child = share.start("-n", "1", "--grace", "60", *script("trap '' TERM INT; echo up; while :; do sleep 0.02; done"))
+    child.stdout.readline()
+    child.send_signal(signal.SIGTERM)
+    child.stderr.readline()
+    child.send_signal(signal.SIGINT)
+
+    child.communicate(timeout=20)
+    assert child.returncode == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(("command", "expected"), [("/no/such/program", 127), (__file__, 126)])
+def test_a_command_that_cannot_be_started_is_named(share, command, expected):
+    """With the codes of a shell."""
+    code, _, err = share.run("-n", "2", "--", command)
+
+    assert code == expected
+    assert "process 0 cannot be started" in err
+    assert command in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "words", [["-n", "2"], ["-n", "0", "--", "true"], ["--", "true"], ["-n", "2", "--mps-memory", "0=1G", "--", "true"]]
+)
+def test_wrong_usage_is_2_and_starts_nothing(share, words):
+    """What is missing is said."""
+    code, _, err = share.run(*words)
+
+    assert code == 2
+    assert "share.py: error:" in err
+    assert not share.logs.exists()
+
+
+def test_a_reader_that_goes_away_stops_nothing(share):
+    """The logs have it all."""
+    child = share.start("-n", "1", *script("echo one; sleep 0.1; echo two"))
+    child.stdout.close()
+    child.stderr.read()
+
+    assert child.wait(20) == 0
+    assert (share.logs / "process0.file").read_text() == "one\ntwo\n"
+
+
+@pytest.fixture
+def mps(share, tmp_path):
+    """A stand-in for NVIDIA's daemon, which writes down what it was told."""
+    (tmp_path / "bin").mkdir()
+    stand_in = tmp_path / "bin/nvidia-cuda-mps-control"
+    stand_in.write_text(FAKE_MPS)
+    stand_in.chmod(0o755)
+    share.environment["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
+    share.environment["MPS_SEEN"] = str(tmp_path / "seen")
+    return tmp_path / "seen"
+
+
+def test_mps_is_the_jobs_own_and_is_stopped_with_it(share, mps):
+    """Its pipes are in a folder that nobody else has, each copy gets its part of the GPU, and nothing is left."""
+    text = (
+        'echo "$CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"; exit 4'
+    )
+    code, out, _ = share.run("-n", "3", "--mps", "--mps-memory", "0=2G", *script(text))
+    folder, percent, memory = out.splitlines()[0].split()[1:]
+
+    assert (code, percent, memory) == (4, "33", "0=2G")
+    assert not Path(folder).exists()
+    assert mps.read_text().splitlines() == [
+        *sorted([f"CUDA_MPS_PIPE_DIRECTORY={folder}", f"CUDA_MPS_LOG_DIRECTORY={share.logs}/mps"], reverse=True),
+        f"quit in {folder}",
+    ]
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.usefixtures("mps")
+def test_without_mps_nothing_is_started(share, there):
+    """Who asks for MPS does not want time-slicing."""
+    if not there:
+        share.environment["PATH"] = "/usr/bin:/bin"
+
+    code, out, err = share.run("-n", "2", "--mps", *script("echo up"), MPS_FAILS="1")
+
+    assert (code, out) == (125, "")
+    assert "nothing was started" in err
+    assert "nvidia-cuda-mps-control" in err
+
+
+def test_it_runs_under_python_3_8():
+    """It is carried into containers whatever their Python."""
+    ast.parse(PROGRAM.read_text(), feature_version=(3, 8))
