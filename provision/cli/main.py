@@ -44,6 +44,7 @@ VERBS = {
     "place": "provision.cli.place",
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
+    "advise": "provision.cli.advise",
     "nccl-log": "provision.cli.nccl_log",
     "support-bundle": "provision.cli.support_bundle",
     "demo": "provision.cli.demo",

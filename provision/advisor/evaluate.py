@@ -1,0 +1,314 @@
+"""What expressions of a script come to in one process of a job, as far as that can be told without running it."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from provision.advisor.source import Assigned, Condition, Place, Script, dotted
+
+__all__ = ["ALONE", "MANY", "ONE", "UNKNOWN", "Process", "evaluate", "reached"]
+
+
+class _Unknown:
+    """What cannot be told; equal to nothing but itself."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN = _Unknown()
+_DEPTH, _STEPS = 40, 5_000
+"""What needs more is UNKNOWN: no script takes long."""
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a job, by the variables that its launcher gives it."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launched: bool = True
+    """Whether there are variables at all; false for `python3 train.py` by hand."""
+    initialized: bool | None = None
+    """Whether the process group is there where it is asked for; None where that is not known."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return what torchrun, an operator, Slurm and mpirun set."""
+        if not self.launched:
+            return {}
+        node = {"GROUP_RANK": self.rank // self.local_size, "NODE_RANK": self.rank // self.local_size}
+        own = {**node, "LOCAL_WORLD_SIZE": self.local_size, "MASTER_PORT": 23456}
+        own.update(dict.fromkeys(_RANKS, self.rank))
+        own.update(dict.fromkeys(_SIZES, self.size))
+        own.update(dict.fromkeys(_LOCAL_RANKS, self.local_rank))
+        return {"MASTER_ADDR": "10.0.0.1", **{name: str(value) for name, value in own.items()}}
+
+
+ALONE = Process(launched=False)
+"""Started by hand."""
+ONE = Process()
+"""Started by a launcher, as the only process."""
+MANY = tuple(Process(rank, 4, rank % 2, 2) for rank in range(4))
+"""All processes of a job of two nodes with two processes each."""
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: lambda a, b: a is b,
+    ast.IsNot: lambda a, b: a is not b,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "str": str, "bool": bool, "float": float}
+_SPAWN = ("spawn", "start_processes")
+
+
+def evaluate(script: Script, node: ast.expr | None, place: Place, process: Process) -> Any:
+    """Return what an expression comes to in one process; UNKNOWN where that cannot be told."""
+    return _Evaluation(script, process).value(node, place)
+
+
+def reached(script: Script, place: Place, process: Process) -> bool | None:
+    """Return whether a process comes to this place: by the conditions around it, and around the calls of its function.
+
+    None where that depends on something that concerns processes and cannot be told. Conditions about other things
+    (which backend, is there a GPU) are taken to hold.
+    """
+    return _Evaluation(script, process).reached(place)
+
+
+@dataclass
+class _Evaluation:
+    script: Script
+    process: Process
+    open: list[int] = field(default_factory=list)
+    """What is being evaluated; meeting it again is a circle."""
+    steps: int = 0
+
+    def reached(self, place: Place) -> bool | None:
+        own = self.all_of(place.conditions, place)
+        if own is False or place.function is None:
+            return own
+        if id(place.function) in self.open or len(self.open) > _DEPTH:
+            return None
+        self.open.append(id(place.function))
+        try:
+            callers = [self.reached(caller) for caller in self.callers(place.function)]
+        finally:
+            self.open.pop()
+        if not callers or True in callers:
+            return own
+        return None if None in callers else False
+
+    def callers(self, function: ast.AST) -> list[Place]:
+        """Return where a function is named; what nobody names is called by a framework."""
+        name = getattr(function, "name", "")
+        return [place for _, place in self.script.mentions.get(name, ()) if place.function is not function]
+
+    def all_of(self, conditions: Iterable[Condition], place: Place) -> bool | None:
+        answers = []
+        for condition in conditions:
+            value = self.value(condition.test, place)
+            if value is UNKNOWN:
+                answers.append(None if _concerns_processes(condition.test) else True)
+            else:
+                answers.append(bool(value) is condition.wanted)
+        return False if False in answers else None if None in answers else True
+
+    def value(self, node: ast.expr | None, place: Place) -> Any:
+        """Evaluate; whatever is odd about it is UNKNOWN."""
+        self.steps += 1
+        if node is None or len(self.open) > _DEPTH or id(node) in self.open or self.steps > _STEPS:
+            return UNKNOWN
+        self.open.append(id(node))
+        try:
+            found = getattr(self, f"_{type(node).__name__.lower()}", self._other)(node, place)
+        except (TypeError, ValueError, KeyError, IndexError, ZeroDivisionError, OverflowError, MemoryError):
+            return UNKNOWN
+        finally:
+            self.open.pop()
+        return UNKNOWN if isinstance(found, str | bytes | list) and len(found) > 1000 else found  # noqa: PLR2004
+
+    def _other(self, _node: ast.expr, _place: Place) -> Any:
+        return UNKNOWN
+
+    def _constant(self, node: ast.Constant, _place: Place) -> Any:
+        return node.value
+
+    def _name(self, node: ast.Name, place: Place) -> Any:
+        if node.id == "__name__":
+            return "__main__"
+        values = self.script.values(node.id, place)
+        parameter = self._parameter(node.id, place)
+        if parameter is not None:
+            values = [*values, *parameter] if values else parameter
+        return self._agreed(values)
+
+    def _attribute(self, node: ast.Attribute, place: Place) -> Any:
+        if self.script.full(node, place.file) == "os.environ":
+            return self.process.environment()
+        values = list(self.script.attributes.get(node.attr, ()))
+        return self._agreed(values or self._option(node.attr))
+
+    def _option(self, name: str) -> list[Assigned]:
+        """An option's default counts where it comes from somewhere; a constant is there to be changed by the user."""
+        found = []
+        for site in self.script.find("add_argument"):
+            words = [word.value for word in site.call.args if isinstance(word, ast.Constant)]
+            if name in [str(word).lstrip("-").replace("-", "_") for word in words]:
+                default = site.argument("default")
+                given = default if default is not None and not isinstance(default, ast.Constant) else None
+                found.append(Assigned(given, site.place, site.line))
+        return found
+
+    def _agreed(self, values: Sequence[Assigned]) -> Any:
+        """Return the one value that all assignments which are reached come to."""
+        found: list[Any] = []
+        for item in values:
+            reach = self.all_of(item.place.conditions, item.place)
+            if reach is False:
+                continue
+            found.append(UNKNOWN if reach is None else self.value(item.value, item.place))
+        if not found or UNKNOWN in found:
+            return UNKNOWN
+        return found[0] if all(type(item) is type(found[0]) and item == found[0] for item in found) else UNKNOWN
+
+    def _parameter(self, name: str, place: Place) -> list[Assigned] | None:
+        """Return what callers give for a parameter of the function at `place`; None for what is no parameter."""
+        function = place.function
+        if function is None:
+            return None
+        plain = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+        if name not in plain + [arg.arg for arg in function.args.kwonlyargs]:
+            return None
+        at = plain.index(name) if name in plain else None
+        found = [Assigned(None, place, 0)]
+        for site in self.script.calls:
+            called = site.call.func
+            own = getattr(function, "name", None)
+            if _names(called, own):
+                shift = 1 if plain[:1] == ["self"] else 0
+                given = site.argument(name, None if at is None else at - shift)
+                found.append(Assigned(given, site.place, site.line))
+            elif dotted(called).rpartition(".")[2] in _SPAWN and _names(site.argument("fn", 0), own):
+                found.append(self._spawned(site.argument("args", 1), at, site.place, site.line))
+        return found[1:] or found
+
+    def _spawned(self, words: ast.expr | None, at: int | None, place: Place, line: int) -> Assigned:
+        """The first parameter of what torch.multiprocessing starts is the number of the process on this machine."""
+        if at == 0:
+            return Assigned(ast.Constant(self.process.local_rank), place, line)
+        given = words.elts if isinstance(words, ast.Tuple | ast.List) else []
+        return Assigned(given[at - 1] if at is not None and at <= len(given) else None, place, line)
+
+    def _subscript(self, node: ast.Subscript, place: Place) -> Any:
+        return self.value(node.value, place)[self.value(node.slice, place)]
+
+    def _call(self, node: ast.Call, place: Place) -> Any:  # noqa: PLR0911 - one answer for each kind of call
+        name = self.script.full(node.func, place.file)
+        last = name.rpartition(".")[2]
+        words = [self.value(word, place) for word in node.args]
+        if name in {"os.environ.get", "os.getenv", "os.environ.setdefault"}:
+            default = words[1] if len(words) > 1 else next((self.value(k.value, place) for k in node.keywords), None)
+            return UNKNOWN if words[0] is UNKNOWN else self.process.environment().get(words[0], default)
+        if name in _CASTS and words and words[0] is not UNKNOWN:
+            return _CASTS[name](words[0])
+        if last in {"is_available", "is_torchelastic_launched"}:
+            return True
+        if last == "is_initialized":
+            return UNKNOWN if self.process.initialized is None else self.process.initialized
+        if last in {"get_rank", "get_world_size"} and last not in self.script.functions:
+            return self.process.rank if last == "get_rank" else self.process.size
+        functions = self.script.functions.get(last, [])
+        if len(functions) != 1:
+            return UNKNOWN
+        returns = self.script.returns.get(functions[0])
+        return self._agreed(returns) if returns else None
+
+    def _compare(self, node: ast.Compare, place: Place) -> Any:
+        left = self.value(node.left, place)
+        for kind, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.value(right_node, place)
+            if left is UNKNOWN or right is UNKNOWN:
+                return UNKNOWN
+            if not _COMPARE[type(kind)](left, right):
+                return False
+            left = right
+        return True
+
+    def _boolop(self, node: ast.BoolOp, place: Place) -> Any:
+        """One operand may decide whatever the others are."""
+        values = [self.value(operand, place) for operand in node.values]
+        decides = isinstance(node.op, ast.Or)
+        told = [bool(value) for value in values if value is not UNKNOWN]
+        if decides in told:
+            return decides
+        return UNKNOWN if len(told) < len(values) else not decides
+
+    def _unaryop(self, node: ast.UnaryOp, place: Place) -> Any:
+        value = self.value(node.operand, place)
+        if value is UNKNOWN:
+            return UNKNOWN
+        return not value if isinstance(node.op, ast.Not) else -value if isinstance(node.op, ast.USub) else UNKNOWN
+
+    def _binop(self, node: ast.BinOp, place: Place) -> Any:
+        left, right = self.value(node.left, place), self.value(node.right, place)
+        if UNKNOWN in (left, right) or type(node.op) not in _ARITHMETIC:
+            return UNKNOWN
+        if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
+            return UNKNOWN
+        return _ARITHMETIC[type(node.op)](left, right)
+
+    def _ifexp(self, node: ast.IfExp, place: Place) -> Any:
+        test = self.value(node.test, place)
+        if test is UNKNOWN:
+            body, orelse = self.value(node.body, place), self.value(node.orelse, place)
+            return body if body == orelse else UNKNOWN
+        return self.value(node.body if test else node.orelse, place)
+
+
+_WORDS = (
+    "world",
+    "rank",
+    "dist",
+    "ddp",
+    "multi",
+    "parallel",
+    "nproc",
+    "num_proc",
+    "gpus",
+    "launch",
+    "cluster",
+    "nodes",
+)
+
+
+def _concerns_processes(test: ast.expr) -> bool:
+    """Whether a condition that cannot be told may be about how many processes there are."""
+    texts = [getattr(node, name, None) for node in ast.walk(test) for name in ("id", "attr", "value")]
+    words = [text.lower() for text in texts if isinstance(text, str)]
+    return any(part in word for word in words for part in _WORDS)
+
+
+def _names(node: ast.expr | None, wanted: str | None) -> bool:
+    return node is not None and wanted in {getattr(node, "id", None), getattr(node, "attr", None)}

@@ -1,0 +1,323 @@
+"""The five rules of distributed training, judged from a script's text."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from provision.advisor.script import RULES, RuleVerdict, lint_script
+from provision.errors import UsageError
+
+SCRIPT = """\
+import argparse
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
+
+
+def is_distributed():
+    return dist.is_available() and dist.is_initialized()
+
+
+def train(model, loader):
+    for batch in loader:
+        model(batch)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backend", default="nccl")
+    args = parser.parse_args()
+    if WORLD_SIZE > 1:
+        dist.init_process_group(args.backend)
+    train_sampler = DistributedSampler(dataset) if is_distributed() else None
+    train_loader = DataLoader(dataset, shuffle=train_sampler is None, sampler=train_sampler)
+    test_loader = DataLoader(test_data)
+    model = Net().cuda()
+    if is_distributed():
+        model = nn.parallel.DistributedDataParallel(model)
+    for epoch in range(10):
+        if is_distributed():
+            train_sampler.set_epoch(epoch)
+        train(model, train_loader)
+
+
+if __name__ == "__main__":
+    main()
+"""
+INIT = "    if WORLD_SIZE > 1:\n        dist.init_process_group(args.backend)\n"
+SAMPLER = "DistributedSampler(dataset) if is_distributed() else None"
+
+
+def judged(text, **others):
+    """Rule -> finding."""
+    sources = {"train.py": textwrap.dedent(text).encode()}
+    sources.update({f"{name}.py": other.encode() for name, other in others.items()})
+    return {finding.rule: finding for finding in lint_script(sources)}
+
+
+def verdicts(text, **others):
+    """Rule -> verdict, as a word."""
+    return {rule: finding.verdict.value for rule, finding in judged(text, **others).items()}
+
+
+def changed(*pairs):
+    """The script with some of its text replaced; each has to be there."""
+    text = SCRIPT
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+ALL_HOLD = dict.fromkeys(RULES, "holds")
+
+
+def test_a_script_that_keeps_all_rules_is_told_so():
+    """Nobody is accused who did it right."""
+    assert verdicts(SCRIPT) == ALL_HOLD
+
+
+@pytest.mark.parametrize(
+    ("rule", "line", "pairs"),
+    [
+        ("ranks", 26, [("(args.backend)", "(args.backend, rank=0, world_size=WORLD_SIZE)")]),
+        ("ranks", 26, [("(args.backend)", '(args.backend, rank=int(os.environ["LOCAL_RANK"]))')]),
+        ("ranks", 26, [("(args.backend)", '(args.backend, rank=int(os.environ["RANK"]) + 1)')]),
+        ("ranks", 26, [("(args.backend)", "(args.backend, None, None, 2)")]),
+        ("ranks", 26, [("(args.backend)", '(args.backend, init_method="tcp://127.0.0.1:23456")')]),
+        ("ranks", 22, [("    parser = arg", '    os.environ["RANK"] = "0"\n    parser = arg')]),
+        ("ranks", 22, [("    parser = arg", '    os.environ["MASTER_ADDR"] = "localhost"\n    parser = arg')]),
+        ("ranks", 22, [("    parser = arg", '    os.environ.update({"WORLD_SIZE": "1"})\n    parser = arg')]),
+        ("ranks", 22, [("    parser = arg", "    is_master = dist.get_rank() == 1\n    parser = arg")]),
+        ("init", 25, [(INIT, "    dist.init_process_group(args.backend)\n")]),
+        ("init", 26, [("WORLD_SIZE > 1", "WORLD_SIZE > 0")]),
+        ("init", 26, [("WORLD_SIZE > 1", "WORLD_SIZE == 1")]),
+        ("init", 26, [("WORLD_SIZE > 1", "torch.cuda.is_available()")]),
+        ("init", None, [(INIT, "")]),
+        ("ddp", None, [("        model = nn.parallel.DistributedDataParallel(model)\n", "        pass\n")]),
+        ("ddp", 32, [("nn.parallel.DistributedDataParallel", "nn.DataParallel")]),
+        ("ddp", 32, [("model = nn.parallel", "nn.parallel")]),
+        ("ddp", 32, [("    if is_distributed():\n        model", "    if WORLD_SIZE == 1:\n        model")]),
+        ("ddp", 32, [("model = nn.parallel", "wrapped = nn.parallel"), ("        train(model, ", "        model(0, ")]),
+        ("sampler", 28, [(SAMPLER, "None")]),
+        ("sampler", 27, [(", sampler=train_sampler", "")]),
+        ("sampler", 28, [("shuffle=train_sampler is None", "shuffle=True")]),
+        ("sampler", 27, [("DistributedSampler(dataset)", "DistributedSampler(dataset, num_replicas=1, rank=0)")]),
+        (
+            "sampler",
+            27,
+            [("DistributedSampler(dataset)", 'DistributedSampler(dataset, rank=int(os.environ["LOCAL_RANK"]))')],
+        ),
+        ("sampler", 28, [(", sampler=train_sampler", ""), ("(test_data)", "(test_data, sampler=train_sampler)")]),
+        ("set_epoch", 27, [("            train_sampler.set_epoch(epoch)\n", "            pass\n")]),
+        ("set_epoch", 35, [("set_epoch(epoch)", "set_epoch(0)")]),
+        ("set_epoch", 36, [("    for epoch in range(10):\n", "    epoch = next(counter)\n    if True:\n")]),
+        ("set_epoch", 35, [("train_sampler.set_epoch", "test_loader.sampler.set_epoch")]),
+    ],
+)
+def test_each_way_of_breaking_a_rule_is_found_with_its_line(rule, line, pairs):
+    """And what to do about it is said."""
+    finding = judged(changed(*pairs))[rule]
+
+    assert finding.verdict is RuleVerdict.BROKEN, finding
+    assert line is None or finding.line in {line, line + 1, line - 1}
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("import torch.distributed as dist", "from torch import distributed as dist")],
+        [("import torch.distributed as dist\n", ""), ("dist.", "torch.distributed.")],
+        [
+            ("import os\n", "import os\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"),
+            ("nn.parallel.DistributedDataParallel(", "DDP("),
+        ],
+        [(INIT, "    if WORLD_SIZE <= 1:\n        return\n    dist.init_process_group(args.backend)\n")],
+        [(INIT, "    WORLD_SIZE > 1 and dist.init_process_group(args.backend)\n")],
+        [("WORLD_SIZE > 1", '"RANK" in os.environ and "WORLD_SIZE" in os.environ')],
+        [("WORLD_SIZE > 1", 'int(os.getenv("RANK", "-1")) != -1')],
+        [("WORLD_SIZE > 1", "not (WORLD_SIZE == 1)")],
+        [("(args.backend)", '(args.backend, rank=int(os.environ["RANK"]), world_size=WORLD_SIZE)')],
+        [("(args.backend)", '(args.backend, init_method="env://")')],
+        [("DistributedSampler(dataset)", "DistributedSampler(dataset, num_replicas=WORLD_SIZE, rank=dist.get_rank())")],
+        [("train_sampler.set_epoch", "train_loader.sampler.set_epoch")],
+        [
+            ("model = nn.parallel.Dist", "Wrap = nn.parallel.Dist"),
+            ("(model)\n    for", " if cuda else nn.DistributedDataParallelCPU\n        model = Wrap(model)\n    for"),
+        ],
+        [("sampler=train_sampler)", "**{'sampler': train_sampler})")],
+        [("            train_sampler.set_epoch(epoch)\n", "            begin(train_sampler, epoch)\n"),
+         ("def main", "def begin(sampler, number):\n    sampler.set_epoch(number)\n\n\ndef main")],
+        [("DistributedSampler(dataset)", "DistributedSampler(dataset, shuffle=False)"),
+         ("            train_sampler.set_epoch(epoch)\n", "            pass\n")],
+    ],
+)  # fmt: skip
+def test_other_ways_of_keeping_the_rules_are_known(pairs):
+    """Aliases, early returns, Slurm-like checks of the environment, values through parameters."""
+    found = judged(changed(*pairs))
+
+    assert {rule: finding.verdict.value for rule, finding in found.items()} == ALL_HOLD, found
+
+
+def test_a_script_for_torchrun_needs_no_guard():
+    """What reads LOCAL_RANK without a default cannot be started by hand; torchrun sets it for one process too."""
+    text = changed(
+        (INIT, '    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n' + INIT.split("\n")[1][4:] + "\n")
+    )
+
+    finding = judged(text)["init"]
+
+    assert finding.verdict is RuleVerdict.HOLDS
+    assert "LOCAL_RANK" in finding.evidence
+
+
+def test_processes_of_torch_multiprocessing_have_the_ranks_of_one_node():
+    """The tutorial's script counts its ranks from 0 on every node."""
+    found = judged(
+        """
+        import os
+        import torch.distributed as dist
+        import torch.multiprocessing as mp
+
+        def setup(rank, world_size):
+            dist.init_process_group("gloo", rank=rank, world_size=world_size)
+
+        def work(rank, world_size):
+            setup(rank, world_size)
+
+        if __name__ == "__main__":
+            mp.spawn(work, args=(8,), nprocs=8)
+        """
+    )
+
+    assert found["ranks"].verdict is RuleVerdict.BROKEN
+    assert "two nodes" in found["ranks"].evidence
+
+
+@pytest.mark.parametrize(
+    ("pairs", "rule"),
+    [
+        ([("WORLD_SIZE > 1", "args.distributed")], "init"),
+        ([(INIT, "    init_distributed_mode(args)\n")], "init"),
+        ([("import torch\n", "import torch\nimport webdataset\n"),
+          ("DataLoader(dataset, shuffle=train_sampler is None, sampler=train_sampler)", "wds.WebLoader(dataset)"),
+          (SAMPLER, "None"), ("DataLoader(test_data)", "None")], "sampler"),
+        ([("        model = nn.parallel.DistributedDataParallel(model)\n",
+           "        dist.all_reduce(next(model.parameters()).grad)\n")], "ddp"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_is_unknown(pairs, rule):
+    """It is neither held nor broken, and the reason is said."""
+    finding = judged(changed(*pairs))[rule]
+
+    assert finding.verdict is RuleVerdict.UNKNOWN, finding
+    assert finding.evidence
+
+
+def test_a_script_without_torch_is_not_judged():
+    """A file of settings, or TensorFlow."""
+    assert set(verdicts("import tensorflow\n").values()) == {"unknown"}
+
+
+FRAMEWORKS = {
+    "Lightning": """
+        import lightning as L
+        from torch.utils.data import DataLoader
+        L.Trainer(devices=8, num_nodes=2).fit(Net(), DataLoader(data, shuffle=True))
+    """,
+    "Accelerate": """
+        from accelerate import Accelerator
+        from torch.utils.data import DataLoader
+        accelerator = Accelerator()
+        model, loader = accelerator.prepare(Net(), DataLoader(data))
+    """,
+    "Transformers' Trainer": """
+        from transformers import Trainer, TrainingArguments
+        Trainer(model=Net(), args=TrainingArguments("out"), train_dataset=data).train()
+    """,
+}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_what_a_framework_does_is_said(name):
+    """And not asked of the script."""
+    found = judged(FRAMEWORKS[name])
+
+    assert {rule: finding.verdict.value for rule, finding in found.items()} == ALL_HOLD
+    assert {finding.framework for finding in found.values()} == {name}
+    assert all("does it" in finding.evidence and finding.line for finding in found.values())
+
+
+def test_what_a_framework_is_not_asked_for_is_broken():
+    """Accelerator alone wraps nothing, and DeepSpeed without training_data splits nothing."""
+    accelerate = judged(FRAMEWORKS["Accelerate"].replace("accelerator.prepare(Net(), DataLoader(data))", "1, 2"))
+    deepspeed = judged(
+        """
+        import deepspeed
+        from torch.utils.data import DataLoader
+        loader = DataLoader(data)
+        engine, *_ = deepspeed.initialize(model=net)
+        """
+    )
+
+    assert accelerate["ddp"].verdict is RuleVerdict.BROKEN
+    assert "prepare" in accelerate["ddp"].remedy
+    assert [deepspeed[rule].verdict.value for rule in ("init", "ddp", "sampler")] == ["holds", "holds", "broken"]
+
+
+def test_a_framework_that_is_only_imported_does_nothing():
+    """Its import is not its use."""
+    assert (
+        verdicts("import accelerate\n" + changed(("nn.parallel.DistributedDataParallel(model)", "model")))["ddp"]
+        == "broken"
+    )
+
+
+def test_modules_beside_the_script_are_read_with_it():
+    """What they do counts, and their lines are named with their file."""
+    text = "from setup import begin\n" + changed((INIT, "    begin(args.backend)\n"))
+    module = "import torch.distributed as dist\n\ndef begin(backend):\n    dist.init_process_group(backend)\n"
+
+    finding = judged(text, setup=module)["init"]
+
+    assert (finding.verdict, finding.file, finding.line) == (RuleVerdict.BROKEN, "setup.py", 4)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [b"import torch\nprint 'old'\n", b"\0", b"\xff\xfe", b"(" * 5000, b"x = 1\n" + b"-" * 200_000 + b"1"],
+)
+def test_what_is_no_python_is_an_error_with_its_line(source):
+    """Of the script, not of ours."""
+    with pytest.raises(UsageError) as raised:
+        lint_script({"train.py": source})
+
+    assert str(raised.value).startswith("train.py")
+    if b"print" in source:
+        assert "line 2" in str(raised.value)
+
+
+def test_no_script_makes_it_stumble():
+    """Whatever line is missing, each rule gets an answer, or the script is no Python."""
+    lines = SCRIPT.splitlines(keepends=True)
+    for cut in range(len(lines)):
+        try:
+            found = lint_script({"train.py": "".join(lines[:cut] + lines[cut + 1 :]).encode()})
+        except UsageError:
+            continue
+        assert [finding.rule for finding in found] == list(RULES)
+
+
+def test_nothing_is_executed(tmp_path):
+    """Reading is all."""
+    verdicts(f"import torch\nopen({str(tmp_path / 'seen')!r}, 'w')\n")
+
+    assert list(tmp_path.iterdir()) == []
