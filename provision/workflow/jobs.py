@@ -21,8 +21,10 @@ __all__ = ["Sight", "engine"]
 def engine(cluster: Cluster) -> Engine:
     """Return the engine that runs the jobs of a cluster."""
     from provision.jobs.engines.direct import DirectEngine
+    from provision.jobs.surroundings import Surroundings
 
-    return DirectEngine(with_defaults(cluster), Sight())
+    full = with_defaults(cluster)
+    return DirectEngine(full, Sight(), Surroundings(full))
 
 
 class Sight:

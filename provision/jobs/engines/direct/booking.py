@@ -127,8 +127,14 @@ class Booking:
                 mark(self._ways, self._head, record, queue, **more)
                 queues[name].update(more)
                 yield replace(record, status=JobStatus.PENDING)
-            else:
-                yield record
+                continue
+            if record.status.over and queue.get("state") == "started":
+                self._close(record, queue)
+            yield record
+
+    def _close(self, record: JobRecord, queue: Mapping[str, Any]) -> None:
+        """Write down that nothing more happens to a job; its secrets go."""
+        ask(self._ways.to(self._head), "queue", name=record.spec.name, queue={**queue, "state": "over"}, over=True)
 
     def _broken_off(self, queue: Mapping[str, Any]) -> bool:
         """Whether who began a start is gone: it is written down anew as long as it lasts."""
