@@ -52,7 +52,7 @@ def create_words(  # noqa: PLR0913 - docker's options are many
         entry: the command.
     """
     words = ["--name", inside[0].container, "--network", "host", "--init", "--restart", "no", "--stop-timeout", "15"]
-    words += ["--log-driver", "json-file", "--log-opt", "max-size=-1"]
+    words += ["--log-driver", "json-file", "--log-opt", "max-size=100g"]
     words += ["--ipc", f"container:{ipc_of}"] if ipc_of else ["--ipc", "shareable", "--shm-size", spec.share_memory]
     for name, value in labels.items():
         words += ["--label", f"{name}={value}"]

@@ -102,7 +102,9 @@ def logs(
     """Write out lines of all asked instances, as they come from their nodes; return the job as it is afterwards."""
     record = engine.get(name)
     attempt = request.attempt or record.attempt
-    seats = list(record.seats) if request.every else [instance_of(record, one) for one in request.instances or ("",)]
+    each = {seat.container: seat for seat in reversed(record.seats)}
+    every = [seat for seat in record.seats if each[seat.container] is seat]  # those of one container have one output
+    seats = every if request.every else [instance_of(record, one) for one in request.instances or ("",)]
     lines: queue.SimpleQueue[tuple[str, bytes] | ProvisionError | None] = queue.SimpleQueue()
 
     def read(seat: Seat) -> None:
