@@ -10,6 +10,7 @@ import gc
 import importlib
 import itertools
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
+import typer.core
 
 from provision import __version__
 from provision.errors import Interrupted, LaunchError, ProvisionError, UsageError
@@ -44,6 +46,18 @@ VERBS = {
     "place": "provision.cli.place",
     "hostfile": "provision.cli.hostfile",
     "run": "provision.cli.run",
+    "submit": "provision.cli.submit",
+    "list": "provision.cli.list",
+    "get": "provision.cli.get",
+    "logs": "provision.cli.logs",
+    "attach": "provision.cli.attach",
+    "wait": "provision.cli.wait",
+    "stop": "provision.cli.stop",
+    "restart": "provision.cli.restart",
+    "delete": "provision.cli.delete",
+    "prune": "provision.cli.prune",
+    "events": "provision.cli.events",
+    "port-forward": "provision.cli.port_forward",
     "advise": "provision.cli.advise",
     "nccl-log": "provision.cli.nccl_log",
     "support-bundle": "provision.cli.support_bundle",
@@ -51,11 +65,61 @@ VERBS = {
 }
 """Verb -> module; the function has the verb's name, dashes as underscores. The order is that of ``--help``."""
 
-GROUPS = {"bench": "provision.cli.bench", "lab": "provision.cli.lab"}
+GROUPS = {
+    "queue": "provision.cli.job_queue",
+    "bench": "provision.cli.bench",
+    "lab": "provision.cli.lab",
+}
 """Verbs that have verbs of their own; the module holds a typer app called ``app``."""
 
+SECTIONS = {
+    "Nodes": (
+        *(
+            "init",
+            "adopt",
+            "plan",
+            "apply",
+            "history",
+            "unlock",
+            "bootstrap",
+            "verify",
+            "gdr",
+            "topo",
+            "reload",
+            "reset",
+        ),
+        "support-bundle",
+    ),
+    "Jobs that end with their command": ("place", "hostfile", "run", "nccl-log"),
+    "Batch jobs": (
+        *("submit", "list", "get", "logs", "attach", "wait", "stop", "restart", "delete", "prune", "events"),
+        *("port-forward", "queue"),
+    ),
+    "To measure and to try": ("bench", "lab", "demo"),
+}
+"""How ``--help`` orders the verbs."""
+
+ALIASES = {
+    "ls": "list",
+    "ps": "list",
+    "describe": "get",
+    "log": "logs",
+    "exec": "attach",
+    "del": "delete",
+    "rm": "delete",
+}
+"""Other words for a verb, those of docker, kubectl and arena; `describe` is ``get -e -g``."""
+
+JOB_VERBS = frozenset(
+    {
+        *("submit", "list", "get", "logs", "attach", "wait", "stop", "restart", "delete", "prune", "events"),
+        *("port-forward", "top", "queue", "node", "image"),
+    }
+)
+"""Verbs of batch jobs: they have more forms of output."""
+
 _FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K"}
-_WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l"}
+_WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l", "--loglevel"}
 _RUN_WITH_VALUE = {
     "-n",
     "--ranks",
@@ -70,6 +134,9 @@ _RUN_WITH_VALUE = {
     "--launcher",
     "--placement",
 }
+_IMPLIED = {"describe": ("--events", "--gpus")}
+FORMS = ("wide", "json", "yaml", "name", "table", "text")
+"""What batch jobs' verbs take behind -o."""
 _STARTING = (["run"], ["lab", "ssh"])
 """Verbs that start a program of the user; from their first argument on, no word is ours."""
 
@@ -82,10 +149,15 @@ HELP = """From bare GPU servers and SSH to a running multi-node training job.
   provision apply                                  make the nodes what it says
   provision verify                                 prove it
   provision run -- python3 train.py                mpirun across the nodes
+  provision submit pytorch --help                  a batch job, which outlives this shell
 
-Options such as --json, -i and --lab may stand before or after the verb.
+Options such as --json, -i, --lab and --loglevel may stand before or after the
+verb.
 Exit codes: 0 ok, 1 something failed, 2 usage or refused, 3 drift (plan
---exit-code), 4 locked by another, 130 interrupted; run: the job's own code, 125 when it could not be started.
+--exit-code), 4 locked by another, 130 interrupted; run: the job's own code,
+125 when it could not be started; batch jobs: 1 the job failed, 3 no such job,
+4 the name is taken, 5 it fits nowhere, 6 timed out, 7 a node is unreachable;
+submit --wait, --follow and logs -f: the job's own code.
 """
 
 
@@ -100,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     gc.set_threshold(_OBJECTS_BEFORE_A_SEARCH)
     atexit.register(gc.freeze)  # the interpreter's last searches for rubbish would go through everything that is known
     try:
-        words = normalise(arguments)
+        words = _levelled(normalise(arguments))
         command = typer.main.get_command(build_app(_verb(words), listing=not _verb(words) and not _completing()))
         with _ended_in_order():
             code = command.main(args=words, prog_name="provision", standalone_mode=False)
@@ -158,13 +230,18 @@ def build_app(verb: str | None, *, listing: bool = False) -> typer.Typer:
     With `listing` the verbs have their names and help and no options: making those is most of the work.
     """
     app = typer.Typer(
-        name="provision", help=HELP, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=True
+        name="provision",
+        cls=_Sections,
+        help=HELP,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=True,
     )
     app.callback(invoke_without_command=True, help=HELP)(_root)
     known = verb in VERBS or verb in GROUPS
     for name, module in VERBS.items():
         if not known or name == verb:
-            function: Callable[..., Any] = getattr(importlib.import_module(module), name.replace("-", "_"))
+            function = _function(name, module)
             settings = getattr(function, "typer_settings", {})
             app.command(name, **settings)(_named(function) if listing else function)
     for name, module in GROUPS.items():
@@ -175,6 +252,30 @@ def build_app(verb: str | None, *, listing: bool = False) -> typer.Typer:
                 group.callback(help=text)(lambda: None)
             app.add_typer(group, name=name)
     return app
+
+
+class _Sections(typer.core.TyperGroup):
+    """Lists the verbs by what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a list for each section."""
+        limit = formatter.width - 6 - max(map(len, self.commands), default=0)
+        listed = {name for names in SECTIONS.values() for name in names}
+        others = [name for name in self.commands if name not in listed]
+        for title, names in {**SECTIONS, "Others": others}.items():
+            known = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [(name, command.get_short_help_str(limit)) for name, command in known if command]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _function(verb: str, module: str) -> Callable[..., Any]:
+    """Return a verb's function; one that Python has a word for has a dash below it."""
+    found = importlib.import_module(module)
+    name = verb.replace("-", "_")
+    function: Callable[..., Any] = getattr(found, f"{name}_", None) or getattr(found, name)
+    return function
 
 
 def _named(function: Callable[..., Any]) -> Callable[[], None]:
@@ -203,7 +304,10 @@ def _root(
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
-    """Move options that stand before the verb behind it, and write ``-o json`` as ``--json``."""
+    """Move options that stand before the verb behind it, and write ``-o json`` as ``--json``.
+
+    Before the verb ``-i`` is always the inventory; behind it some verbs of batch jobs have another use for it.
+    """
     hoisted: list[str] = []
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] != "--":
@@ -215,10 +319,14 @@ def normalise(arguments: Sequence[str]) -> list[str]:
             del rest[:2]
         else:
             break
-    depth = 0 if not rest else 2 if rest[0] in GROUPS and len(rest) > 1 else 1
+    if rest and rest[0] in ALIASES:
+        rest = [ALIASES[rest[0]], *_IMPLIED.get(rest[0], ()), *rest[1:]]
+    depth = 0 if not rest else 2 if rest[0] in GROUPS and len(rest) > 1 and not rest[1].startswith("-") else 1
+    job = bool(rest) and rest[0] in JOB_VERBS
+    hoisted = ["--inventory" if job and word == "-i" else word for word in hoisted]
     words = [*rest[:depth], *hoisted, *rest[depth:]]
     own, _ = _own(words)
-    return [*_output_words(own), *words[len(own) :]]
+    return [*(_form_words(own) if job else _output_words(own)), *words[len(own) :]]
 
 
 def _own(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:
@@ -252,9 +360,47 @@ def _output_words(words: Sequence[str]) -> list[str]:
     return done
 
 
+def _form_words(words: Sequence[str]) -> list[str]:
+    """Write a batch job's ``-o FORM`` in one way: ``--json``, or ``--output=FORM``."""
+    done: list[str] = []
+    items = iter(words)
+    for word in items:
+        match = re.fullmatch(r"(?:-o|--output)(?:=?(.*))?", word) if word.startswith(("-o", "--output")) else None
+        if match is None:
+            done.append(word)
+            continue
+        form = match[1] or next(items, "")
+        if form not in FORMS:
+            raise UsageError(f"-o {form}: no such output format", remedy=f"Formats are {', '.join(FORMS)}.")
+        done += ["--json"] if form == "json" else [f"--output={form}"] if form not in {"table", "text"} else []
+    return done
+
+
+def _levelled(words: Sequence[str]) -> list[str]:
+    """Take ``--loglevel LEVEL`` out of our words, and go by it.
+
+    Raises:
+        UsageError: there is no such level.
+    """
+    own, _ = _own(words)
+    done: list[str] = []
+    items = iter(own)
+    for word in items:
+        if word.partition("=")[0] != "--loglevel":
+            done.append(word)
+            continue
+        from provision.cli import levels
+
+        levels.choose(word.partition("=")[2] or next(items, ""))
+    return [*done, *words[len(own) :]]
+
+
 def _wants_json(words: Sequence[str]) -> bool:
     own, _ = _own(words)
-    return "--json" in own or any(a == "-o" and b == "json" for a, b in itertools.pairwise(own))
+    return "--json" in own or any(
+        f"{a}={b}" in {"-o=json", "--output=json"} or b in {"-o=json", "-ojson", "--output=json"}
+        for a, b in itertools.pairwise(["", *own])
+    )
 
 
 def _exit_code(code: int, arguments: Sequence[str]) -> int:

@@ -1,0 +1,143 @@
+"""Spec files of jobs: YAML (or JSON) whose keys are the flags of ``provision submit``, with underscores or dashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from provision.batch.fields import FIELDS, Given, field_value, form
+from provision.errors import UsageError
+from provision.model.job import JobSpec, as_document
+
+__all__ = ["as_yaml", "brief", "read_document"]
+
+_OTHERS = {
+    "type": "kind",
+    "trainer": "kind",
+    "mount": "mounts",
+    "label": "labels",
+    "annotation": "annotations",
+    "ulimit": "ulimits",
+}
+"""Other words for a key."""
+_FIRST = ("kind", "name", "image", "gpus", "workers", "command")
+
+
+def read_document(text: str, where: str) -> dict[str, Any]:
+    """Return the fields of JobSpec that a spec file sets.
+
+    Every value is taken as it is written: ``LR: 0.10`` is the text 0.10, quotes are not needed.
+
+    Raises:
+        UsageError: it is no YAML, has a key that there is not, or a value that the key cannot have; with file and line.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{where}{_line(error)}: this is no YAML: {_problem(error)}") from error
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(f"{where}: a job's spec is a list of `key: value` lines", remedy=_example())
+    found: dict[str, Any] = {}
+    for key, node, line in _items(root, where):
+        field = _field(key, f"{where}:{line}")
+        if field in found:
+            raise UsageError(f"{where}:{line}: {key} is given twice")
+        try:
+            found[field] = field_value(field, _timed(field, _plain(node, f"{where}:{line}: {key}")))
+        except ValueError as error:
+            raise UsageError(f"{where}:{line}: {key}: {error}") from error
+    return found
+
+
+def as_yaml(spec: JobSpec) -> str:
+    """Return a spec file that means `spec`; what is as it always is stands not in it."""
+    return yaml.safe_dump(brief(spec), sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
+
+
+def brief(spec: JobSpec) -> dict[str, Any]:
+    """Return a spec as a document without what is as it always is."""
+    whole = as_document(spec)
+    usual = {item.name: _usual(item) for item in dataclasses.fields(spec)}
+    short = {key: whole[key] for key in (*_FIRST, *whole) if key in _FIRST[:2] or whole[key] != as_document(usual[key])}
+    if len(spec.command) == 1:
+        short["command"] = spec.command[0]
+    if spec.data:
+        short["data"] = [f"{name}:{target}" for name, target in spec.data]
+    if spec.sync:
+        parts = {"mode": spec.sync.mode, "source": spec.sync.source, "revision": spec.sync.revision}
+        short["sync"] = {key: value for key, value in parts.items() if value}
+        short["env"] = {**short.get("env", {}), **spec.sync.options} or None
+        short = {key: value for key, value in short.items() if value is not None}
+    return short
+
+
+def _usual(item: dataclasses.Field[Any]) -> Any:
+    if item.default_factory is not dataclasses.MISSING:
+        return item.default_factory()
+    return None if item.default is dataclasses.MISSING else item.default
+
+
+def _items(node: yaml.MappingNode, where: str) -> Iterator[tuple[str, yaml.Node, int]]:
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise UsageError(f"{where}:{line}: a key is a word")
+        yield key.value, value, line
+
+
+def _field(key: str, where: str) -> str:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])|-", "_", key).lower()
+    field = _OTHERS.get(name, name)
+    if field in FIELDS:
+        return field
+    close = difflib.get_close_matches(field, FIELDS, 1, 0.6)
+    raise UsageError(
+        f"{where}: there is no key {key}" + (f"; did you mean {close[0]}?" if close else ""),
+        remedy=f"Keys are {', '.join(FIELDS)}.",
+    )
+
+
+def _plain(node: yaml.Node, where: str) -> Given:
+    """Return a value's texts; lists and mappings of texts are the deepest that a spec has."""
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_text(item, where) for item in node.value]
+    return {key: _text(value, f"{where}.{key}") for key, value, _ in _items(node, where)}  # type: ignore[arg-type]
+
+
+def _text(node: yaml.Node, where: str) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    raise UsageError(f"{where}: text or a number is wanted here, not a list or more keys")
+
+
+def _timed(field: str, given: Given) -> Given:
+    """A bare number is seconds in a file."""
+    bare = form(field) == "duration" and isinstance(given, str) and re.fullmatch(r"\d+(\.\d+)?", given)
+    return f"{given}s" if bare else given
+
+
+def _line(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f":{mark.line + 1}" if mark else ""
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    return str(getattr(error, "problem", None) or error).splitlines()[0]
+
+
+def _example() -> str:
+    spec: Mapping[str, Any] = {
+        "kind": "pytorch",
+        "name": "mnist",
+        "image": "IMAGE",
+        "gpus": 1,
+        "command": "python3 x.py",
+    }
+    return "Such as:\n" + yaml.safe_dump(dict(spec), sort_keys=False).rstrip()

@@ -1,0 +1,40 @@
+"""Lengths of time as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["duration", "short"]
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 31536000
+
+
+def duration(text: str) -> float:
+    """Return the seconds of ``90s``, ``2m``, ``1h30m``, ``3d``, or of ``1:30:00`` and ``2-12:00:00`` as Slurm has them.
+
+    Raises:
+        ValueError: it is none of these; a bare number is not either, for some tools take it for minutes.
+    """
+    word = text.strip().lower()
+    if word == "0":
+        return 0.0
+    clock = _CLOCK.fullmatch(word)
+    if clock:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return float(days * _DAY + hours * _HOUR + minutes * _MINUTE + seconds)
+    parts = _PART.findall(word)
+    if not parts or "".join(number + unit for number, unit in parts) != word:
+        raise ValueError(f"{text!r} is no length of time; write 90s, 2m, 1h30m or 3d")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def short(seconds: float) -> str:
+    """Return a length of time in one unit, cut, as kubectl does: ``45s``, ``12m``, ``3h``, ``2d``, ``1y``."""
+    whole = max(0, int(seconds))
+    for size, unit in ((_YEAR, "y"), (_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if whole >= size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"

@@ -1,0 +1,146 @@
+"""The fields of a job's spec from text: the same for a flag and for a line of a spec file."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from provision.batch.durations import duration
+from provision.batch.names import KINDS
+from provision.model.job import CodeSource, JobSpec
+
+__all__ = ["FIELDS", "Given", "field_value", "form", "switch"]
+
+Given = str | Sequence[str] | Mapping[str, str]
+"""Text as it was written: one value, several, or names with values."""
+
+FIELDS = tuple(item.name for item in dataclasses.fields(JobSpec))
+_TRUE, _FALSE = frozenset({"true", "yes", "on", "1", "t"}), frozenset({"false", "no", "off", "0", "f"})
+_WHOLE_LINES = frozenset({"command", "mounts"})
+"""Lists whose items may have commas."""
+_SIZE = re.compile(r"(\d+)([kmgt]?)(?:i?b?)", re.IGNORECASE)
+
+
+def switch(text: str) -> bool:
+    """Return true or false.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    word = text.strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return word in _TRUE
+
+
+@cache
+def form(field: str) -> str:
+    """Return how a field of JobSpec is written: text, whole, switch, duration, words, numbers, pairs, ..."""
+    if field in {"kind", "data", "share_memory", "sync", "pull", "clean_task_policy"}:
+        return field
+    hint: Any = typing.get_type_hints(JobSpec)[field]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in {types.UnionType, typing.Union}:
+        return "text"
+    if origin is tuple:
+        return "numbers" if arguments[0] is int else "words"
+    if origin is not None:
+        return "pairs"
+    return {int: "whole", bool: "switch", float: "duration"}.get(hint, "text")
+
+
+def field_value(field: str, given: Given) -> Any:
+    """Return the value of a field of JobSpec.
+
+    Raises:
+        ValueError: it cannot be; the text says what can.
+    """
+    way = form(field)
+    if way == "pairs":
+        return _pairs(given)
+    if way == "data":
+        return _data(given)
+    if way == "words":
+        return _words(given, whole=field in _WHOLE_LINES)
+    if way == "numbers":
+        return tuple(_whole(word) for word in _words(given, whole=False))
+    if way == "sync":
+        return _sync(given)
+    if not isinstance(given, str):
+        raise ValueError("one value is wanted, not several")  # noqa: TRY004 - of a user, not of a type
+    readers = {
+        "whole": _whole,
+        "switch": switch,
+        "duration": duration,
+        "kind": _kind,
+        "share_memory": _size,
+        "pull": lambda text: "missing" if text.lower() == "ifnotpresent" else text.lower(),
+        "clean_task_policy": str.capitalize,
+    }
+    return readers[way](given) if way in readers else given
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,9}", text.strip()):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _kind(text: str) -> Any:
+    if text.lower() not in KINDS:
+        raise ValueError(f"{text!r} is no kind of job; kinds are mpi, pytorch and run")
+    return KINDS[text.lower()]
+
+
+def _size(text: str) -> str:
+    """Kubernetes writes 2Gi, docker 2g; both count in powers of 1024 here."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise ValueError(f"{text!r} is no size; write 2Gi, 32g or 512m")
+    return match[1] + (match[2].lower() or "b")
+
+
+def _words(given: Given, *, whole: bool) -> tuple[str, ...]:
+    if isinstance(given, Mapping):
+        raise ValueError("a list is wanted, not names with values")  # noqa: TRY004
+    items = [given] if isinstance(given, str) else list(given)
+    return tuple(items) if whole else tuple(word.strip() for item in items for word in item.split(",") if word.strip())
+
+
+def _pairs(given: Given) -> dict[str, str]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    found: dict[str, str] = {}
+    for item in [given] if isinstance(given, str) else given:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise ValueError(f"{item!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _data(given: Given) -> tuple[tuple[str, str], ...]:
+    if isinstance(given, Mapping):
+        return tuple(given.items())
+    found = []
+    for item in [given] if isinstance(given, str) else given:
+        name, colon, target = item.partition(":")
+        if not colon or not name:
+            raise ValueError(f"{item!r} is not NAME:/path/in/the/container")
+        found.append((name, target))
+    return tuple(found)
+
+
+def _sync(given: Given) -> CodeSource:
+    if not isinstance(given, Mapping):
+        raise ValueError("mode and source are wanted, below it")  # noqa: TRY004
+    known = {"mode", "source", "revision"}
+    odd = [key for key in given if key not in known]
+    if odd:
+        raise ValueError(f"{odd[0]!r} is none of {', '.join(sorted(known))}")
+    return CodeSource(given.get("mode", ""), given.get("source", ""), given.get("revision", ""))

@@ -1,0 +1,173 @@
+"""What a job's spec may not say, whoever wrote it: said before anything connects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePosixPath
+
+from provision.batch.inference import rank_findings
+from provision.batch.names import check_name
+from provision.errors import UsageError
+from provision.model.job import JobSpec, Kind
+from provision.profiles import FABRICS, PRESETS
+
+__all__ = ["check", "doubts"]
+
+_PRESETS = (*PRESETS, "")
+_WORDS = {
+    "shell": ("sh", "bash"),
+    "launcher": ("", "torchrun", "launch", "python", "mpirun"),
+    "pull": ("always", "missing", "never"),
+    "clean_task_policy": ("", "None", "Running", "All"),
+    "fabric": (*FABRICS, ""),
+    "preset": _PRESETS,
+}
+_AT_LEAST = {
+    "gpus": 0,
+    "workers": 1,
+    "retry": 0,
+    "max_per_node": 0,
+    "procs_per_gpu": 0,
+    "ranks": 0,
+    "running_timeout": 0,
+    "starting_timeout": 0,
+    "ttl_after_finished": 0,
+}
+_SYNC_MODES = ("git", "rsync", "local")
+
+
+def check(spec: JobSpec) -> None:
+    """Return when the spec can be started somewhere.
+
+    Raises:
+        UsageError: it cannot, anywhere; the flag (or the key of a spec file) is named.
+    """
+    check_name(spec.name)
+    for part in (_numbers, _choices, _image, _paths, _data, _code, _placement, _launch):
+        part(spec)
+
+
+def doubts(spec: JobSpec) -> Iterator[str]:
+    """Yield what is odd about a spec and may be meant."""
+    yield from rank_findings(spec)
+    targets = [target for _, target in spec.data]
+    if spec.tensorboard and not any(_inside(spec.logdir, target) for target in targets):
+        yield f"--logdir {spec.logdir} is in none of --data: TensorBoard will show the events of the first node alone"
+    if not spec.gang:
+        yield "--gang=false: it starts with the workers that fit, and a job of one program may wait for the others"
+
+
+def _flag(field: str) -> str:
+    return "--" + {"ulimits": "ulimit"}.get(field, field.replace("_", "-"))
+
+
+def _numbers(spec: JobSpec) -> None:
+    for field, least in _AT_LEAST.items():
+        value = getattr(spec, field)
+        if value < least:
+            raise UsageError(f"{_flag(field)} {value:g}: at least {least} is possible")
+
+
+def _choices(spec: JobSpec) -> None:
+    for field, words in _WORDS.items():
+        if getattr(spec, field) not in words:
+            known = ", ".join(word for word in words if word)
+            raise UsageError(f"{_flag(field)} {getattr(spec, field)}: this is none of {known}")
+    if not re.fullmatch(r"(auto|gpu|cpu|[1-9]\d*)?", spec.nproc_per_node):
+        raise UsageError(f"--nproc-per-node {spec.nproc_per_node}: this is none of auto, gpu, cpu, or a number")
+    if not re.fullmatch(r"(\d+:\d+(,\d+)*)?", spec.user):
+        raise UsageError(f"--user {spec.user}: numbers are wanted", remedy="Write UID:GID, as `id -u` and `id -g` say.")
+
+
+def _image(spec: JobSpec) -> None:
+    if not spec.image and not spec.no_container:
+        raise UsageError(
+            "the job has no image", remedy="Name one: --image IMAGE; or --no-container to run on the nodes themselves."
+        )
+    if spec.no_container and spec.kind is Kind.MPI:
+        raise UsageError(
+            "--no-container: mpi jobs reach their workers by sshd in the containers",
+            remedy="Start it as `submit pytorch` or `submit run`, or give it an image.",
+        )
+
+
+def _paths(spec: JobSpec) -> None:
+    for field in ("working_dir", "logdir"):
+        if not getattr(spec, field).startswith("/"):
+            raise UsageError(f"{_flag(field)} {getattr(spec, field)}: an absolute path of the container is wanted")
+    for mount in spec.mounts:
+        source, _, rest = mount.partition(":")
+        target, _, mode = rest.partition(":")
+        if not source.startswith("/") or not target.startswith("/") or mode not in {"", "ro", "rw"}:
+            raise UsageError(f"--mount {mount}: this is not /SOURCE:/TARGET[:ro]", remedy="Both paths are absolute.")
+        _target("--mount", mount, target)
+
+
+def _target(flag: str, text: str, target: str) -> None:
+    if not target.startswith("/") or not PurePosixPath(target).name or ".." in PurePosixPath(target).parts:
+        raise UsageError(
+            f"{flag} {text}: '{target}' is no absolute path below / in the container",
+            remedy=f"Such as {flag} {text.split(':', maxsplit=1)[0]}:/data",
+        )
+
+
+def _data(spec: JobSpec) -> None:
+    names: set[str] = set()
+    for name, target in spec.data:
+        _target("--data", f"{name}:{target}", target)
+        if name in names:
+            raise UsageError(f"--data {name}: it is mounted twice", remedy="Give each name once.")
+        names.add(name)
+    mounted = [target for _, target in spec.data] + [mount.split(":")[1] for mount in spec.mounts]
+    twice = _first(mounted, lambda target: mounted.count(target) > 1)
+    if twice:
+        raise UsageError(f"two things are mounted at {twice}", remedy="Give each a path of its own.")
+
+
+def _code(spec: JobSpec) -> None:
+    if spec.sync is None:
+        return
+    mode, source = spec.sync.mode, spec.sync.source
+    if not mode or not source:
+        given, other = ("--sync-source", "--sync-mode git") if source else (f"--sync-mode {mode}", "--sync-source")
+        raise UsageError(f"{given} comes without {other.split()[0]}", remedy=f"Add {other}.")
+    if mode not in _SYNC_MODES:
+        raise UsageError(f"--sync-mode {mode}: this is none of {', '.join(_SYNC_MODES)}")
+    if source.startswith("-"):
+        raise UsageError(f"--sync-source {source}: this is no source", remedy="Give a URL or a path.")
+    if spec.sync.name in {".", ".."}:
+        raise UsageError(f"--sync-source {source}: its last part is no folder's name")
+
+
+def _placement(spec: JobSpec) -> None:
+    both = _first(spec.nodes, lambda name: name in spec.exclude)
+    if both:
+        raise UsageError(f"{both} is in --nodes and in --exclude", remedy="Leave it out of one of them.")
+    if spec.gpu_ids and len(set(spec.gpu_ids)) != len(spec.gpu_ids):
+        raise UsageError("--gpu-ids names a GPU twice")
+    if spec.gpu_ids and (not spec.gpus or len(spec.gpu_ids) % spec.gpus):
+        raise UsageError(f"--gpu-ids names {len(spec.gpu_ids)} GPUs, and each worker gets {spec.gpus}")
+    if spec.name in spec.depends:
+        raise UsageError(f"--depends {spec.name}: a job cannot wait for itself")
+
+
+def _launch(spec: JobSpec) -> None:
+    if not any(spec.command):
+        raise UsageError("the job has no command", remedy="Put it last, in quotes, or word by word behind --.")
+    if (spec.launcher == "mpirun" or spec.ranks) and spec.kind is not Kind.MPI:
+        raise UsageError(
+            "ranks of mpirun are for mpi jobs", remedy="provision submit mpi; or --nproc-per-node for torchrun."
+        )
+    if spec.nproc_per_node and spec.kind is Kind.MPI:
+        raise UsageError("--nproc-per-node is for torchrun, not for mpi jobs", remedy="mpi: --np auto, or --np N.")
+    if (spec.procs_per_gpu > 1 or spec.mps) and not spec.gpus:
+        raise UsageError("there is no GPU to share", remedy="Add --gpus N.")
+
+
+def _inside(path: str, folder: str) -> bool:
+    return PurePosixPath(path).is_relative_to(folder)
+
+
+def _first(items: Sequence[str], true: Callable[[str], bool]) -> str:
+    return next((item for item in items if true(item)), "")

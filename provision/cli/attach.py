@@ -1,0 +1,60 @@
+"""``provision attach``: a command, or a shell, inside of a batch job's instance."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import LabOption
+from provision.cli.job_options import JobArgument, LongInventoryOption, TypeOption, engine_of, insist_on_kind
+from provision.cli.levels import patience
+from provision.errors import NotFound
+
+__all__ = ["attach"]
+
+
+def attach(
+    name: JobArgument,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="What to run. [bash, else sh]")
+    ] = None,
+    instance: Annotated[
+        str, typer.Option("--instance", "-i", metavar="INSTANCE", help="In this instance. [the first]")
+    ] = "",
+    inventory: LongInventoryOption = None,
+    lab: LabOption = None,
+    kind: TypeOption = "",
+    container: Annotated[str, typer.Option("--container", "-c", hidden=True)] = "",
+) -> None:
+    """Run a command inside of a batch job's instance, as `docker exec` does; without one, a shell.
+
+    The exit code is the command's.
+
+    \b
+    Examples:
+      provision attach mnist
+      provision attach mnist -i mnist-worker-0 -- nvidia-smi
+      provision exec mnist -- env
+    """
+    from provision.report.job_words import chief
+
+    del container
+    runner = engine_of(inventory, lab)
+    with patience("asking the nodes"):
+        job = runner.get(name)
+    insist_on_kind(job, kind)
+    known = [seat.instance for seat in job.seats]
+    first = chief(job)
+    wanted = instance or (first.instance if first else "")
+    if wanted not in known:
+        raise NotFound(
+            f"{name} has no instance {wanted}" if wanted else f"{name} is {job.status} and has no instance yet",
+            remedy=f"`provision get {name}` lists its instances.",
+        )
+    shell = ["sh", "-c", "command -v bash >/dev/null && exec bash || exec sh"]
+    argv = runner.exec_argv(name, wanted, command or shell, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    sys.stdout.flush()
+    raise typer.Exit(subprocess.run(argv, check=False).returncode & 0xFF)

@@ -1,0 +1,45 @@
+"""``provision events``: what happened to batch jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
+from provision.cli.job_options import engine_of, now, say_missing
+from provision.cli.levels import info, patience
+
+__all__ = ["events"]
+
+
+def events(
+    name: Annotated[str, typer.Argument(metavar="[JOB]", help="Of this job alone. [all that are not over]")] = "",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what happened to a batch job, oldest first: the answer to "why is it pending?".
+
+    \b
+    Examples:
+      provision events mnist
+      provision events
+    """
+    from provision.report.job_detail import events_text
+    from provision.report.job_document import event_documents
+
+    runner = engine_of(inventory, lab)
+    with patience("asking the nodes"):
+        if name:
+            jobs = [runner.get(name)]
+        else:
+            survey = runner.jobs()
+            say_missing(survey)
+            jobs = [runner.get(job.spec.name) for job in survey.jobs if not job.status.over]
+    if as_json:
+        print_json([event for job in jobs for event in event_documents(job)])
+    elif any(job.events for job in jobs):
+        show(events_text(jobs, now()))
+    else:
+        info(f"nothing is told of {name}" if name else "nothing is told of any job that waits or runs")

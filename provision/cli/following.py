@@ -1,0 +1,70 @@
+"""Staying with a job until it ends: its output on stdout, how it goes on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from provision.cli.levels import info, warn
+
+if TYPE_CHECKING:
+    from provision.jobs.engines.base import Engine, LogRequest
+    from provision.model.job import JobRecord
+
+__all__ = ["follow", "report_end", "wait_to_the_end", "writer"]
+
+
+def writer(*, named: bool) -> Callable[[str, bytes], None]:
+    """Return what writes a line of an instance to stdout, with `named` behind its name."""
+
+    def write(instance: str, line: bytes) -> None:
+        sys.stdout.buffer.write((f"[{instance}] ".encode() if named else b"") + line)
+        sys.stdout.buffer.flush()
+
+    sys.stdout.flush()
+    return write
+
+
+def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
+    """Show a job's output from its start to its end, and how it ended; before, wait until it starts."""
+    from provision.jobs.engines.base import LogRequest
+    from provision.model.job import JobStatus
+    from provision.workflow.jobs import wait_for
+
+    name = job.spec.name
+    if not job.status.over and job.status is not JobStatus.RUNNING:
+        job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell)
+    wanted = request or LogRequest(follow=True)
+    job = runner.logs(name, wanted, writer(named=wanted.every))
+    if not job.status.over:
+        job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED)
+    report_end(job)
+    return job
+
+
+def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRecord:
+    """Wait until a job is over, and say how it goes."""
+    from provision.model.job import JobStatus
+    from provision.workflow.jobs import wait_for
+
+    job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, tell=tell)
+    report_end(job)
+    return job
+
+
+def tell(job: JobRecord) -> None:
+    """Say how a job is now; its end is said by `report_end`."""
+    if not job.status.over:
+        info(f"{job.spec.name} is {job.status}" + (f": {job.reason}" if job.reason else ""))
+
+
+def report_end(job: JobRecord) -> None:
+    """Say how a job ended, and for one that failed who failed first and what it said last."""
+    from provision.model.job import JobStatus
+    from provision.report.job_detail import failure_lines
+
+    why = f": {job.reason}" if job.reason and job.status is not JobStatus.SUCCEEDED else ""
+    (info if job.status is JobStatus.SUCCEEDED else warn)(f"{job.spec.name} {job.status}{why}")
+    for line in failure_lines(job)[1:]:
+        warn(line)

@@ -1,0 +1,76 @@
+"""``provision get``: all that is known of one batch job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption
+from provision.cli.job_options import (
+    AllOption,
+    FormOption,
+    JobArgument,
+    TypeOption,
+    engine_of,
+    insist_on_kind,
+    now,
+    present,
+)
+from provision.cli.levels import patience
+
+if TYPE_CHECKING:
+    from provision.jobs.engines.base import Engine
+    from provision.model.job import JobRecord
+
+__all__ = ["get"]
+
+
+def get(
+    name: JobArgument,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    kind: TypeOption = "",
+    events: Annotated[bool, typer.Option("--events", "-e", help="With its events: why is it pending?")] = False,
+    gpus: Annotated[bool, typer.Option("--gpus", "-g", help="With its GPUs, how busy and how full they are.")] = False,
+    form: FormOption = "",
+    as_json: JsonOption = False,
+    all_namespaces: AllOption = False,
+) -> None:
+    """Show a batch job: its state, its instances, and why it waits or failed.
+
+    A failed job shows which rank failed first, where, how, and its last lines. `describe` is get -e -g.
+
+    \b
+    Examples:
+      provision get mnist --type pytorchjob
+      provision get mnist -e
+      provision describe mnist
+      provision get mnist -o json
+    """
+    from provision.report.job_detail import get_text
+    from provision.report.job_document import job_document
+
+    del all_namespaces
+    runner = engine_of(inventory, lab)
+    with patience("asking the nodes"):
+        job = runner.get(name)
+    insist_on_kind(job, kind)
+    moment = now()
+    present(
+        form,
+        as_json=as_json,
+        document=lambda: job_document(job, moment, runner.name),
+        text=lambda: (
+            name
+            if form == "name"
+            else get_text(job, moment, wide=form == "wide", events=events, gpus=_gpus(job, runner) if gpus else ())
+        ),
+    )
+
+
+def _gpus(job: JobRecord, runner: Engine) -> list[str]:
+    from provision.report.job_detail import gpu_lines
+
+    del runner
+    return gpu_lines(job, {})

@@ -1,0 +1,142 @@
+"""Options and habits that the verbs of batch jobs share."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provision.cli.common import ask_become_password, cluster_from, print_json, show
+from provision.cli.levels import debug, warn
+from provision.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from provision.jobs.engines.base import Engine
+    from provision.model.job import JobRecord
+    from provision.model.job_views import JobSurvey
+
+__all__ = [
+    "AllOption",
+    "FormOption",
+    "JobArgument",
+    "LongInventoryOption",
+    "TypeOption",
+    "engine_of",
+    "insist_on_kind",
+    "is_secret",
+    "now",
+    "pairs",
+    "present",
+    "say_missing",
+    "seconds",
+]
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+FormOption = Annotated[
+    str, typer.Option("--output", "-o", metavar="FORM", help="wide, json, yaml or name.", show_default=False)
+]
+TypeOption = Annotated[
+    str, typer.Option("--type", "-T", metavar="TYPE", help="Only of this type: mpijob, pytorchjob or runjob.")
+]
+AllOption = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="As in arena; there is one namespace here.", hidden=True)
+]
+LongInventoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--inventory",
+        metavar="PATH",
+        envvar="PROVISION_INVENTORY",
+        help="Ansible inventory: a file or a folder (-i before the verb).",
+    ),
+]
+
+
+def now() -> float:
+    """Return the time, in seconds since the epoch."""
+    return time.time()
+
+
+def engine_of(inventory: str | None, lab: str | None, *, ask_become_pass: bool = False) -> Engine:
+    """Return what runs the jobs of the nodes that the options choose."""
+    from provision.workflow import jobs
+
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    debug(f"inventory {cluster.inventory}: {len(cluster.nodes)} nodes")
+    return jobs.engine(cluster)
+
+
+def present(form: str, *, as_json: bool, document: Callable[[], Any], text: Callable[[], str]) -> None:
+    """Print a document for json and yaml, a text else."""
+    if as_json or form == "json":
+        print_json(document())
+    elif form == "yaml":
+        from provision.report.job_document import written
+
+        show(written(document(), "yaml"))
+    else:
+        show(text())
+
+
+def say_missing(survey: JobSurvey) -> None:
+    """Say which nodes did not answer, on stderr."""
+    from provision.report.job_list import unreachable_lines
+
+    for line in unreachable_lines(survey.unreachable):
+        warn(line)
+
+
+def insist_on_kind(job: JobRecord, kind: str) -> None:
+    """Return when the job is of the kind that --type names, or none is named.
+
+    Raises:
+        UsageError: there is no such type.
+        NotFound: the job is of another.
+    """
+    from provision.batch.names import trainer
+    from provision.errors import NotFound
+    from provision.workflow.jobs import chosen_jobs
+
+    if not chosen_jobs([job], kind=kind):
+        raise NotFound(
+            f"there is no {kind} {job.spec.name}: it is a {trainer(job.spec.kind).lower()}", remedy="Leave --type out."
+        )
+
+
+def pairs(words: Sequence[str] | None, flag: str) -> dict[str, str]:
+    """Return ``K=V`` words as a mapping.
+
+    Raises:
+        UsageError: one of them is none.
+    """
+    found = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{flag} {word}: this is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def seconds(text: str, flag: str) -> float:
+    """Return a length of time as it was typed, 0 for none.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from provision.batch.durations import duration
+
+    try:
+        return duration(text) if text else 0.0
+    except ValueError as error:
+        raise UsageError(f"{flag} {text}: {error}") from error
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable is a secret, by the judgement that the project's reports have."""
+    from provision.report.secret_names import is_plain, names_secret
+
+    return {"strong": True, "weak": not is_plain(value)}.get(names_secret(name), False)

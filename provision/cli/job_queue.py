@@ -1,0 +1,147 @@
+"""``provision queue``: batch jobs that wait."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption, inventory_from, print_json, show
+from provision.cli.job_options import engine_of, now, say_missing, seconds
+from provision.cli.levels import info, patience, warn
+from provision.errors import ProvisionError, UsageError
+
+if TYPE_CHECKING:
+    from provision.jobs.engines.base import Engine
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="""Show the batch jobs that wait, and start those that fit.
+
+\b
+Examples:
+  provision queue
+  provision queue run
+  provision queue unit | sudo tee /etc/systemd/system/provision-queue.service
+""",
+)
+
+_SHORTEST = 1.0
+
+
+@app.callback(invoke_without_command=True)
+def queue(
+    ctx: typer.Context,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the batch jobs that wait, in the order in which they are tried, and why each waits."""
+    from provision.model.job import JobStatus
+    from provision.report.job_document import survey_documents
+    from provision.report.job_list import queue_text
+
+    if ctx.invoked_subcommand is not None:
+        return
+    runner = engine_of(inventory, lab)
+    with patience("asking the nodes"):
+        survey = runner.jobs()
+    say_missing(survey)
+    waiting = [job for job in survey.jobs if job.status in {JobStatus.PENDING, JobStatus.QUEUING}]
+    if as_json:
+        print_json(survey_documents(waiting, now(), runner.name))
+    elif waiting:
+        show(queue_text(waiting, now()))
+    else:
+        info("no job waits")
+
+
+@app.command("run")
+def run(
+    daemon: Annotated[bool, typer.Option("--daemon", help="Go on trying until this is ended.")] = False,
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="With --daemon: between two tries.")] = "30s",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the jobs that wait and fit by now, and those that are to be tried again.
+
+    With --daemon it goes on; what keeps it from a try (a node that is away) is said, and the next one comes.
+
+    \b
+    Examples:
+      provision queue run
+      provision queue run --daemon --every 1m
+    """
+    pause = seconds(every, "--every")
+    if pause < _SHORTEST:
+        raise UsageError(f"--every {every}: at least {_SHORTEST:g} s lie between two tries")
+    runner = engine_of(inventory, lab)
+    if daemon:
+        _for_ever(runner, pause)
+    with patience("looking at the nodes"):
+        started = runner.start_pending(info)
+    if as_json:
+        print_json({"started": list(started)})
+    else:
+        for name in started:
+            show(f"{name} started")
+        if not started:
+            info("no job was started")
+
+
+@app.command("unit")
+def unit(
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="Between two tries.")] = "30s",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+) -> None:
+    """Print a unit file for systemd that starts waiting jobs as long as this machine runs.
+
+    \b
+    Examples:
+      provision queue unit -i inventories/prod | sudo tee /etc/systemd/system/provision-queue.service
+      sudo systemctl enable --now provision-queue
+    """
+    import getpass
+    from pathlib import Path
+
+    seconds(every, "--every")
+    path = inventory_from(inventory, lab).resolve()
+    program = [sys.executable, "-m", "provision", "queue", "run", "--daemon", "--every", every, "-i", str(path)]
+    line = " ".join(shlex.quote(word).replace("%", "%%") for word in program)
+    show(
+        "[Unit]\n"
+        "Description=Start provision's batch jobs that wait\n"
+        "Wants=network-online.target\n"
+        "After=network-online.target\n\n"
+        "[Service]\n"
+        f"User={getpass.getuser()}\n"
+        f"Environment=HOME={Path.home()}\n"
+        f"ExecStart={line}\n"
+        "Restart=always\n"
+        "RestartSec=30\n\n"
+        "[Install]\n"
+        "WantedBy=multi-user.target"
+    )
+
+
+def _for_ever(runner: Engine, pause: float) -> None:
+    """Try until somebody ends this; what went wrong once is said once."""
+    last = ""
+    while True:
+        trouble = ""
+        try:
+            for name in runner.start_pending(info):
+                show(f"{name} started")
+        except ProvisionError as error:
+            trouble = str(error)
+        if trouble and trouble != last:
+            warn(trouble)
+        last = trouble
+        time.sleep(pause)

@@ -1,0 +1,80 @@
+"""``provision list``: all batch jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption
+from provision.cli.job_options import AllOption, FormOption, TypeOption, engine_of, now, pairs, present, say_missing
+from provision.cli.levels import patience
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from provision.model.job import JobRecord
+
+__all__ = ["list_"]
+
+_EVERY = 2.0
+
+
+def list_(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    kind: TypeOption = "",
+    labels: Annotated[
+        list[str] | None, typer.Option("--selector", "-l", metavar="K=V", help="Only with this label; may be repeated.")
+    ] = None,
+    status: Annotated[str, typer.Option("--status", metavar="STATUS", help="Only with this status.")] = "",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every two seconds.")] = False,
+    form: FormOption = "",
+    as_json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", hidden=True)] = False,
+    all_namespaces: AllOption = False,
+) -> None:
+    """Show the batch jobs that the nodes know of, the newest first; also those that are over.
+
+    NODE is where the first instance runs. -o wide has GPUs and for how long; -o json and yaml have arena's keys.
+
+    \b
+    Examples:
+      provision list
+      provision list -T pytorchjob -l team=vision
+      provision list -o wide --watch
+      provision ls -o name --status failed
+    """
+    from provision.report import job_document, job_list
+    from provision.workflow.jobs import chosen_jobs
+
+    del every, all_namespaces
+    wanted = pairs(labels, "--selector")
+    runner = engine_of(inventory, lab)
+    while True:
+        with patience("asking the nodes"):
+            survey = runner.jobs()
+        found = [
+            job for job in chosen_jobs(survey.jobs, kind=kind, labels=wanted) if status.upper() in {"", job.status}
+        ]
+        jobs, moment = job_list.newest_first(found), now()
+        present(
+            form,
+            as_json=as_json,
+            document=lambda: job_document.survey_documents(jobs, moment, runner.name),  # noqa: B023 - called at once
+            text=lambda: _text(form, jobs, moment),  # noqa: B023
+        )
+        say_missing(survey)
+        if not watch:
+            break
+        time.sleep(_EVERY)
+    raise typer.Exit(7 if survey.unreachable and not survey.jobs else 0)
+
+
+def _text(form: str, jobs: Sequence[JobRecord], moment: float) -> str:
+    from provision.report import job_list
+
+    if form == "name":
+        return job_list.names_text(jobs)
+    return (job_list.wide_text if form == "wide" else job_list.list_text)(jobs, moment)

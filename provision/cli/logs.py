@@ -1,0 +1,135 @@
+"""``provision logs``: what a batch job's instances say."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import LabOption
+from provision.cli.job_options import (
+    JobArgument,
+    LongInventoryOption,
+    TypeOption,
+    engine_of,
+    insist_on_kind,
+    now,
+    seconds,
+)
+from provision.cli.levels import info, patience
+from provision.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from provision.model.job import JobRecord
+
+__all__ = ["logs"]
+
+
+def logs(
+    name: JobArgument,
+    inventory: LongInventoryOption = None,
+    lab: LabOption = None,
+    kind: TypeOption = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends; exit with its code.")
+    ] = False,
+    tail: Annotated[int, typer.Option("--tail", "-t", metavar="N", help="Only the last N lines; -1: all.")] = -1,
+    instances: Annotated[
+        list[str] | None,
+        typer.Option("--instance", "-i", metavar="INSTANCE", help="Of this instance; may be repeated."),
+    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Of this rank.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Of all instances, each line behind its name.")] = False,
+    since: Annotated[str, typer.Option("--since", metavar="TIME", help="Not older than 5s, 2m or 3h.")] = "",
+    since_time: Annotated[
+        str, typer.Option("--since-time", metavar="TIME", help="Not older than 2026-01-31T12:00:00Z.")
+    ] = "",
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Each line behind its time (UTC).")] = False,
+    attempt: Annotated[int, typer.Option("--attempt", metavar="N", help="Of this attempt. [the last]")] = 0,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the attempt before the last.")] = False,
+    container: Annotated[str, typer.Option("--container", "-c", hidden=True)] = "",
+) -> None:
+    """Show the output of a batch job: of its first instance (rank 0; the launcher of mpi), or of those that are named.
+
+    Logs stay readable until the job is deleted, whatever became of its containers.
+
+    \b
+    Examples:
+      provision logs mnist
+      provision logs -f mnist
+      provision logs mnist -t 5
+      provision logs mnist -i mnist-worker-0
+      provision logs mnist --all --since 2m --timestamps
+    """
+    from provision.cli.following import follow as follow_to_the_end
+    from provision.cli.following import writer
+    from provision.jobs.engines.base import LogRequest
+    from provision.workflow.jobs import exit_code
+
+    del container
+    if tail < -1:
+        raise UsageError(f"--tail {tail}: a number of lines is wanted; -1 for all")
+    if bool(instances) + (rank is not None) + every > 1:
+        raise UsageError("--instance, --rank and --all each say whose lines", remedy="Give one of them.")
+    runner = engine_of(inventory, lab)
+    with patience("asking the nodes"):
+        job = runner.get(name)
+    insist_on_kind(job, kind)
+    request = LogRequest(
+        instances=_instances(job, instances or [], rank),
+        every=every,
+        follow=follow,
+        tail=tail,
+        since=_since(since, since_time),
+        timestamps=timestamps,
+        attempt=_attempt(job, attempt, previous=previous),
+    )
+    if follow:
+        raise typer.Exit(exit_code(follow_to_the_end(runner, job, request)))
+    if not job.attempt:
+        info(f"{name} is {job.status} and has said nothing yet" + (f": {job.reason}" if job.reason else ""))
+        return
+    runner.logs(name, request, writer(named=every or len(request.instances) > 1))
+
+
+def _instances(job: JobRecord, wanted: list[str], rank: int | None) -> tuple[str, ...]:
+    """Return the instances that are asked for.
+
+    Raises:
+        NotFound: the job has no such instance or rank.
+    """
+    name = job.spec.name
+    known = [seat.instance for seat in job.seats]
+    if rank is not None:
+        found = [seat.instance for seat in job.seats if seat.rank == rank and seat.role != "launcher"]
+        if not found:
+            raise NotFound(f"{name} has no rank {rank}", remedy=f"`provision get {name}` lists its instances.")
+        return (found[0],)
+    for instance in wanted:
+        if known and instance not in known:
+            raise NotFound(
+                f"{name} has no instance {instance}",
+                remedy=f"`provision get {name}` lists them: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",  # noqa: PLR2004
+            )
+    return tuple(wanted)
+
+
+def _since(since: str, since_time: str) -> float:
+    if since and since_time:
+        raise UsageError("--since and --since-time exclude each other", remedy="Give one of them.")
+    if since:
+        return now() - seconds(since, "--since")
+    try:
+        return datetime.fromisoformat(since_time).timestamp() if since_time else 0.0
+    except ValueError as error:
+        raise UsageError(f"--since-time {since_time}: this is no time; write 2026-01-31T12:00:00Z") from error
+
+
+def _attempt(job: JobRecord, attempt: int, *, previous: bool) -> int:
+    wanted = job.attempt - 1 if previous else attempt
+    if previous and wanted < 1:
+        raise NotFound(f"{job.spec.name} has had no attempt before this one")
+    if wanted < 0 or wanted > job.attempt:
+        raise NotFound(f"{job.spec.name} has had {job.attempt} attempts, and no attempt {wanted}")
+    return wanted

@@ -1,0 +1,56 @@
+"""``provision port-forward``: a port of a batch job on this machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, LabOption
+from provision.cli.job_options import JobArgument, engine_of
+from provision.cli.levels import info
+from provision.errors import UsageError
+
+__all__ = ["port_forward"]
+
+_TENSORBOARD = 6006
+_HIGHEST = 65535
+
+
+def port_forward(
+    name: JobArgument,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="[LOCAL:]PORT|tensorboard", help="A port of the first node; here LOCAL, or the same."),
+    ] = "tensorboard",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+) -> None:
+    """Bring a port of a batch job, or its TensorBoard, to 127.0.0.1 of this machine by SSH, until Ctrl-C.
+
+    For a look while developing; nobody else reaches it.
+
+    \b
+    Examples:
+      provision port-forward mnist 9090:tensorboard
+      provision port-forward mnist 8888
+    """
+    local, port = _ports(target)
+    argv = engine_of(inventory, lab).forward_argv(name, local, port)
+    where = f"http://127.0.0.1:{local}" if port == "tensorboard" else f"127.0.0.1:{local}"
+    info(f"{where} is {port} of {name} until Ctrl-C")
+    raise typer.Exit(subprocess.run(argv, check=False).returncode & 0xFF)
+
+
+def _ports(target: str) -> tuple[int, str]:
+    """Return the port here and what it leads to."""
+    match = re.fullmatch(r"(?:(\d{1,5}):)?(\d{1,5}|tensorboard)", target)
+    if match is None:
+        raise UsageError(f"{target}: this is neither PORT, LOCAL:PORT nor LOCAL:tensorboard")
+    port = match[2]
+    local = int(match[1] or (_TENSORBOARD if port == "tensorboard" else port))
+    if not 0 < local <= _HIGHEST or (port.isdecimal() and not 0 < int(port) <= _HIGHEST):
+        raise UsageError(f"{target}: ports are from 1 to {_HIGHEST}")
+    return local, port

@@ -1,0 +1,54 @@
+"""``provision prune``: forget batch jobs that have been over for long."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
+from provision.cli.job_options import AllOption, engine_of, now, say_missing, seconds
+from provision.cli.levels import info, patience
+
+__all__ = ["prune"]
+
+
+def prune(
+    since: Annotated[str, typer.Option("--since", "-s", metavar="TIME", help="Over for longer: 30m, 12h, 7d.")],
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS,...", help="Only succeeded, failed or stopped ones."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which; delete nothing.")] = False,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+    all_namespaces: AllOption = False,
+) -> None:
+    """Forget the batch jobs that ended longer ago than TIME, with their logs; never one that waits or runs.
+
+    \b
+    Examples:
+      provision prune --since 7d --dry-run
+      provision prune -s 12h --status failed,stopped
+    """
+    from provision.workflow.jobs import aged_out
+
+    del all_namespaces
+    limit = seconds(since, "--since")
+    words = [word for text in status or () for word in text.split(",") if word]
+    runner = engine_of(inventory, lab)
+    with patience("asking the nodes"):
+        survey = runner.jobs()
+    say_missing(survey)
+    names = [job.spec.name for job in aged_out(survey.jobs, limit, now(), words)]
+    for name in names:
+        if not dry_run:
+            with patience(f"deleting {name}"):
+                runner.delete(name, info)
+        if not as_json:
+            show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
+    if as_json:
+        print_json({"deleted": [] if dry_run else names, "found": names})
+    elif not names:
+        info(f"no job has been over for longer than {since}")

@@ -1,0 +1,47 @@
+"""``provision restart``: start a batch job again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
+from provision.cli.job_options import JobArgument, engine_of, now
+from provision.cli.levels import info, patience
+
+__all__ = ["restart"]
+
+
+def restart(
+    name: JobArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show its output until it ends; exit with its code.")
+    ] = False,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a batch job again, as its next attempt; one that runs is stopped first, one that is held starts.
+
+    The logs of its earlier attempts stay: provision logs NAME --attempt N.
+
+    \b
+    Examples:
+      provision restart mnist
+      provision restart mnist --follow
+    """
+    from provision.cli.following import follow as follow_to_the_end
+    from provision.report.job_document import job_document
+    from provision.workflow.jobs import exit_code
+
+    runner = engine_of(inventory, lab)
+    with patience(f"restarting {name}"):
+        job = runner.restart(name, info)
+    info(f"{name} is {job.status}, attempt {job.attempt}" + (f": {job.reason}" if job.reason else ""))
+    if follow:
+        raise typer.Exit(exit_code(follow_to_the_end(runner, job)))
+    if as_json:
+        print_json(job_document(job, now(), runner.name))
+    else:
+        show(f"{name} {job.status}")

@@ -1,0 +1,225 @@
+"""``provision submit``: hand in a batch job."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from provision.cli.common import interactive, show
+from provision.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from provision.batch.submission import Submission, Words
+    from provision.jobs.engines.base import Engine, Secrets
+    from provision.model.job import JobRecord
+
+__all__ = ["submit"]
+
+_OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
+_ENGINES = ("", "auto", "direct")
+
+
+class _Raw(TyperCommand):
+    """Leaves the words as they are: their flags are read by `provision.batch.flags`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words, ``--`` among them."""
+        ctx.params["words"] = None
+        ctx.args = list(args)
+        return []
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the text of the verb, and the flags by section."""
+        from provision.batch.flags import flag_help
+
+        formatter.write("Usage: provision submit [TYPE] [FLAGS] 'COMMAND' | -- COMMAND...\n\n")
+        self.format_help_text(ctx, formatter)
+        formatter.write("\n" + flag_help() + "\n")
+
+
+def submit(
+    ctx: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[TYPE] [FLAGS] 'COMMAND' | -- COMMAND...")] = None,
+) -> None:
+    """Hand in a batch job: it starts when every worker has its GPUs, and outlives this shell.
+
+    TYPE is mpi (mpijob), pytorch (pytorchjob, py) or run; without it the command
+    tells. The command is one word in quotes, which a shell in the container runs,
+    or any number of words behind --. Flags are those of `arena submit`, and more;
+    a spec file (-f) has the same keys.
+    --wait and --follow exit with the code of the rank that failed first.
+
+    \b
+    Examples:
+      provision submit pytorch --name=mnist --gpus=1 --workers=3 --image=IMAGE \\
+        --data=training-data:/data "python /root/train.py --data /data"
+      provision submit mpi --gputopology=true --name=vgg --gpus=1 --workers=4 \\
+        --image=IMAGE "mpirun -np 4 python /examples/train.py"
+      provision submit mpi --name=vgg --gpus=8 --workers=2 --image=IMAGE --np auto \\
+        -- python3 train.py
+      provision submit -f job.yaml --name=again --follow
+      provision submit -f job.yaml --dry-run -o yaml
+    """
+    from provision.batch.submission import read_words, submission
+
+    assert words is None  # noqa: S101 - _Raw left them in ctx.args
+    if {"--help", "-h"} & set(_own(ctx.args)):
+        show(ctx.get_help())
+        return
+    typed = read_words(ctx.args)
+    document = _document(typed)
+    found = submission(typed, _here(typed), document)
+    _refuse(typed)
+    _hand_in(typed, found)
+
+
+submit.typer_settings = {  # type: ignore[attr-defined]
+    "cls": _Raw,
+    "context_settings": {"ignore_unknown_options": True, "allow_extra_args": True},
+}
+
+
+def _own(words: list[str]) -> list[str]:
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _refuse(typed: Words) -> None:
+    if typed.text("engine") not in _ENGINES:
+        raise UsageError(f"--engine {typed.text('engine')}: there is no such engine", remedy="Engines: direct, auto.")
+    if typed.true("follow") and (typed.true("json") or typed.text("output")):
+        raise UsageError("--follow shows the job's own output, which is no JSON", remedy="Use --wait with --json.")
+    if typed.text("output") == "wide":
+        raise UsageError("-o wide is for tables", remedy="Use json, yaml or name.")
+
+
+def _hand_in(typed: Words, found: Submission) -> None:
+    from provision.cli.job_options import engine_of
+    from provision.cli.levels import info, patience, warn
+    from provision.report.job_submit import closing_lines
+
+    for note in found.notes:
+        warn(note)
+    runner = engine_of(_inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"))
+    if typed.true("dry_run"):
+        _dry_run(typed, found, runner)
+        return
+    with patience(f"handing {found.spec.name} in"):
+        job = runner.submit(found.spec, _secrets(found), info)
+    for line in closing_lines(job):
+        info(line)
+    if not typed.true("follow") and not typed.true("wait"):
+        _show(typed, job, runner)
+        return
+    raise typer.Exit(_to_the_end(typed, job, runner))
+
+
+def _to_the_end(typed: Words, job: JobRecord, runner: Engine) -> int:
+    from provision.cli.following import follow, wait_to_the_end
+    from provision.workflow.jobs import exit_code
+
+    job = follow(runner, job) if typed.true("follow") else wait_to_the_end(runner, job.spec.name)
+    if typed.true("wait") and not typed.true("follow"):
+        _show(typed, job, runner)
+    return exit_code(job)
+
+
+def _dry_run(typed: Words, found: Submission, runner: Engine) -> None:
+    from provision.cli.job_options import present
+    from provision.cli.levels import patience
+    from provision.report.job_submit import dry_run_document, dry_run_text
+
+    with patience("looking at the nodes"):
+        plan = runner.dry_run(found.spec)
+    form = typed.text("output")
+    if form == "name":
+        show(found.spec.name)
+        return
+    present(
+        form,
+        as_json=typed.true("json"),
+        document=lambda: dry_run_document(found.spec, plan),
+        text=lambda: dry_run_text(plan),
+    )
+
+
+def _show(typed: Words, job: JobRecord, runner: Engine) -> None:
+    """Print the record where a form was asked for; arena prints nothing on stdout but what it made."""
+    from provision.cli.job_options import now, present
+    from provision.report.job_document import job_document
+
+    form = typed.text("output")
+    if form == "name":
+        show(job.spec.name)
+    elif form or typed.true("json"):
+        present(
+            form,
+            as_json=typed.true("json"),
+            document=lambda: job_document(job, now(), runner.name),
+            text=lambda: job.spec.name,
+        )
+
+
+def _secrets(found: Submission) -> Secrets:
+    from provision.jobs.engines.base import Secrets
+
+    if found.pull_secrets:
+        raise UsageError(
+            f"--image-pull-secret {found.pull_secrets[0]}: no login of a registry is kept under this name",
+            remedy="`docker login` on the nodes as root, once, lets every job pull from there.",
+        )
+    return Secrets(
+        env={name: value.reveal() for name, value in found.env.items()},
+        sync={name: value.reveal() for name, value in found.sync.items()},
+    )
+
+
+def _inventory(typed: Words) -> str | None:
+    return typed.text("inventory") or os.environ.get("PROVISION_INVENTORY") or None
+
+
+def _here(typed: Words) -> Any:
+    from provision.batch.submission import Here
+    from provision.cli.job_options import is_secret
+
+    files = [(name, _private(Path(name))) for name in typed.values.get("env_file", ())]
+    return Here(os.getcwd(), os.environ, files, is_secret)  # noqa: PTH109 - the path as the shell has it
+
+
+def _private(file: Path) -> str:
+    """Return the text of a file that nobody else can read.
+
+    Raises:
+        UsageError: it cannot be read, or others can read it too.
+    """
+    try:
+        mode = file.stat().st_mode
+        if stat.S_ISREG(mode) and mode & _OTHERS_MAY:
+            raise UsageError(f"--env-file {file}: others can read it too", remedy=f"chmod 600 {file}")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--env-file {file}: it cannot be read: {error}") from error
+
+
+def _document(typed: Words) -> Mapping[str, Any] | None:
+    from provision.batch.document import read_document
+
+    name = typed.text("file")
+    if not name:
+        return None
+    if name == "-":
+        if interactive():
+            raise UsageError("-f - reads standard input, which is the terminal", remedy="Give a file: -f job.yaml")
+        return read_document(sys.stdin.read(), "standard input")
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"-f {name}: it cannot be read: {error}") from error
+    return read_document(text, name)

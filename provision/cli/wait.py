@@ -1,0 +1,58 @@
+"""``provision wait``: until a batch job runs, or has succeeded."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption
+from provision.cli.job_options import FormOption, JobArgument, engine_of, now, present, seconds
+from provision.cli.levels import patience
+from provision.errors import UsageError
+
+__all__ = ["wait"]
+
+
+def wait(
+    name: JobArgument,
+    wanted: Annotated[str, typer.Option("--for", metavar="STATE", help="succeeded or running.")] = "succeeded",
+    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="Give up after 90s, 5m or 2h.")] = "",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    form: FormOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Wait until a batch job has succeeded, or runs.
+
+    Exits 0 when it is so, with the code of the rank that failed first when the job failed (1 when it was stopped), 3
+    when there is no such job, and 6 when the time is over; the job goes on then.
+
+    \b
+    Examples:
+      provision wait mnist
+      provision wait mnist --for running --timeout 5m && provision logs -f mnist
+    """
+    from provision.cli.following import report_end, tell
+    from provision.model.job import JobStatus
+    from provision.report.job_document import job_document
+    from provision.workflow.jobs import exit_code, wait_for
+
+    states = {"succeeded": JobStatus.SUCCEEDED, "complete": JobStatus.SUCCEEDED, "running": JobStatus.RUNNING}
+    if wanted.lower() not in states:
+        raise UsageError(f"--for {wanted}: there is no such state to wait for", remedy="Wait for succeeded or running.")
+    runner = engine_of(inventory, lab)
+    limit = seconds(timeout, "--timeout")
+    with patience("asking the nodes"):
+        runner.get(name)
+    job = wait_for(lambda: runner.get(name), states[wanted.lower()], timeout=limit, tell=tell)
+    if job.status.over:
+        report_end(job)
+    if form or as_json:
+        present(
+            form,
+            as_json=as_json,
+            document=lambda: job_document(job, now(), runner.name),
+            text=lambda: name,
+        )
+    raise typer.Exit(exit_code(job) if job.status.over else 0)

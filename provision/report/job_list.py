@@ -1,0 +1,96 @@
+"""Many jobs as tables: ``list``, ``top job`` and the queue, in arena's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from provision.batch.names import trainer
+from provision.model.job import JobRecord, JobStatus
+from provision.report.job_words import NOT_APPLICABLE, age, allocated, chief, columns, duration, told_reason
+
+__all__ = ["list_text", "names_text", "newest_first", "queue_text", "top_text", "unreachable_lines", "wide_text"]
+
+_WAITING = (JobStatus.PENDING, JobStatus.QUEUING)
+
+
+def newest_first(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """Return jobs as lists show them."""
+    return sorted(jobs, key=lambda job: (-job.submitted, job.spec.name))
+
+
+def list_text(jobs: Sequence[JobRecord], now: float) -> str:
+    """Return NAME STATUS TRAINER AGE NODE; the node is the first instance's address, of jobs that are not over."""
+    rows = [
+        [job.spec.name, str(job.status), trainer(job.spec.kind), age(job.submitted, now), _node(job)] for job in jobs
+    ]
+    return "\n".join(columns([["NAME", "STATUS", "TRAINER", "AGE", "NODE"], *rows]))
+
+
+def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
+    """Return NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE."""
+    rows = [
+        [
+            job.spec.name,
+            str(job.status),
+            trainer(job.spec.kind),
+            duration(job, now),
+            str(job.spec.total_gpus),
+            NOT_APPLICABLE if job.status.over else str(allocated(job)),
+            _node(job),
+        ]
+        for job in jobs
+    ]
+    header = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE"]
+    return "\n".join(columns([header, *rows]))
+
+
+def top_text(jobs: Sequence[JobRecord], now: float) -> str:
+    """Return what jobs ask for and hold, those that ask for most first, and the totals."""
+    shown = sorted(jobs, key=lambda job: (-job.spec.total_gpus, -job.submitted))
+    rows = [
+        [
+            job.spec.name,
+            str(job.spec.total_gpus),
+            str(allocated(job)),
+            str(job.status),
+            trainer(job.spec.kind).lower(),
+            age(job.submitted, now),
+            _node(job),
+        ]
+        for job in shown
+    ]
+    header = ["NAME", "GPU(Requests)", "GPU(Allocated)", "STATUS", "TRAINER", "AGE", "NODE"]
+    lines = columns([header, *rows])
+    lines += ["", "Total Allocated GPUs of Training Job:", str(sum(map(allocated, shown)))]
+    lines += ["", "Total Requested GPUs of Training Job:", str(sum(job.spec.total_gpus for job in shown))]
+    return "\n".join(lines)
+
+
+def queue_text(jobs: Sequence[JobRecord], now: float) -> str:
+    """Return the jobs that wait, in the order in which they are tried, each with its reason."""
+    waiting = sorted(
+        (job for job in jobs if job.status in _WAITING), key=lambda job: (-job.spec.priority, job.submitted)
+    )
+    rows = [
+        [job.spec.name, str(job.status), str(job.spec.priority), age(job.submitted, now), str(job.spec.total_gpus)]
+        for job in waiting
+    ]
+    lines = columns([["NAME", "STATUS", "PRIORITY", "AGE", "GPU(Requested)"], *rows])
+    for job in waiting:
+        lines += ["", f"{job.spec.name}: {told_reason(job) or 'it has not been tried yet'}"]
+    return "\n".join(lines)
+
+
+def names_text(jobs: Sequence[JobRecord]) -> str:
+    """Return the names alone, one a line."""
+    return "\n".join(job.spec.name for job in jobs)
+
+
+def unreachable_lines(unreachable: Mapping[str, str]) -> list[str]:
+    """Return a line for each node that did not answer: what it alone knows is missing."""
+    return [f"{name} did not answer: {why}" for name, why in unreachable.items()]
+
+
+def _node(job: JobRecord) -> str:
+    first = chief(job)
+    return first.address or first.node if first and not job.status.over else NOT_APPLICABLE

@@ -1,0 +1,79 @@
+"""How the engine of batch jobs sees the nodes: by the probe that everything else uses too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from provision.errors import ProvisionError
+from provision.workflow.survey import degraded, probe, with_defaults
+
+if TYPE_CHECKING:
+    from provision.batch.containers import NodeHardware
+    from provision.facts import NodeFacts
+    from provision.jobs.engines.direct import Known
+    from provision.model import Cluster
+
+__all__ = ["Sight"]
+
+
+class Sight:
+    """Sees nodes by the same probe as everything else does, and by its rules of what takes jobs."""
+
+    def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
+        """Probe the nodes, one SSH session each; a node that does not answer is left out, with the reason."""
+        from provision.facts import Unknown, data_address, data_interface, simulated
+        from provision.jobs.engines.direct import Known
+        from provision.workflow.launching import found_networks
+        from provision.workflow.placing import candidate_of, unusable
+
+        nodes = [cluster.node(name) for name in names]
+        found = probe(nodes, names=[node.name for node in cluster.nodes], topology=True)
+        left_out = {name: verdict.reason for name, verdict in degraded(cluster, found).items()}
+        left_out |= {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
+        reached = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}
+        places = {}
+        for name, facts in reached.items():
+            if unusable(facts) is None:
+                places[name], _ = candidate_of(cluster.node(name), facts)
+        return Known(
+            candidates=places,
+            left_out=left_out,
+            addresses={
+                name: data_address(cluster.node(name).variables, facts) or cluster.node(name).connection.host
+                for name, facts in reached.items()
+            },
+            interfaces={
+                name: data_interface(cluster.node(name).variables, facts) or "" for name, facts in reached.items()
+            },
+            networks=found_networks(cluster, found),
+            hardware={name: _hardware(facts) for name, facts in reached.items()},
+            cpus={
+                name: facts.hardware.cpus for name, facts in reached.items() if not isinstance(facts.hardware, Unknown)
+            },
+            simulated=tuple(name for name, facts in reached.items() if simulated(facts, "nvidia")),
+        )
+
+
+_LIMITS = {"memlock": "Max locked memory", "nofile": "Max open files", "stack": "Max stack size"}
+
+
+def _hardware(facts: NodeFacts) -> NodeHardware:
+    """Return what a container may be given: a node can give no more than its own PID 1 has."""
+    from provision.batch.containers import NodeHardware
+    from provision.facts import Unknown
+
+    limits: Mapping[str, int | None] = {} if isinstance(facts.limits, Unknown) else facts.limits.init
+    most = {name: value for name, kernel in _LIMITS.items() if (value := limits.get(kernel)) is not None}
+    return NodeHardware(tuple(_devices(facts)), most)
+
+
+def _devices(facts: NodeFacts) -> Iterator[str]:
+    from provision.facts import Unknown
+
+    if isinstance(facts.rdma, Unknown):
+        return
+    usable = [device.uverbs for device in facts.rdma.devices if device.uverbs in facts.rdma.nodes]
+    yield from (f"/dev/infiniband/{name}" for name in usable)
+    if usable and "rdma_cm" in facts.rdma.nodes:
+        yield "/dev/infiniband/rdma_cm"

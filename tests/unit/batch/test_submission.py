@@ -1,0 +1,314 @@
+"""Command lines of ``submit``, the documents' own among them, become the job that they mean, or a refusal in words."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from provision.batch.document import as_yaml, read_document
+from provision.batch.submission import Here, read_words, submission
+from provision.cli.job_options import is_secret
+from provision.errors import UsageError
+from provision.model.job import CodeSource, JobSpec, Kind, as_document, from_document
+from tests.support.benchmark import document
+
+ACK = ("ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt")
+
+
+def made(words, **here):
+    """What a command line means, in a folder of somebody's."""
+    settings = {"folder": "/home/me", "environ": {"WANDB_API_KEY": "w", "LANG": "C"}, "is_secret": is_secret, **here}
+    return submission(read_words(words), Here(**settings))
+
+
+def least(*words):
+    """A job that lacks nothing, and more words."""
+    return made(["pytorch", "--name=a", "--image=i", *words])
+
+
+def spec_of(*words):
+    return least(*words, "x").spec
+
+
+def commands(name, verb="submit"):
+    """The commands that a document shows, as a shell takes them apart, without `arena`."""
+    text = document(name).replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines()]
+    starts = (f"arena {verb} ", f"arena --loglevel info {verb} ")
+    return [shlex.split(line)[1:] for line in lines if line.startswith(starts) and line.count('"') > 1]
+
+
+def test_the_documents_pytorch_job():
+    """The command of the page on PyTorch, word for word: three nodes, code, data and TensorBoard."""
+    words = next(words for words in commands("arena-pytorch-distributed.txt") if "--name=pytorch-dist" in words)
+    found = made(words[1:])
+
+    assert found.spec == JobSpec(
+        "pytorch-dist",
+        Kind.PYTORCH,
+        (
+            "python /root/code/mnist-pytorch/mnist.py --epochs 10 --backend nccl"
+            + " --dir /mnist_data/pytorch_data/logs --data /mnist_data/pytorch_data/",
+        ),
+        image="registry.cn-beijing.aliyuncs.com/ai-samples/pytorch-with-tensorboard:1.5.1-cuda10.1-cudnn7-runtime",
+        gpus=1,
+        workers=3,
+        data=(("training-data", "/mnist_data"),),
+        sync=CodeSource("git", "https://code.aliyun.com/370272561/mnist-pytorch.git"),
+        tensorboard=True,
+        logdir="/mnist_data/pytorch_data/logs",
+    )
+    assert f"{found.spec.working_dir}/code/{found.spec.sync.name}" == "/root/code/mnist-pytorch"
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("name", ACK)
+def test_the_documents_mpi_jobs(name):
+    """Four jobs of four workers, with and without topology; mpirun's own line is one word and stays as it is."""
+    found = [made(words[1:]) for words in commands(name) if "--gpus=1" in words]
+
+    assert len(found) == 4
+    assert [job.spec.gputopology for job in found] == [True, False, True, False]
+    for job in found:
+        assert (job.spec.kind, job.spec.gpus, job.spec.workers) == (Kind.MPI, 1, 4)
+        assert len(job.spec.command) == 1
+        assert re.fullmatch(
+            r"mpirun --allow-run-as-root -np 4 -bind-to none .* --mca btl \^openib python \S+ --model=\w+ "
+            r"--batch-size=64",
+            job.spec.command[0],
+        )
+        assert job.notes == ()
+
+
+def test_a_private_repository_as_in_the_document():
+    """The login is for fetching alone: not in the spec, not in the training's variables; and how to type it better."""
+    words = ["pytorch", "--name=a", "--image=i", "--sync-mode=git", "--sync-source=https://g/o/mnist-pytorch.git"]
+    words += ["--env=GIT_SYNC_USERNAME=yourname", "--env=GIT_SYNC_PASSWORD=yourpwd", "--env=GIT_SYNC_BRANCH=dev"]
+    found = made([*words, "--env=GIT_SYNC_DEPTH=1", "python x.py"])
+
+    assert {name: value.reveal() for name, value in found.sync.items()} == {
+        "GIT_SYNC_USERNAME": "yourname",
+        "GIT_SYNC_PASSWORD": "yourpwd",
+    }
+    assert (dict(found.spec.env), found.env, found.spec.secret_env) == ({}, {}, ())
+    assert found.spec.sync == CodeSource("git", "https://g/o/mnist-pytorch.git", "dev", {"GIT_SYNC_DEPTH": "1"})
+    assert "yourpwd" not in repr(found)
+    assert "yourpwd" not in as_yaml(found.spec)
+    assert any("GIT_SYNC_PASSWORD can be seen" in note and "--env-file" in note for note in found.notes)
+
+
+def test_secrets_are_apart_and_a_name_alone_is_not_warned_of():
+    """--env NAME takes the value of here; an ordinary variable stays where everybody may see it."""
+    found = least("--env", "WANDB_API_KEY", "--env", "LANG", "-e", "LR=0.1", "x")
+
+    assert (dict(found.spec.env), found.spec.secret_env) == ({"LANG": "C", "LR": "0.1"}, ("WANDB_API_KEY",))
+    assert found.env["WANDB_API_KEY"].reveal() == "w"
+    assert found.notes == ()
+
+
+def test_variables_from_files_give_way_to_typed_ones():
+    """Lines as docker reads them; a bad line is named by its number and never shown."""
+    text = "# ours\nLR=0.1\n\nAPI_TOKEN=s3cret\nLANG\n"
+    found = made(["pytorch", "--name=a", "--image=i", "-e", "LR=0.2", "x"], env_files=[("f", text)])
+
+    assert dict(found.spec.env) == {"LR": "0.2", "LANG": "C"}
+    assert found.spec.secret_env == ("API_TOKEN",)
+    with pytest.raises(UsageError, match="f:1") as refused:
+        made(["pytorch", "--name=a", "--image=i", "x"], env_files=[("f", "s3 cret=1")])
+    assert "s3 cret" not in str(refused.value)
+
+
+def test_a_login_in_the_address_is_taken_out_of_it():
+    """The spec stays on the nodes; it has no password."""
+    found = least("--sync-mode=git", "--sync-source=https://me:p%40ss@git.example.com/o/r.git", "x")
+
+    assert found.spec.sync.source == "https://git.example.com/o/r.git"
+    assert found.sync["GIT_SYNC_PASSWORD"].reveal() == "p@ss"
+    assert "p%40ss" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["mpirun -np 4 python x.py"], Kind.MPI),
+        (["--", "/usr/bin/mpirun", "-np", "4", "x"], Kind.MPI),
+        (["NCCL_DEBUG=INFO mpirun x"], Kind.MPI),
+        (["python3 train.py"], Kind.PYTORCH),
+    ],
+)
+def test_without_a_type_the_command_tells_and_it_is_said(words, kind):
+    """As the newer page on topology types it: no type, and true or false without a value."""
+    found = made(["--gputopology=true", "--gang", "--name", "a", "--image", "i", *words])
+
+    assert (found.spec.kind, found.spec.gputopology, found.spec.gang) == (kind, True, True)
+    assert found.spec.command == tuple(words[1:] if words[0] == "--" else words)
+    assert f"taken for {kind}" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["--gang=false"], "gang", False),
+        (["--no-gang"], "gang", False),
+        (["--tensorboard=1"], "tensorboard", True),
+        (["--workingDir=/w"], "working_dir", "/w"),
+        (["--working_dir", "/w"], "working_dir", "/w"),
+        (["--num_worker", "3"], "workers", 3),
+        (["--share-memory", "2Gi"], "share_memory", "2g"),
+        (["--shm-size=32g"], "share_memory", "32g"),
+        (["--running-timeout", "1h30m"], "running_timeout", 5400.0),
+        (["-t", "2:00:00"], "running_timeout", 7200.0),
+        (["-eA=1", "-e", "B=x=y"], "env", {"A": "1", "B": "x=y"}),
+        (["-N", "2", "-G", "16"], "gpus", 8),
+        (["-w", "n1,n2", "--nodes", "n3"], "nodes", ("n1", "n2", "n3")),
+        (["--data-dir", "/data", "-v", "/a:/b:ro"], "mounts", ("/a:/b:ro", "/data:/data")),
+        (["--config-file", "c.yml:/etc/c.yml"], "mounts", ("/home/me/c.yml:/etc/c.yml:ro",)),
+        (["--selector", "rack=r1", "-C", "gpu=v100"], "selector", {"rack": "r1", "gpu": "v100"}),
+        (["--toleration", "all"], "allow_drained", True),
+        (["--queue", "night"], "hold", True),
+        (["--device", "nvidia.com/gpu=2"], "gpus", 2),
+        (["--image-pull-policy", "IfNotPresent"], "pull", "missing"),
+        (["--clean-task-policy", "all"], "clean_task_policy", "All"),
+        (["--spread"], "spread", True),
+        (["--gpus", "2", "--gpu-ids", "0,1"], "gpu_ids", (0, 1)),
+        (["--hostNetwork", "--cpu", "4", "--retry", "3"], "retry", 3),
+    ],
+)
+def test_flags_of_arena_docker_and_slurm(words, field, value):
+    """Old spellings, short forms, repeated ones, and several ways to say one thing."""
+    assert getattr(spec_of(*words), field) == value
+
+
+def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
+    """Nobody is to think that a limit holds which does not."""
+    notes = " ".join(least("--memory", "4Gi", "--syncMode=local", "x").notes)
+
+    assert "--memory changes nothing here" in notes
+    assert "--syncMode is the old spelling of --sync-mode" in notes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["x"], "no image"),
+        (["--image=i", "--workers=0", "x"], "--workers 0"),
+        (["--image=i", "--gpus=-1", "x"], "--gpus -1"),
+        (["--image=i", "--gpus=two", "x"], "--gpus two: 'two' is no whole number"),
+        (["--image=i"], "no command"),
+        (["--image=i", "--sync-mode=git", "x"], "without --sync-source"),
+        (["--image=i", "--sync-source=u", "x"], "without --sync-mode"),
+        (["--image=i", "--sync-mode=hdfs", "--sync-source=hdfs://x", "x"], "hdfs is not supported"),
+        (["--image=i", "-d", "a:/x", "-d", "a:/y", "x"], "mounted twice"),
+        (["--image=i", "-d", "a:/x", "-d", "b:/x", "x"], "two things"),
+        (["--image=i", "-d", "a:x", "x"], "no absolute path"),
+        (["--image=i", "-d", "a:/", "x"], "no absolute path"),
+        (["--image=i", "-d", "a:/x/../..", "x"], "no absolute path"),
+        (["--image=i", "-d", "a", "x"], "NAME:/path"),
+        (["--image=i", "python", "x.py"], "2 words"),
+        (["--image=i", "--gang", "false", "x"], "2 words"),
+        (["--image=i", "--retyr=1", "x"], "did you mean --retry"),
+        (["--image=i", "--running-timeout", "10", "x"], "no length of time"),
+        (["--image=i", "--env", "NOT_SET", "x"], "is not set here"),
+        (["--image=i", "--env", "PROVISION_JOB=1", "x"], "provision sets itself"),
+        (["--image=i", "--env", "LIGHT_3D=1", "x"], "LIGHT_3D"),
+        (["--image=i", "--pack", "--spread", "x"], "exclude each other"),
+        (["--image=i", "-w", "a", "-x", "a", "x"], "in --nodes and in --exclude"),
+        (["--image=i", "--launcher=srun", "x"], "none of torchrun"),
+        (["--image=i", "--np=4", "x"], "for mpi jobs"),
+        (["--image=i", "--mps", "x"], "no GPU to share"),
+        (["--image=i", "--toleration", "key=v:NoSchedule", "x"], "no taints"),
+        (["--image=i", "--gpus=1", "-G"], "has no value"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(words, said):
+    """Before anything connects, naming the flag."""
+    with pytest.raises(UsageError, match=re.escape(said)):
+        made(["pytorch", "--name=a", *words])
+
+
+@pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a-", "a.b", "a" * 50])
+def test_a_name_is_a_part_of_host_names(name):
+    """As in arena: small letters, digits, dashes, 49 of them at most."""
+    with pytest.raises(UsageError):
+        made(["pytorch", f"--name={name}", "--image=i", "x"])
+    assert made(["pytorch", "--name=" + "a" * 49, "--image=i", "x"]).spec.name == "a" * 49
+
+
+def test_arenas_other_types_are_named():
+    """Somebody who types them learns what does the same."""
+    with pytest.raises(UsageError, match="tfjob") as refused:
+        made(["tfjob", "--name=a", "--image=i", "x"])
+    assert "mpi, pytorch and run" in refused.value.remedy
+
+
+def test_an_mpirun_line_is_made_where_it_is_asked_for():
+    """--np auto or a number; without it a program that is no mpirun gets a warning."""
+    mpi = ["mpi", "--name=a", "--image=i", "--gpus=2", "--workers=2"]
+    auto = made([*mpi, "--np", "auto", "--", "python3", "x.py"])
+
+    assert (auto.spec.launcher, auto.spec.ranks, auto.spec.command) == ("mpirun", 0, ("python3", "x.py"))
+    assert made([*mpi, "--np", "3", "x"]).spec.ranks == 3
+    assert "--np auto" in " ".join(made([*mpi, "python3 x.py"]).notes)
+    assert "-np 2 starts 2 ranks" in " ".join(made([*mpi, "mpirun -np 2 x"]).notes)
+    assert made([*mpi, "mpirun -np 4 x"]).notes == ()
+
+
+def test_a_spec_survives_its_file_and_its_record():
+    """What --dry-run -o yaml shows can be submitted; what the nodes keep means the same."""
+    words = ["--gpus=2", "--workers=2", "-d", "data:/d", "-e", "LR=1e-3", "-e", "ON=true", "-e", "GIT_SYNC_DEPTH=1"]
+    words += ["--sync-mode=git", "--sync-source=https://g/o/r.git", "--sync-revision=v1", "--running-timeout=90s"]
+    words += ["-l", "team=vision", "--gpu-ids=0,1", "--ulimit=memlock=-1", "-v", "/a:/b", "--no-rdma", "--", "a b", "c"]
+    spec = least(*words).spec
+    again = submission(read_words([]), Here(), read_document(as_yaml(spec), "job.yaml")).spec
+
+    assert again == spec
+    assert from_document(JobSpec, as_document(spec)) == spec
+
+
+def test_flags_override_a_file_and_join_its_variables():
+    """Values of a file are taken as they are written; no quotes are needed."""
+    text = "type: pytorchjob\nname: a\nimage: i\nworkers: 4\nrunning-timeout: 3600\nenv: {LR: 0.10, ON: yes}\n"
+    text += "data:\n  - d:/d\ncommand: python3 x.py\n"
+    base = read_document(text, "job.yaml")
+    found = submission(read_words(["--workers=2", "-e", "LR=0.2", "--name=b"]), Here(), base).spec
+
+    assert (found.kind, found.name, found.workers, found.running_timeout) == (Kind.PYTORCH, "b", 2, 3600.0)
+    assert dict(found.env) == {"LR": "0.2", "ON": "yes"}
+    assert found.data == (("d", "/d"),)
+    with pytest.raises(UsageError, match="pytorch"):
+        submission(read_words(["mpi"]), Here(), base)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: a\nworkres: 2\n", "job.yaml:2: there is no key workres; did you mean workers?"),
+        ("gpus: many\n", "job.yaml:1: gpus: 'many' is no whole number"),
+        ("gang: perhaps\n", "neither true nor false"),
+        ("env: [A]\n", "job.yaml:1: env: 'A' is not NAME=VALUE"),
+        ("env: {A: {B: 1}}\n", "env.A: text or a number"),
+        ("kind: tf\n", "kinds are mpi, pytorch and run"),
+        ("sync: {mode: git, branch: x}\n", "'branch' is none of"),
+        ("a: [\n", "this is no YAML"),
+        ("- a\n", "key: value"),
+        ("", "key: value"),
+        ("name: a\nname: b\n", "given twice"),
+        ("workers: [1, 2]\n", "one value is wanted"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_line(text, said):
+    """And with what could stand there."""
+    with pytest.raises(UsageError, match=re.escape(said)):
+        read_document(text, "job.yaml")
+
+
+def test_secrets_of_a_file_are_secrets():
+    """Also those that it only names, which come from here."""
+    base = read_document("env: {API_TOKEN: t}\nsecret_env: [LANG]\n", "job.yaml")
+    here = Here(environ={"LANG": "C"}, is_secret=is_secret)
+    found = submission(read_words(["pytorch", "--name=a", "--image=i", "x"]), here, base)
+
+    assert {name: value.reveal() for name, value in found.env.items()} == {"API_TOKEN": "t", "LANG": "C"}
+    assert dict(found.spec.env) == {}

@@ -1,0 +1,400 @@
+"""Verbs of batch jobs as they are typed: what goes to the engine, what is printed, and the exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import sys
+import time
+
+import pytest
+import yaml
+
+from provision.cli import levels
+from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, main, normalise
+from provision.errors import UsageError
+from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
+from provision.model.job_views import DryRun, JobSurvey
+from provision.testing import make_cluster
+from provision.workflow.jobs import wait_for
+from tests.support.memory_engine import MemoryEngine, job_of
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """Jobs in memory instead of on nodes; nothing sleeps."""
+    made = MemoryEngine()
+    monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: make_cluster("gpu1", "gpu2"))
+    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: made)
+    monkeypatch.setattr("provision.cli.job_options.now", lambda: 1057.0)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    monkeypatch.setitem(levels._chosen, "level", "info")
+    monkeypatch.setattr(levels, "_BEGUN", time.monotonic())
+    monkeypatch.setitem(wait_for.__kwdefaults__, "sleep", lambda _seconds: None)
+    return made
+
+
+@pytest.fixture
+def typed(capsys):
+    """Type a command; return exit code, stdout and stderr."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as stopped:
+            main(list(words))
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return call
+
+
+def failed(code=7, number=None, **more):
+    """A job whose second rank failed first."""
+    lines = ("Traceback (most recent call last):", "RuntimeError: NaN")
+    record = {
+        "reason": "rank 1 failed",
+        "first_failure": "pytorch-dist-worker-0",
+        "first_rank": 1,
+        "instances": {
+            "pytorch-dist-worker-0": InstanceRecord(
+                "pytorch-dist-worker-0", "Error", code, number, started=1000.0, ended=1040.0, last_lines=lines
+            )
+        },
+        "ended": 1040.0,
+        **more,
+    }
+    return job_of(status=JobStatus.FAILED, gpus=1, record=record)
+
+
+SUBMIT = ("submit", "pytorch", "--name=pytorch-dist", "--image=i", "--gpus=1", "--workers=2")
+
+
+def test_submit_hands_in_the_job_and_says_arenas_two_lines(engine, typed):
+    """On stderr; the secrets go beside the spec; nothing is on stdout unless it is asked for."""
+    code, out, err = typed(*SUBMIT, "--env=API_TOKEN=t", "--", "python3", "x.py", "--help", "-o", "json")
+    (_, spec, secrets) = engine.calls[0]
+
+    assert (code, out) == (0, "")
+    assert spec.command == ("python3", "x.py", "--help", "-o", "json")
+    assert (dict(secrets.env), spec.secret_env) == ({"API_TOKEN": "t"}, ("API_TOKEN",))
+    assert "INFO[0000] The Job pytorch-dist has been submitted successfully\n" in err
+    assert "You can run `provision get pytorch-dist --type pytorchjob` to check the job status\n" in err
+    assert "WARN[0000] the value of API_TOKEN can be seen" in err
+
+
+def test_a_job_that_waits_is_said_to_wait_and_why(engine, typed):
+    """It was submitted all the same."""
+    engine.coming = [job_of(status=JobStatus.PENDING, seats=False, record={"reason": "gpu1 has 0 of 1 GPUs free"})]
+    code, _, err = typed(*SUBMIT, "x")
+
+    assert code == 0
+    assert "It is PENDING: gpu1 has 0 of 1 GPUs free" in err
+
+
+def test_log_levels_stand_before_or_after_the_verb(engine, typed):
+    """As in arena's document; warn leaves out how it goes, and what may be a mistake stays."""
+    words = [*SUBMIT, "--env=API_TOKEN=t", "x"]
+    code, _, err = typed("--loglevel", "warn", *words)
+    assert code == 0
+    assert "submitted" not in err
+    assert "API_TOKEN" in err
+    assert "--loglevel" not in str(engine.calls)
+    assert typed("list", "--loglevel=loud")[0] == 2
+
+
+@pytest.mark.parametrize(("code", "number", "expected"), [(7, None, 7), (137, 9, 125), (0, None, 1), (None, None, 1)])
+def test_waiting_ends_with_the_code_of_the_rank_that_failed_first(engine, typed, code, number, expected):
+    """Cut to 1..125, whatever the others ended with; who it was, where and its last lines are said."""
+    engine.coming = [job_of(gpus=1), job_of(gpus=1), failed(code, number, exit_code=143 if code == 7 else None)]
+    found, _, err = typed(*SUBMIT, "--wait", "x")
+
+    assert found == expected
+    assert "First failure: rank 1, pytorch-dist-worker-0 on gpu2: " in err
+    assert "| RuntimeError: NaN" in err
+
+
+def test_following_shows_the_output_on_stdout(engine, typed):
+    """And how it went on stderr."""
+    engine.coming = [job_of(gpus=1), job_of(gpus=1, status=JobStatus.SUCCEEDED)]
+    engine.lines = [("pytorch-dist-master-0", b"WORLD_SIZE: 2, CURRENT_RANK: 0\n")]
+    code, out, err = typed(*SUBMIT, "--follow", "x")
+
+    assert (code, out) == (0, "WORLD_SIZE: 2, CURRENT_RANK: 0\n")
+    assert "pytorch-dist SUCCEEDED" in err
+
+
+def test_a_name_that_is_taken_exits_4_and_no_job_exits_3(engine, typed):
+    """Scripts tell them apart; JSON has the error too."""
+    engine.known["pytorch-dist"] = job_of()
+
+    assert typed(*SUBMIT, "x")[0] == 4
+    assert typed("get", "none")[0] == 3
+    code, out, _ = typed("-o", "json", "logs", "none")
+    assert code == 2  # logs has no JSON
+    assert "error" in json.loads(out)
+
+
+def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
+    """As text, and as YAML whose spec can be submitted."""
+    seat = Seat("pytorch-dist-master-0", "master", 0, "gpu1", "10.0.0.1", 0, chief=True, gpus=(0, 1), nics=("mlx5_0",))
+    engine.plan = DryRun(
+        (seat,),
+        "",
+        {"pytorch-dist-master-0": {"RANK": "0", "API_TOKEN": "[secret]"}},
+        {"pytorch-dist-master-0": ["docker", "create", "a b"]},
+        {"hostfile": "gpu1 slots=2\n"},
+    )
+    code, out, _ = typed(*SUBMIT, "--dry-run", "x")
+    _, written, _ = typed(*SUBMIT, "--dry-run", "-o", "yaml", "x")
+    found = yaml.safe_load(written)
+
+    assert code == 0
+    assert "pytorch-dist-master-0  0     0,1   mlx5_0  gpu1" in out
+    assert "docker create 'a b'" in out
+    assert "API_TOKEN=[secret]" in out
+    assert "# file hostfile\ngpu1 slots=2" in out
+    assert (found["fits"], found["placement"][0]["gpus"]) == (True, [0, 1])
+    assert found["spec"]["name"] == "pytorch-dist"
+    assert all(call[0] == "dry_run" for call in engine.calls)
+
+
+def test_a_spec_comes_from_standard_input(engine, typed, monkeypatch):
+    """-f - is not the terminal's."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("kind: run\nname: a\nimage: i\ncommand: hostname\n"))
+    code, out, _ = typed("submit", "-f", "-", "-o", "name")
+
+    assert (code, out) == (0, "a\n")
+    assert engine.calls[0][1].kind is Kind.RUN
+
+
+def test_a_file_of_variables_that_others_can_read_is_refused(engine, typed, tmp_path):
+    """With how to mend it; nothing was handed in."""
+    file = tmp_path / "env"
+    file.write_text("API_TOKEN=t\n")
+    file.chmod(0o644)
+    code, _, err = typed(*SUBMIT, "--env-file", str(file), "x")
+    file.chmod(0o600)
+
+    assert code == 2
+    assert f"chmod 600 {file}" in err
+    assert engine.calls == []
+    assert typed(*SUBMIT, "--env-file", str(file), "x")[0] == 0
+    assert dict(engine.calls[0][2].env) == {"API_TOKEN": "t"}
+
+
+def test_list_has_arenas_forms(engine, typed):
+    """Newest first; other words for the verb; by type, label and state."""
+    old = job_of("old", Kind.MPI, status=JobStatus.SUCCEEDED, submitted=100.0, gpus=1, labels={"team": "a"})
+    engine.known = {"old": old, "new": job_of("new", gpus=2)}
+    names = [line.split()[0] for line in typed("ps")[1].splitlines()]
+    wide = typed("-o", "wide", "list")[1].splitlines()
+
+    assert names == ["NAME", "new", "old"]
+    assert wide[1].split() == ["new", "RUNNING", "PYTORCHJOB", "57s", "4", "4", "10.0.0.1"]
+    assert wide[2].split()[-2:] == ["N/A", "N/A"]
+    assert typed("list", "-T", "mpijob", "-o", "name")[1] == "old\n"
+    assert typed("list", "-l", "team=b", "-o", "name")[1].strip() == ""
+    assert typed("list", "--status", "running", "-A", "-oname")[1] == "new\n"
+    assert [job["name"] for job in json.loads(typed("list", "-o", "json")[1])] == ["new", "old"]
+    assert yaml.safe_load(typed("ls", "-o", "yaml")[1])[1]["trainer"] == "mpijob"
+    assert typed("list", "-T", "tf")[0] == 2
+    assert typed("list", "-o", "xml")[0] == 2
+
+
+def test_nodes_that_do_not_answer_are_named(engine, typed):
+    """What others know is shown; with nothing at all the exit code says it."""
+    engine.survey = JobSurvey((), unreachable={"gpu2": "no route to host"})
+    engine.known = {"a": job_of("a")}
+    code, out, err = typed("list")
+
+    assert code == 0
+    assert "a " in out
+    assert "gpu2 did not answer: no route to host" in err
+    engine.known = {}
+    assert typed("list")[0] == 7
+
+
+def test_get_of_another_type_is_no_such_job(engine, typed):
+    """--type is checked, not ignored."""
+    engine.known = {"a": job_of("a")}
+
+    assert typed("get", "a", "--type", "pytorchjob")[0] == 0
+    assert typed("get", "a", "--type", "py", "-o", "name")[1] == "a\n"
+    assert typed("get", "a", "--type", "mpijob")[0] == 3
+    assert typed("get", "a", "--type", "nonsense")[0] == 2
+
+
+def test_describe_is_get_with_events_and_gpus(engine, typed):
+    """kubectl's word."""
+    events = (JobEvent(1000.0, "queue", "Warning", "gpu1 has 0 of 1 GPUs free"),)
+    engine.known = {"a": job_of("a", gpus=1, record={"events": events})}
+    _, out, _ = typed("describe", "a")
+
+    assert "queue   Warning  57s  gpu1 has 0 of 1 GPUs free" in out
+    assert "Allocated/Requested GPUs of Job: 2/2" in out
+    assert "gpu1 has 0" in typed("events", "a")[1]
+
+
+def test_logs_asks_for_what_was_typed(engine, typed):
+    """The instance by -i, also with the inventory before the verb; the tail, the time, the rank."""
+    engine.known = {"a": job_of("a", workers=3, record={"attempt": 2})}
+    engine.lines = [("a-worker-0", b"1\n"), ("a-worker-1", b"2\n")]
+
+    def asked(*words):
+        assert typed(*words)[0] == 0
+        return engine.calls[-1][2]
+
+    assert asked("-i", "hosts.yml", "logs", "a", "-i", "a-worker-0").instances == ("a-worker-0",)
+    assert asked("logs", "a", "-t", "5").tail == 5
+    assert asked("logs", "a", "--rank", "2").instances == ("a-worker-1",)
+    assert asked("logs", "a", "--since", "57s").since == 1000.0
+    assert asked("logs", "a", "--since-time", "1970-01-01T00:10:00Z").since == 600.0
+    assert asked("logs", "a", "--previous").attempt == 1
+    assert typed("logs", "a", "--all")[1] == "[a-worker-0] 1\n[a-worker-1] 2\n"
+    code, _, err = typed("logs", "a", "-i", "b-worker-0")
+    assert code == 3
+    assert "`provision get a` lists them: a-master-0, a-worker-0, a-worker-1" in err
+
+
+def test_logs_that_follow_end_with_the_jobs_code(engine, typed):
+    """As arena's, with the code of the rank that failed first."""
+    engine.known = {"pytorch-dist": failed(9)}
+    engine.lines = [("pytorch-dist-master-0", b"x\n")]
+
+    assert typed("logs", "-f", "pytorch-dist")[:2] == (9, "x\n")
+
+
+def test_logs_of_a_job_that_never_ran_say_why(engine, typed):
+    """Silence would look like a job without output."""
+    engine.known = {"a": job_of("a", status=JobStatus.PENDING, seats=False, record={"reason": "no room"})}
+
+    assert "a is PENDING and has said nothing yet: no room" in typed("logs", "a")[2]
+
+
+def test_wait_tells_success_failure_and_time(engine, typed):
+    """0, the job's code, 6, and 3 for no job."""
+    waiting = job_of("a", status=JobStatus.PENDING, seats=False, record={"reason": "no room"})
+    engine.known = {"a": waiting}
+    code, _, err = typed("wait", "a", "--for", "running", "--timeout", "20ms")
+
+    assert code == 6
+    assert "a is PENDING after 0.02 s, not RUNNING: no room" in err
+    engine.coming = [waiting, waiting, job_of("a")]
+    assert typed("wait", "a", "--for", "running")[0] == 0
+    engine.coming = [job_of("a"), dataclasses.replace(failed(5), spec=job_of("a").spec)]
+    assert typed("wait", "a")[0] == 5
+    engine.known["a"] = job_of("a", status=JobStatus.STOPPED)
+    assert typed("wait", "a", "--for", "running")[0] == 1
+    assert typed("wait", "none")[0] == 3
+    assert typed("wait", "a", "--for", "nothing")[0] == 2
+
+
+def test_stop_delete_and_prune(engine, typed):
+    """Several at once; what is gone is no error; what waits or runs is never pruned."""
+    over = {"status": JobStatus.FAILED, "record": {"ended": 1000.0}}
+    engine.known = {"a": job_of("a"), "b": job_of("b", **over), "p": job_of("p", status=JobStatus.PENDING)}
+    engine.known["s"] = job_of("s", status=JobStatus.SUCCEEDED, record={"ended": 990.0})
+
+    assert typed("stop", "a", "--grace", "1m")[:2] == (0, "a STOPPED\n")
+    assert ("stop", "a", 60.0) in engine.calls
+    assert typed("prune", "-s", "1h")[1] == ""
+    assert typed("prune", "-s", "10s", "--dry-run", "--status", "failed")[1] == "b would be deleted\n"
+    assert set(engine.known) == {"a", "b", "p", "s"}
+    assert typed("prune", "-s", "10s", "--status", "running")[0] == 2
+    assert typed("prune", "-s", "10s", "--status", "failed,succeeded")[1] == "b deleted\ns deleted\n"
+    assert typed("rm", "a", "gone")[:2] == (0, "a deleted\ngone deleted\n")
+    assert typed("delete", "p", "-T", "mpijob")[0] == 3
+    assert set(engine.known) == {"p"}
+
+
+def test_a_shell_inside_of_an_instance(engine, typed):
+    """The first one, or the one that is named; the code is the command's."""
+    engine.known = {"a": job_of("a")}
+
+    assert typed("exec", "a", "--", "nvidia-smi", "-L")[0] == 3
+    assert engine.calls[-1] == ("exec", "a", "a-master-0", ("nvidia-smi", "-L"), False)
+    typed("attach", "a", "-i", "a-worker-0")
+    assert engine.calls[-1][2:3] == ("a-worker-0",)
+    assert typed("attach", "a", "-i", "b")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("9090:tensorboard", (9090, "tensorboard")),
+        ("8888", (8888, "8888")),
+        ("1:2", (1, "2")),
+        (None, (6006, "tensorboard")),
+    ],
+)
+def test_ports_to_forward(engine, typed, target, expected):
+    """Here and there."""
+    assert typed("port-forward", "a", *([target] if target else []))[0] == 0
+    assert engine.calls[-1] == ("forward", "a", *expected)
+
+
+@pytest.mark.parametrize("target", ["0", "70000", "a:b", "9090:"])
+def test_what_is_no_port(engine, typed, target):
+    """Refused before anything connects."""
+    assert typed("port-forward", "a", target)[0] == 2
+    assert engine.calls == []
+
+
+def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path):
+    """By priority, then age; each with its reason. A unit file starts them without anybody."""
+    waiting = {"status": JobStatus.PENDING, "seats": False}
+    engine.known = {
+        "late": job_of("late", submitted=1010.0, **waiting),
+        "first": job_of("first", submitted=1020.0, priority=5, record={"reason": "no room"}, **waiting),
+        "early": job_of("early", submitted=1000.0, **waiting),
+        "going": job_of("going"),
+    }
+    _, out, _ = typed("queue")
+
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["first", "early", "late"]
+    assert "first: no room" in out
+    assert set(typed("queue", "run")[1].split()) == {"late", "first", "early", "started"}
+    assert json.loads(typed("queue", "run", "--json")[1]) == {"started": ["late", "first", "early"]}
+    inventory = tmp_path / "a b"
+    inventory.mkdir()
+    unit = typed("queue", "unit", "-i", str(inventory))[1]
+    assert f"queue run --daemon --every 30s -i '{inventory}'\n" in unit
+    assert "WantedBy=multi-user.target" in unit
+
+
+def test_restart_says_which_attempt(engine, typed):
+    """And follows it where that is asked for."""
+    engine.known = {"a": job_of("a", record={"attempt": 2})}
+    code, out, err = typed("restart", "a")
+
+    assert (code, out) == (0, "a RUNNING\n")
+    assert "attempt 2" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-i", "inv", "logs", "a", "-i", "a-0"], ["logs", "--inventory", "inv", "a", "-i", "a-0"]),
+        (["-o", "wide", "ls"], ["list", "--output=wide"]),
+        (["get", "a", "-ojson"], ["get", "a", "--json"]),
+        (["get", "a", "-o=yaml"], ["get", "a", "--output=yaml"]),
+        (["describe", "a"], ["get", "--events", "--gpus", "a"]),
+        (["exec", "a", "--", "ls", "-o", "json"], ["attach", "a", "--", "ls", "-o", "json"]),
+        (["submit", "--name", "a", "--", "x", "-o", "xml"], ["submit", "--name", "a", "--", "x", "-o", "xml"]),
+    ],
+)
+def test_words_of_batch_jobs_verbs(words, expected):
+    """Forms of output, other words for verbs, and the program's own words."""
+    assert normalise(words) == expected
+
+
+def test_other_verbs_keep_their_forms():
+    """wide is for jobs."""
+    with pytest.raises(UsageError):
+        normalise(["verify", "-o", "wide"])
+
+
+def test_every_verb_has_its_place_in_the_help():
+    """And every other word leads to a verb."""
+    assert {name for names in SECTIONS.values() for name in names} == {*VERBS, *GROUPS}
+    assert set(ALIASES.values()) <= set(VERBS)
