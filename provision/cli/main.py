@@ -68,6 +68,9 @@ VERBS = {
 GROUPS = {
     "queue": "provision.cli.job_queue",
     "bench": "provision.cli.bench",
+    "bench": "provision.cli.bench",
+    "data": "provision.cli.data",
+    "secret": "provision.cli.secret",
     "lab": "provision.cli.lab",
 }
 """Verbs that have verbs of their own; the module holds a typer app called ``app``."""

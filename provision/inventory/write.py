@@ -18,8 +18,10 @@ __all__ = [
     "KNOWN_HOSTS",
     "HostEntry",
     "common_args",
+    "end_line",
     "group_vars_text",
     "hosts_text",
+    "scalar",
     "with_hosts",
     "without_hosts",
     "without_keys",
@@ -52,7 +54,7 @@ def hosts_text(entries: Iterable[HostEntry]) -> str:
 def group_vars_text(variables: Mapping[str, Any]) -> str:
     """Return group_vars/all.yml with `variables`, and a hint at what a user sets next."""
     lines = ["---", "# Variables of all nodes. Every variable that exists: inventories/example/group_vars/all.yml."]
-    lines += [f"{key}: {_scalar(value)}" for key, value in variables.items()]
+    lines += [f"{key}: {scalar(value)}" for key, value in variables.items()]
     lines += [
         "",
         "# The image that jobs run in, from a registry or a tar file:",
@@ -80,7 +82,7 @@ def with_hosts(text: str, entries: Sequence[HostEntry], file: Path) -> str:
     indent = first_key.start_mark.column
     step = max(2, indent - _column_above(root, hosts))
     lines = text.splitlines(keepends=True)
-    end = _end_line(lines, hosts.value[-1])
+    end = end_line(lines, hosts.value[-1])
     if lines[end - 1][-1:] != "\n":
         lines[end - 1] += "\n"
     return "".join([*lines[:end], *(_entry_lines(entry, indent, step) for entry in entries), *lines[end:]])
@@ -99,7 +101,7 @@ def without_hosts(text: str, names: Sequence[str], file: Path) -> str:
                 remedy=f"Remove {', '.join(names)} there yourself.",
             )
         for pair in mine:
-            gone.update(range(pair[0].start_mark.line, _end_line(lines, pair)))
+            gone.update(range(pair[0].start_mark.line, end_line(lines, pair)))
     return "".join(line for number, line in enumerate(lines) if number not in gone)
 
 
@@ -118,11 +120,11 @@ def without_keys(text: str, names: Iterable[str], unused: Iterable[str]) -> str:
 
 def _entry_lines(entry: HostEntry, indent: int, step: int) -> str:
     pad = " " * indent
-    own = "".join(f"{pad}{' ' * step}{key}: {_scalar(value)}\n" for key, value in entry.variables.items())
+    own = "".join(f"{pad}{' ' * step}{key}: {scalar(value)}\n" for key, value in entry.variables.items())
     return f"{pad}{_key(entry.name)}:\n{own}"
 
 
-def _scalar(value: Any) -> str:
+def scalar(value: Any) -> str:
     """A YAML scalar or flow list on one line; JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z/][A-Za-z0-9_./-]*|[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+", value):
         return value if isinstance(yaml.safe_load(value), str) else json.dumps(value)
@@ -177,7 +179,7 @@ def _column_above(root: Any, hosts: Any) -> int:
     return 0
 
 
-def _end_line(lines: Sequence[str], pair: tuple[Any, Any]) -> int:
+def end_line(lines: Sequence[str], pair: tuple[Any, Any]) -> int:
     """The line after the last one that belongs to a key and its value; comments and blank lines below stay."""
     key, value = pair
     end = min(len(lines), int(max(key.end_mark.line, value.end_mark.line)) + 1)

@@ -152,9 +152,8 @@ class _Task:
             found = self._everywhere(nodes, lambda node: self._ask(node, more, archive))
         self._raise_first(found)
         if not everything:
-            self.say(
-                f"code: {len(names)} file{'s' if names[1:] else ''} of {folder} (sha256 {content[:12]}) on {_nodes(nodes)}"
-            )
+            count = f"{len(names)} file{'s' if names[1:] else ''}"
+            self.say(f"code: {count} of {folder} (sha256 {content[:12]}) on {_nodes(nodes)}")
         return content
 
     def _fetch_here_and_send(self, nodes: Sequence[str], sha: str) -> str:

@@ -1,0 +1,275 @@
+"""Data volumes of a cluster: what the inventory says of them, where they go in a container, whether nodes have them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.errors import InventoryError, ProvisionError, UsageError
+from provision.model import Cluster
+from provision.model.job import JobSpec
+
+__all__ = [
+    "KINDS",
+    "VARIABLE",
+    "DataFinding",
+    "Volume",
+    "access_mode",
+    "as_entry",
+    "check_target",
+    "judge",
+    "mounts_for",
+    "new_volume",
+    "volumes_for",
+    "volumes_of",
+]
+
+VARIABLE = "cluster_data"
+"""Of the inventory, for all nodes: name -> what `as_entry` returns."""
+
+KINDS = {
+    "nfs": ("nfs", "nfs4"),
+    "lustre": ("lustre",),
+    "s3fs": ("fuse.s3fs",),
+    "path": (),
+}
+"""Kind -> the kernel's names of its file system; ``path`` is whatever is there."""
+_NETWORK = re.compile(
+    r"nfs4?|lustre|ceph|beegfs\w*|gpfs|wekafs|cifs|smb3|9p|virtiofs|ocfs2|gfs2|glusterfs|pvfs2|fuse\.(?!fuse-overlayfs).*"
+)
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+_FIELDS = ("kind", "path", "source", "read_only", "description", "owner", "added")
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A folder that all nodes have, and that jobs mount by its name."""
+
+    name: str
+    kind: str
+    """A key of `KINDS`."""
+    path: str
+    """Where it is on the nodes."""
+    source: str = ""
+    """What is mounted there: ``server:/export``, ``mgs@tcp:/fs``, ``bucket``; empty for ``path``."""
+    read_only: bool = False
+    description: str = ""
+    owner: str = ""
+    added: str = ""
+    """ISO 8601, UTC."""
+
+
+@dataclass(frozen=True)
+class DataFinding:
+    """What is wrong with a volume, on one node (or between nodes: `node` is empty)."""
+
+    volume: str
+    node: str
+    level: str
+    """``fail``: no job could use it; ``warn``: something to know."""
+    problem: str
+    remedy: str = ""
+
+
+def new_volume(name: str, kind: str, place: str, at: str = "", **more: Any) -> Volume:
+    """Return a volume as a person describes it: `place` is the source, or the path for ``path``.
+
+    Raises:
+        UsageError: what cannot be.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name for a volume", remedy="use small letters, digits, '-' and '.'")
+    path = place if kind == "path" else at or f"/mnt/{name}"
+    if kind == "path" and at:
+        raise UsageError("--at is for what is mounted; --path says itself where it is")
+    if not re.fullmatch(r"/[^:,\s\x00]+", path) or path.rstrip("/") == "" or ".." in path.split("/"):
+        raise UsageError(f"{path}: a volume is a whole path on the nodes, without ':', ',' or spaces")
+    shapes = {"nfs": r"[^\s/:]+:/\S*|\[[0-9a-fA-F:]+\]:/\S*", "lustre": r"\S+:/\S+", "s3fs": r"[^\s/:]+(:/\S*)?"}
+    if kind in shapes and not re.fullmatch(shapes[kind], place):
+        example = {"nfs": "server:/export", "lustre": "10.0.0.1@tcp:/scratch", "s3fs": "bucket"}[kind]
+        raise UsageError(f"--{kind} {place}: it is written as {example}")
+    return Volume(name, kind, path.rstrip("/"), "" if kind == "path" else place, **more)
+
+
+def as_entry(volume: Volume) -> dict[str, Any]:
+    """Return what the inventory keeps of a volume: without what is empty."""
+    found = {field: getattr(volume, field) for field in _FIELDS}
+    return {field: value for field, value in found.items() if value not in ("", False)}
+
+
+def volumes_of(cluster: Cluster) -> dict[str, Volume]:
+    """Return the volumes that the inventory describes, by name.
+
+    Raises:
+        InventoryError: an entry that is none, with its name.
+    """
+    raw = cluster.nodes[0].variables.get(VARIABLE) if cluster.nodes else None
+    if raw is None:
+        return {}
+    if not isinstance(raw, Mapping):
+        raise InventoryError(f"{VARIABLE}: it must be a mapping from names to volumes")
+    return {str(name): _volume(str(name), entry) for name, entry in raw.items()}
+
+
+def _volume(name: str, entry: Any) -> Volume:
+    where = f"{VARIABLE}, {name}"
+    if not isinstance(entry, Mapping) or entry.get("kind") not in KINDS or not isinstance(entry.get("path"), str):
+        raise InventoryError(f"{where}: it needs a kind ({', '.join(KINDS)}) and a path")
+    unknown = [str(key) for key in entry if key not in _FIELDS]
+    if unknown:
+        raise InventoryError(f"{where}: '{unknown[0]}' is not known here; there are {', '.join(_FIELDS)}")
+    texts = {key: str(entry.get(key) or "") for key in ("description", "owner", "added")}
+    place = entry["path"] if entry["kind"] == "path" else str(entry.get("source") or "")
+    at = "" if entry["kind"] == "path" else entry["path"]
+    try:
+        return new_volume(name, entry["kind"], place, at, read_only=entry.get("read_only") is True, **texts)
+    except UsageError as error:
+        raise InventoryError(f"{where}: {error.message}", remedy=error.remedy) from error
+
+
+def volumes_for(spec: JobSpec, cluster: Cluster) -> list[Volume]:
+    """Return the volumes of a job's ``--data``, each once.
+
+    Raises:
+        UsageError: a volume that is not there, or a target that cannot be.
+    """
+    there = volumes_of(cluster)
+    names: list[str] = []
+    targets: list[str] = []
+    for name, target in spec.data:
+        if name not in there:
+            known = ", ".join(there) or "none"
+            raise UsageError(
+                f"--data {name}: there is no such volume; there are: {known}", remedy="see `provision data list -a`"
+            )
+        check_target(name, target)
+        if name in names:
+            raise UsageError(f"--data {name}: it is given twice")
+        if target.rstrip("/") in targets:
+            raise UsageError(f"--data {name}:{target}: another volume goes to the same place")
+        names.append(name)
+        targets.append(target.rstrip("/"))
+    return [there[name] for name in names]
+
+
+def check_target(name: str, target: str) -> None:
+    """Refuse a place in a container that is none; UsageError."""
+    good = target.startswith("/") and target.strip("/") and not re.search(r"[:,\s\x00]", target)
+    if not good or ".." in target.split("/"):
+        raise UsageError(f"--data {name}:{target}: a volume goes to a whole path in the container, and not to /")
+
+
+def mounts_for(spec: JobSpec, cluster: Cluster) -> list[str]:
+    """Return what ``docker run -v`` takes for a job's volumes, in the order of ``--data``."""
+    volumes = {volume.name: volume for volume in volumes_for(spec, cluster)}
+    return [
+        f"{volumes[name].path}:{target.rstrip('/')}" + (":ro" if volumes[name].read_only else "")
+        for name, target in spec.data
+    ]
+
+
+def access_mode(volume: Volume, answers: Mapping[str, Any]) -> str:
+    """Return the mode in the words of ``arena data list``, from what nodes said of the volume (may be none)."""
+    mounts = [_mount(answer) for answer in answers.values()]
+    local = volume.kind == "path" and any(kind and not _NETWORK.fullmatch(kind) for kind, _ in mounts)
+    if local or (volume.kind == "path" and not mounts):
+        return "ReadOnlyOnce" if volume.read_only else "ReadWriteOnce"
+    return "ReadOnlyMany" if volume.read_only else "ReadWriteMany"
+
+
+def judge(volume: Volume, answers: Mapping[str, Any], *, seconds: float = 10.0) -> list[DataFinding]:
+    """Say what is wrong with a volume.
+
+    Args:
+        volume: as the inventory has it.
+        answers: node -> what ``files/data_check.py`` said of it there, or the error that kept it from answering.
+        seconds: how long it was waited for.
+    """
+    found = [
+        DataFinding(volume.name, node, "fail", problem, remedy)
+        for node, answer in answers.items()
+        for problem, remedy in _problems(volume, answer, seconds)
+    ]
+    good = {node: answer for node, answer in answers.items() if node not in {finding.node for finding in found}}
+    return [*found, *_between(volume, good)]
+
+
+def _problems(volume: Volume, answer: Any, seconds: float) -> Iterator[tuple[str, str]]:
+    if isinstance(answer, ProvisionError):
+        yield answer.message, answer.remedy or ""
+        return
+    if not isinstance(answer, Mapping):
+        yield "the node gave no answer that makes sense", ""
+        return
+    mend = f"mount it there: {_mount_command(volume)}" if volume.source else f"make it there: mkdir -p {volume.path}"
+    if answer.get("hung"):
+        yield (
+            f"{volume.path} does not answer within {seconds:g} s: its server is dead, or the way to it",
+            f"mend the server; or let go of the mount (umount -f -l {volume.path}) and {mend}",
+        )
+        return
+    if wrong := _wrong_mount(volume, answer):
+        yield wrong, mend
+        return
+    why, code = str(answer.get("error") or "it cannot be used"), answer.get("errno")
+    if code == "ESTALE":
+        yield f"{volume.path} is a stale mount: its server has forgotten it", f"umount -f -l {volume.path}, then {mend}"
+    elif not answer.get("exists"):
+        yield f"{volume.path}: {why}", mend
+    elif not answer.get("readable"):
+        yield f"{volume.path} cannot be read: {why}", "look at its permissions, and at what its server allows this node"
+    elif not volume.read_only and not answer.get("writable"):
+        remedy = "add it anew with --ro, or make it writable there"
+        if code in ("EACCES", "EPERM"):
+            remedy += "; an NFS server that makes root nobody (root_squash) wants jobs with --user UID:GID"
+        yield f"{volume.path} cannot be written to: {why}", remedy
+
+
+def _wrong_mount(volume: Volume, answer: Mapping[str, Any]) -> str:
+    if volume.kind == "path":
+        return ""
+    kind, source = _mount(answer)
+    if kind not in KINDS[volume.kind]:
+        return f"{volume.path} is not mounted: it lies on {source or 'nothing known'} ({kind or 'unknown'})"
+    if volume.kind != "s3fs" and source.rstrip("/") != volume.source.rstrip("/"):
+        return f"{volume.path} is mounted from {source}, and not from {volume.source}"
+    return ""
+
+
+def _mount(answer: Any) -> tuple[str, str]:
+    mount = answer.get("mount") if isinstance(answer, Mapping) else None
+    if not isinstance(mount, Mapping):
+        return "", ""
+    return str(mount.get("type") or ""), str(mount.get("source") or "")
+
+
+def _between(volume: Volume, answers: Mapping[str, Any]) -> Iterator[DataFinding]:
+    """Compare nodes: the kinds with a source were compared with it already."""
+    if volume.kind != "path" or len(answers) < 2:  # noqa: PLR2004 - a comparison
+        return
+    mounts = {node: _mount(answer) for node, answer in answers.items()}
+    local = [node for node, (kind, _) in mounts.items() if not _NETWORK.fullmatch(kind)]
+    first, *others = mounts
+    if len(local) == len(mounts):
+        yield DataFinding(
+            volume.name, "", "warn", f"{volume.path} is on each node's own disk: no node sees what another writes"
+        )
+        return
+    for node in others:
+        if mounts[node] != mounts[first]:
+            yield DataFinding(
+                volume.name,
+                node,
+                "fail",
+                f"{volume.path} is {mounts[node][1]} ({mounts[node][0]}) here and {mounts[first][1]} on {first}",
+                "mount the same on all nodes",
+            )
+
+
+def _mount_command(volume: Volume) -> str:
+    if volume.kind == "s3fs":
+        return f"s3fs {volume.source} {volume.path}" + (" -o ro" if volume.read_only else "")
+    option = " -o ro" if volume.read_only else ""
+    return f"mount -t {volume.kind}{option} {volume.source} {volume.path}, and a line in /etc/fstab"

@@ -1,0 +1,220 @@
+"""``provision data``: the data volumes of a cluster, which jobs mount by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provision.cli.common import (
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    LimitOption,
+    cluster_from,
+    print_json,
+    say,
+    show,
+    table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from provision.batch.data import DataFinding, Volume
+    from provision.model import Cluster
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Name the data that jobs mount (submit --data NAME:/path), and check that all nodes have it.
+
+Volumes are written into the inventory (cluster_data in group_vars), so that all operators see the same.
+Mounting them on the nodes is left to you: /etc/fstab, automounter, or your storage's own client.
+
+\b
+Examples:
+  provision data add imagenet --nfs storage:/export/imagenet --ro
+  provision data list
+  provision data check imagenet
+""",
+)
+
+_UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The volume's name.")]
+
+
+@app.command("add")
+def add(
+    name: NameArgument,
+    nfs: Annotated[str | None, typer.Option("--nfs", metavar="SERVER:/EXPORT", help="An NFS export.")] = None,
+    path: Annotated[str | None, typer.Option("--path", metavar="/PATH", help="A folder that the nodes have.")] = None,
+    lustre: Annotated[str | None, typer.Option("--lustre", metavar="MGS:/FS", help="A Lustre file system.")] = None,
+    s3fs: Annotated[str | None, typer.Option("--s3fs", metavar="BUCKET", help="A bucket, mounted by s3fs.")] = None,
+    at: Annotated[
+        str, typer.Option("--at", metavar="/PATH", help="Where it is mounted on the nodes.  [default: /mnt/NAME]")
+    ] = "",
+    read_only: Annotated[bool, typer.Option("--ro", help="Jobs cannot write to it.")] = False,
+    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="For `data list`.")] = "",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a volume into the inventory; nothing is changed on any node.
+
+    \b
+    Examples:
+      provision data add imagenet --nfs storage:/export/imagenet --ro
+      provision data add scratch --lustre 10.0.0.1@tcp:/scratch --at /scratch
+      provision data add local --path /data --description "each node's own disk"
+    """
+    import datetime as dt
+
+    from provision.batch.data import VARIABLE, as_entry, new_volume
+    from provision.errors import UsageError
+    from provision.inventory.data_volumes import add_volume
+    from provision.locks import user
+
+    given = {"nfs": nfs, "path": path, "lustre": lustre, "s3fs": s3fs}
+    chosen = {kind: place for kind, place in given.items() if place is not None}
+    if len(chosen) != 1:
+        raise UsageError("say what the volume is by one of --nfs, --path, --lustre and --s3fs")
+    (kind, place), added = chosen.popitem(), dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    volume = new_volume(name, kind, place, at, read_only=read_only, description=description, owner=user(), added=added)
+    add_volume(cluster_from(inventory, lab), VARIABLE, name, as_entry(volume))
+    if as_json:
+        print_json({"name": name, **as_entry(volume)})
+        return
+    say(f"{name} is written into the inventory; it has to be at {volume.path} on every node")
+    say(f"look whether it is: provision data check {name}")
+
+
+@app.command("list")
+def list_(
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also those that no node can use now.")] = False,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the volumes that can be used now; with -a all of the inventory's.
+
+    \b
+    Examples:
+      provision data list
+      provision data list -a --json
+    """
+    cluster = cluster_from(inventory, lab)
+    volumes, answers, findings = _looked(cluster, None, limit)
+    failed = {(item.volume, item.node) for item in findings if item.level == "fail"}
+    usable = [v for v in volumes if every or any((v.name, node) not in failed for node in answers[v.name])]
+    if as_json:
+        print_json({"volumes": [_document(volume, answers[volume.name], findings) for volume in usable]})
+        return
+    rows = [_row(volume, answers[volume.name]) for volume in usable]
+    headers = ["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
+    show(table(headers, [[*row[:2], _short(row[2]), *row[3:]] for row in rows]))
+    if hidden := len(volumes) - len(usable):
+        say(f"{hidden} more cannot be used now: provision data check; -a shows them")
+
+
+@app.command("check")
+def check(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One volume.  [default: all]")] = None,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    limit: LimitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look on every node: mounted from where it should be, alive, readable, writable, and the same everywhere.
+
+    The exit code is 1 when a job could not use a volume somewhere.
+
+    \b
+    Examples:
+      provision data check
+      provision data check imagenet --limit 'gpu[1:4]'
+    """
+    volumes, answers, findings = _looked(cluster_from(inventory, lab), name, limit)
+    failed = any(item.level == "fail" for item in findings)
+    if as_json:
+        documents = [_document(volume, answers[volume.name], findings) for volume in volumes]
+        print_json({"ok": not failed, "volumes": documents})
+        raise typer.Exit(1 if failed else 0)
+    rows = [[item.volume, item.node or "all", item.level, item.problem] for item in findings]
+    wrong = {item.volume for item in findings}
+    rows += [[volume.name, "all", "ok", volume.path] for volume in volumes if volume.name not in wrong]
+    show(table(["NAME", "NODE", "RESULT", "WHY"], rows))
+    for remedy in dict.fromkeys(item.remedy for item in findings if item.remedy):
+        say(f"hint: {remedy}")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command("rm")
+def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption = None) -> None:
+    """Take a volume out of the inventory; the data and the mounts stay as they are.
+
+    \b
+    Examples:
+      provision data rm imagenet
+    """
+    from provision.batch.data import VARIABLE
+    from provision.inventory.data_volumes import remove_volume
+
+    remove_volume(cluster_from(inventory, lab), VARIABLE, name)
+    say(f"{name} is out of the inventory; what it holds is untouched")
+
+
+def _looked(
+    cluster: Cluster, name: str | None, limit: str | None
+) -> tuple[list[Volume], dict[str, dict[str, Any]], list[DataFinding]]:
+    from provision.batch.data import judge, volumes_of
+    from provision.errors import UsageError
+    from provision.workflow import chosen
+    from provision.workflow.data import look
+
+    there = volumes_of(cluster)
+    if name is not None and name not in there:
+        raise UsageError(f"there is no volume {name}; there are: {', '.join(there) or 'none'}")
+    volumes = [volume for volume in there.values() if name in (None, volume.name)]
+    answers = look(chosen(cluster, limit), volumes)
+    return volumes, answers, [item for volume in volumes for item in judge(volume, answers[volume.name])]
+
+
+def _row(volume: Volume, answers: dict[str, Any]) -> list[str]:
+    from provision.batch.data import access_mode
+
+    return [volume.name, access_mode(volume, answers), volume.description, volume.owner, _age(volume.added)]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 30 else text[:27] + "..."  # noqa: PLR2004 - what is left of 80 columns
+
+
+def _age(added: str) -> str:
+    """Return the time since then in one unit, as ``arena data list`` does; empty when nobody wrote it down."""
+    import datetime as dt
+
+    try:
+        then = dt.datetime.fromisoformat(added)
+    except ValueError:
+        return ""
+    seconds = max(0, int((dt.datetime.now(dt.UTC) - then.astimezone(dt.UTC)).total_seconds()))
+    letter, length = next(((letter, length) for letter, length in _UNITS if seconds >= length), ("s", 1))
+    return f"{seconds // length}{letter}"
+
+
+def _document(volume: Volume, answers: dict[str, Any], findings: Sequence[DataFinding]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from provision.batch.data import access_mode
+
+    mine = [
+        {key: value for key, value in asdict(item).items() if key != "volume"}
+        for item in findings
+        if item.volume == volume.name
+    ]
+    usable = all(item["level"] != "fail" for item in mine)
+    return {**asdict(volume), "access_mode": access_mode(volume, answers), "usable": usable, "findings": mine}

@@ -1,0 +1,97 @@
+"""``provision secret``: logins for git servers and image registries."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import JsonOption, interactive, print_json, say, show, table
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Keep logins that batch jobs need to fetch code (git) and images (registry).
+
+They are kept on this machine, in files that only you can read, one for each server; a job gets the one of the
+server that it fetches from, for as long as it fetches. The values are never shown.
+
+\b
+Examples:
+  provision secret set git --server git.example.com --username alice
+  provision secret list
+""",
+)
+
+KindArgument = Annotated[str, typer.Argument(metavar="git|registry", help="What the login is for.")]
+ServerOption = Annotated[
+    str, typer.Option("--server", metavar="HOST[:PORT]", help="The server that it is for; it goes to no other.")
+]
+_LONGEST = 64 * 1024
+
+
+@app.command("set")
+def set_(
+    kind: KindArgument,
+    server: ServerOption,
+    username: Annotated[str, typer.Option("--username", metavar="NAME", help="The name to log in with.")] = "",
+) -> None:
+    """Keep a password or token; it is asked for, or read from standard input, never taken as an argument.
+
+    \b
+    Examples:
+      provision secret set git --server git.example.com --username alice
+      provision secret set registry --server registry.example.com --username robot < token
+    """
+    from provision.model import Secret
+    from provision.workflow.kept_secrets import Login, keep
+
+    file = keep(Login(kind, server, username, Secret(_value(f"password or token for {server}: "))))
+    say(f"kept in {file}")
+
+
+def _value(question: str) -> str:
+    if interactive():
+        import getpass
+
+        return getpass.getpass(question)
+    return sys.stdin.read(_LONGEST).rstrip("\r\n")
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """Show which logins are kept, without what is secret of them.
+
+    \b
+    Examples:
+      provision secret list
+    """
+    import datetime as dt
+
+    from provision.workflow.kept_secrets import kept
+
+    logins = kept()
+    times = [dt.datetime.fromtimestamp(login.changed, dt.UTC).isoformat(timespec="seconds") for login in logins]
+    if as_json:
+        keys = ("kind", "server", "username", "changed")
+        rows = [(login.kind, login.server, login.username, time) for login, time in zip(logins, times, strict=True)]
+        print_json({"secrets": [dict(zip(keys, row, strict=True)) for row in rows]})
+        return
+    rows = [(login.kind, login.server, login.username, time[:10]) for login, time in zip(logins, times, strict=True)]
+    show(table(["KIND", "SERVER", "USERNAME", "SET"], [list(row) for row in rows]))
+
+
+@app.command("rm")
+def remove(kind: KindArgument, server: ServerOption) -> None:
+    """Forget a login; one that is not there is fine.
+
+    \b
+    Examples:
+      provision secret rm git --server git.example.com
+    """
+    from provision.workflow.kept_secrets import forget
+
+    say(f"forgotten: {kind} {server}" if forget(kind, server) else f"there was none: {kind} {server}")

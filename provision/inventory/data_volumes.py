@@ -1,0 +1,143 @@
+"""Writes the cluster's data volumes into an inventory's group_vars, leaving all else in its files as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from provision.errors import InventoryError, UsageError
+from provision.inventory.init import load_staged, moved, staging
+from provision.inventory.sources import shown
+from provision.inventory.write import end_line, scalar
+from provision.model import Cluster
+
+__all__ = ["add_volume", "remove_volume", "with_entry", "without_entry"]
+
+_COMMENT = (
+    "# Data volumes that jobs mount by name (--data NAME:/path); `provision data` writes here and keeps the rest.\n"
+)
+
+
+def add_volume(cluster: Cluster, variable: str, name: str, entry: Mapping[str, Any]) -> Cluster:
+    """Write a volume into the inventory; the cluster as it is then.
+
+    Raises:
+        UsageError: the name is taken, or the inventory is a single file.
+        InventoryError: the variable stands where we do not write.
+    """
+    if name in _present(cluster, variable):
+        raise UsageError(f"there is a volume {name} already", remedy=f"provision data rm {name}")
+    return _changed(cluster, variable, lambda text, file: with_entry(text, variable, name, entry, file))
+
+
+def remove_volume(cluster: Cluster, variable: str, name: str) -> Cluster:
+    """Take a volume out of the inventory; what it holds is not touched."""
+    present = _present(cluster, variable)
+    if name not in present:
+        raise UsageError(f"there is no volume {name}; there are: {', '.join(map(str, present)) or 'none'}")
+    return _changed(cluster, variable, lambda text, file: without_entry(text, variable, name, file))
+
+
+def _present(cluster: Cluster, variable: str) -> Mapping[Any, Any]:
+    found = cluster.nodes[0].variables.get(variable) if cluster.nodes else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _changed(cluster: Cluster, variable: str, change: Any) -> Cluster:
+    path = cluster.inventory if cluster.inventory.is_dir() else cluster.inventory.parent
+    file = _file(path, variable)
+    if file is None and _present(cluster, variable):
+        raise InventoryError(
+            f"{variable} is set elsewhere than in {shown(path / 'group_vars')} for all nodes",
+            remedy="change it there by hand, or move it to group_vars/all.yml",
+        )
+    file = file or _default_file(path)
+    text = file.read_text(encoding="utf-8") if file.is_file() else "---\n"
+    with staging(path, copy=True) as stage:
+        staged = stage / file.relative_to(path)
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_text(change(text, file), encoding="utf-8")
+        after = load_staged(stage, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        staged.replace(file)
+    return moved(after, stage, path)
+
+
+def _files(path: Path) -> list[Path]:
+    """The files that Ansible reads for all nodes: a folder hides a file of its name."""
+    folder = path / "group_vars" / "all"
+    if folder.is_dir():
+        return sorted(file for file in folder.rglob("*") if file.suffix in (".yml", ".yaml"))
+    return [file for file in (folder, *(folder.with_suffix(end) for end in (".yml", ".yaml"))) if file.is_file()][:1]
+
+
+def _file(path: Path, variable: str) -> Path | None:
+    return next((file for file in _files(path) if _entry_of(file.read_text(encoding="utf-8"), variable)), None)
+
+
+def _default_file(path: Path) -> Path:
+    folder = path / "group_vars" / "all"
+    if folder.is_dir():
+        return folder / "data.yml"
+    return next(iter(_files(path)), folder.with_suffix(".yml"))
+
+
+def _entry_of(text: str, variable: str) -> tuple[Any, Any] | None:
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return None
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    return next(((key, value) for key, value in pairs if key.value == variable), None)
+
+
+def with_entry(text: str, variable: str, name: str, entry: Mapping[str, Any], file: Path) -> str:
+    """Return a vars file with one more entry at the end of `variable`, which is made where there is none."""
+    lines = (text if not text or text.endswith("\n") else text + "\n").splitlines(keepends=True)
+    found = _entry_of(text, variable)
+    if found is None:
+        blank = "" if lines in ([], ["---\n"]) else "\n"
+        return "".join([*lines, blank, _COMMENT, f"{variable}:\n", *_lines(name, entry, 2)])
+    _refuse_flow(found, file)
+    key, value = found
+    start = key.start_mark.line
+    if not isinstance(value, yaml.MappingNode) or not value.value:
+        return "".join([*lines[:start], f"{variable}:\n", *_lines(name, entry, 2), *lines[start + 1 :]])
+    indent = int(value.value[0][0].start_mark.column)
+    end = end_line(lines, value.value[-1])
+    return "".join([*lines[:end], *_lines(name, entry, indent), *lines[end:]])
+
+
+def without_entry(text: str, variable: str, name: str, file: Path) -> str:
+    """Return a vars file without an entry of `variable`; comments stay."""
+    found = _entry_of(text, variable)
+    lines = text.splitlines(keepends=True)
+    if found is None:
+        return text
+    _refuse_flow(found, file)
+    mine = next(((key, value) for key, value in found[1].value if key.value == name), None)
+    if mine is None:
+        return text
+    start, end = mine[0].start_mark.line, end_line(lines, mine)
+    if len(found[1].value) == 1:
+        head = found[0].start_mark.line
+        return "".join([*lines[:head], f"{variable}: {{}}\n", *lines[head + 1 : start], *lines[end:]])
+    return "".join([*lines[:start], *lines[end:]])
+
+
+def _lines(name: str, entry: Mapping[str, Any], indent: int) -> list[str]:
+    pad = " " * indent
+    return [f"{pad}{scalar(name)}:\n", *(f"{pad}  {field}: {scalar(value)}\n" for field, value in entry.items())]
+
+
+def _refuse_flow(found: tuple[Any, Any], file: Path) -> None:
+    value = found[1]
+    if isinstance(value, yaml.MappingNode) and value.flow_style and value.value:
+        line = value.start_mark.line + 1
+        raise InventoryError(
+            f"{shown(file)}:{line}: volumes written between braces cannot be changed here",
+            remedy="write them one below the other, or change them by hand",
+        )

@@ -1,0 +1,139 @@
+"""``provision data`` and ``provision secret`` as they are typed."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.batch.data import as_entry, new_volume
+from provision.cli.main import main
+from provision.errors import ProvisionError
+from provision.model import Cluster
+from provision.model.job import CodeSource
+from provision.testing import make_node
+from provision.workflow.kept_secrets import registry_login, secrets_for, sync_login
+
+MARKER = "m4rker-passw0rd"
+
+
+@pytest.fixture
+def typed(capsys, monkeypatch, tmp_path):
+    """Run a command with something on standard input; return exit code, stdout and stderr."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def run(*words, typing=""):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typing))
+        with pytest.raises(SystemExit) as stopped:
+            main(list(words))
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def volumes(tmp_path, monkeypatch):
+    """This machine as a node, with a volume that it has and one that it has not."""
+    (tmp_path / "here").mkdir()
+    here = new_volume("here", "path", str(tmp_path / "here"), description="a text " * 9, owner="alice")
+    gone = new_volume("gone", "nfs", "nas:/x", str(tmp_path / "gone"))
+    node = replace(
+        make_node("gpu1", local=True), variables={"cluster_data": {v.name: as_entry(v) for v in (here, gone)}}
+    )
+    found = Cluster("c", Path("hosts.yml"), (node,))
+    monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
+    monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: found)
+
+
+@pytest.mark.usefixtures("volumes")
+def test_the_list_shows_what_can_be_used_in_the_columns_of_arena(typed):
+    """What no node has is hidden, and said; -a shows it."""
+    code, out, err = typed("data", "list")
+    _, every, _ = typed("data", "list", "-a")
+
+    assert code == 0
+    assert out.split("\n")[0].split() == ["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
+    assert "here" in out
+    assert "gone" not in out
+    assert "1 more" in err
+    assert "gone  ReadWriteMany" in every
+    assert max(map(len, every.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("volumes")
+def test_check_says_what_is_wrong_and_what_to_do(typed):
+    """With exit code 1; a volume that is fine has 0."""
+    code, out, err = typed("data", "check", "--json")
+    found = json.loads(out)
+
+    assert (code, found["ok"]) == (1, False)
+    assert [volume["usable"] for volume in found["volumes"]] == [True, False]
+    assert "is not mounted" in found["volumes"][1]["findings"][0]["problem"]
+    assert typed("data", "check", "here")[0] == 0
+    assert typed("data", "check", "none")[0] == 2
+    assert "mount -t nfs nas:/x" in typed("data", "check")[2]
+    assert err == ""
+
+
+@pytest.mark.usefixtures("volumes")
+def test_what_a_volume_is_must_be_said_once(typed):
+    """Not two kinds, and not none."""
+    code, _, err = typed("data", "add", "x", "--nfs", "a:/b", "--path", "/c")
+
+    assert code == 2
+    assert "one of --nfs" in err
+
+
+def test_a_login_is_kept_for_its_server_alone_and_never_shown(typed, tmp_path):
+    """In a file that nobody else can read; another server gets nothing."""
+    typed("secret", "set", "git", "--server", "git.example.com", "--username", "alice", typing=MARKER + "\n")
+    code, out, err = typed("secret", "list", "--json")
+    (file,) = (tmp_path / "state/provision/secrets").iterdir()
+
+    assert code == 0
+    assert json.loads(out)["secrets"][0] | {"changed": ""} == {
+        "kind": "git",
+        "server": "git.example.com",
+        "username": "alice",
+        "changed": "",
+    }
+    assert MARKER not in out + err
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert secrets_for("git", "git.example.com") == {"username": "alice", "password": MARKER}
+    login = sync_login(CodeSource("git", "https://git.example.com/a/b.git"), {})
+    assert login == {"GIT_SYNC_USERNAME": "alice", "GIT_SYNC_PASSWORD": MARKER}
+    assert sync_login(CodeSource("git", "https://git.example.com.evil.org/b.git"), {}) == {}
+    assert sync_login(CodeSource("git", "https://git.example.com@evil.org/b.git"), {}) == {}
+    given = {"GIT_SYNC_PASSWORD": "other"}
+    assert sync_login(CodeSource("git", "https://git.example.com/b.git"), given) == given
+    file.chmod(0o644)
+    with pytest.raises(ProvisionError, match="can be read by others"):
+        secrets_for("git", "git.example.com")
+
+
+def test_a_login_of_a_registry_goes_by_the_images_name(typed):
+    """Without a registry in it, docker means its own hub."""
+    for server in ("registry.example.com:5000", "docker.io"):
+        typed("secret", "set", "registry", "--server", server, "--username", "robot", typing=f"{server}-{MARKER}")
+
+    assert registry_login("registry.example.com:5000/a/b:1")["password"] == f"registry.example.com:5000-{MARKER}"
+    assert registry_login("library/busybox")["server"] == "docker.io"
+    assert registry_login("other.example.com/b") == {}
+    assert "forgotten" in typed("secret", "rm", "registry", "--server", "docker.io")[2]
+    assert registry_login("busybox") == {}
+    assert "none" in typed("secret", "rm", "registry", "--server", "docker.io")[2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("set", "ssh", "--server", "h"), ("set", "git", "--server", "../../x"), ("set", "git", "--server", "h")],
+)
+def test_a_secret_that_cannot_be_is_refused(typed, words):
+    """An unknown kind, a path for a server, and nothing on standard input."""
+    assert typed("secret", *words)[0] == 2

@@ -1,0 +1,88 @@
+"""The node program that looks at data volumes, run on this machine."""
+
+import ast
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from provision.batch.data import new_volume
+from provision.errors import NodeError
+from provision.jobs.data import check_data, require_data
+from provision.jobs.files import data_check
+from provision.jobs.node_ask import FILES
+from tests.support.git_server import NodeFolder
+
+MOUNTINFO = [
+    {"at": "/", "type": "ext4", "source": "/dev/sda1"},
+    {"at": "/mnt", "type": "ext4", "source": "/dev/sdb1"},
+    {"at": "/mnt/data", "type": "autofs", "source": "auto"},
+    {"at": "/mnt/data", "type": "nfs4", "source": "nas:/x"},
+]
+
+
+@pytest.fixture
+def node(tmp_path):
+    return {"gpu1": NodeFolder("gpu1", tmp_path)}
+
+
+def test_a_folder_that_is_there_has_nothing_against_it_and_nothing_is_left_in_it(node, tmp_path):
+    """It is written to, and cleaned."""
+    (tmp_path / "data").mkdir()
+
+    assert check_data(node, [new_volume("v", "path", str(tmp_path / "data"))]) == []
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_what_no_job_could_use_stops_it(node, tmp_path):
+    """The error names the node, the volume and the remedy; a file is no volume, nor is a disk an NFS share."""
+    (tmp_path / "file").write_text("")
+    volumes = [
+        new_volume("gone", "path", str(tmp_path / "gone")),
+        new_volume("file", "path", str(tmp_path / "file")),
+        new_volume("nas", "nfs", "nas:/x", str(tmp_path)),
+    ]
+
+    with pytest.raises(NodeError, match=r"gpu1: data volume gone: .*No such file") as caught:
+        require_data(node, volumes)
+
+    assert "mkdir" in caught.value.remedy
+    assert "Not a directory" in caught.value.output
+    assert "is not mounted" in caught.value.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_reading_and_writing_is_tried_as_the_jobs_user(node, tmp_path):
+    """What root may do says nothing of a job with --user."""
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "data").mkdir(mode=0o755)
+    volume = new_volume("v", "path", str(tmp_path / "data"))
+
+    found = check_data(node, [volume], user="65534:65534")
+
+    assert ["cannot be written to" in item.problem for item in found] == [True]
+    assert check_data(node, [replace(volume, read_only=True)], user="65534:65534") == []
+
+
+def test_a_mount_that_hangs_is_given_up(monkeypatch):
+    """Whoever touches it may never come back."""
+    monkeypatch.setattr(data_check, "touch", lambda _path, **_how: time.sleep(30))
+    child = data_check.ask({"path": "/x"}, "")
+
+    assert data_check.answer(child, time.monotonic() + 0.05) == {"hung": True}
+    os.waitpid(child["pid"], 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"), [("/mnt/data/a", "nas:/x"), ("/mnt/database", "/dev/sdb1"), ("/x", "/dev/sda1")]
+)
+def test_the_mount_of_a_path_is_the_nearest_and_the_last(path, source):
+    """An automounter and what it mounted are at the same place."""
+    assert data_check.mount_of(path, MOUNTINFO)["source"] == source
+
+
+def test_the_program_speaks_old_python():
+    """The nodes may have Python 3.6."""
+    assert ast.parse((FILES / "data_check.py").read_text(), feature_version=(3, 6))
