@@ -1,0 +1,248 @@
+"""One container of a job: made, started, watched and ended. A part of keeper.py."""
+
+import os
+import subprocess
+import threading
+import time
+
+import keeper_endings as endings
+import keeper_output as output
+import node_jobs as node
+
+CREATE_SECONDS = 600
+ENGINE_PATIENCE = 0.5
+ENV_LINE_LIMIT = 60000  # docker's client reads no longer lines of an --env-file
+LABELS = ("job", "id", "attempt", "instance")
+
+
+class Trouble(Exception):
+    """A container cannot be made or started; the text says why."""
+
+
+class Container:
+    """One container, and what is known of it; `post(kind, container, value)` is told of what happens to it."""
+
+    def __init__(self, config, told, folder, post):
+        self.config, self.told, self.folder, self.post = config, told, folder, post
+        self.name = config["name"]
+        self.log = os.path.join(folder, str(config.get("log_instance") or config["instances"][0]) + ".log")
+        self.id = ""
+        self.started = 0.0
+        self.ended = None
+        self.drained = True
+        self.watched = False
+
+    @property
+    def running(self):
+        """Whether it was started and has not ended, as far as we know."""
+        return bool(self.watched and self.ended is None)
+
+    # Making
+
+    def make(self, known_id, abandoned):
+        """Make it, unless it is there from before we were started anew."""
+        found = self.ask(known_id or self.name)
+        if found is not None and self._is_ours(found):
+            self.id = found["Id"]
+            return
+        if known_id:
+            self.id = known_id
+            return
+        if found is not None:
+            self._make_room(found)
+        self.id = self._create(abandoned)
+
+    def ask(self, reference):
+        """Return what the engine knows of a container; waits for an engine that does not answer."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return node.engine_json("/containers/{}/json".format(node.quoted(reference)))
+            except OSError as problem:
+                if time.monotonic() > deadline:
+                    raise Trouble("docker's engine does not answer: {}".format(problem)) from None
+                time.sleep(ENGINE_PATIENCE)
+
+    def _is_ours(self, found):
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        mine = (str(self.told["id"]), str(self.told["attempt"]))
+        return (labels.get("provision.id"), labels.get("provision.attempt")) == mine
+
+    def _make_room(self, found):
+        """Take away what an earlier attempt of the job has left under our name."""
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        if labels.get("provision.job") != self.told["name"] or found["State"].get("Running"):
+            raise Trouble("there is another container {} on the node".format(self.name))
+        node.engine("DELETE", "/containers/{}?v=1".format(found["Id"]))
+
+    def _create(self, abandoned):
+        words = ["docker", "create", "--name", self.name]
+        labels = dict(zip(LABELS, (self.told["name"], self.told["id"], self.told["attempt"], self._instance())))
+        for label, value in labels.items():
+            words += ["--label", "provision.{}={}".format(label, value)]
+        path = os.path.join(self.folder, "env-" + self.name)
+        long_ones, lines = split_environment(self.config.get("env") or {})
+        node.write_whole(path, lines)
+        words += ["--env-file", path]
+        for name in long_ones:
+            words += ["--env", name]
+        try:
+            return self._run([*words, *self.config["create"]], long_ones, abandoned)
+        finally:
+            node.remove(path)
+
+    def _instance(self):
+        return self.config.get("log_instance") or self.config["instances"][0]
+
+    def _run(self, argv, environment, abandoned):
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ, **environment),
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + CREATE_SECONDS
+        while True:
+            try:
+                out, err = child.communicate(timeout=0.5)
+                break
+            except subprocess.TimeoutExpired:
+                if abandoned.is_set() or time.monotonic() > deadline:
+                    child.kill()
+                    raise Trouble("docker create did not end in time") from None
+        if child.returncode:
+            raise Trouble(last_words(err) or "docker create: exit code {}".format(child.returncode))
+        return out.decode(errors="replace").split()[-1]
+
+    def start(self):
+        """Start it, unless it was started before; its output is kept from now on."""
+        found = self.ask(self.id)
+        if found is not None and found["State"]["Status"] == "created":
+            try:
+                status, body = node.engine("POST", "/containers/{}/start".format(self.id), timeout=300)
+            except OSError as problem:
+                status, body = 500, str(problem).encode()
+            if status not in (204, 304):
+                raise Trouble(node.engine_words(body))
+            found = self.ask(self.id)
+        self.watch(found)
+
+    def was_started(self):
+        """Return whether it was started by the keeper that was here before; it is watched from now on, if so."""
+        found = self.ask(self.id) if self.id else None
+        if found is not None and found["State"]["Status"] == "created":
+            return False
+        self.watch(found)
+        return True
+
+    def watch(self, found):
+        """Keep its output and wait for its end, each in a thread of its own."""
+        if self.watched:
+            return
+        self.watched, self.drained = True, False
+        self.started = output.seconds_of(found["State"].get("StartedAt", "")) if found else 0.0
+        self.post("started", self, None)
+        output.Pump(self.id, self.log, self._drained, lambda text: self.post("trouble", self, text)).start()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _drained(self):
+        self.drained = True
+        self.post("drained", self, None)
+
+    # Watching
+
+    def _wait(self):
+        """Wait for its end, or for its being taken away; an engine that is restarted says what became of it."""
+        code = None
+        while True:
+            try:
+                status, body = node.engine("POST", "/containers/{}/wait".format(self.id), timeout=None)
+                if status == 200:
+                    code = exit_code_in(body)
+                found = node.engine_json("/containers/{}/json".format(self.id))
+            except OSError:
+                time.sleep(ENGINE_PATIENCE)
+                continue
+            if found is None:
+                self._end({"code": code, "signal": endings.signal_of(code), "reason": "its container was removed"}, time.time())
+                return
+            state = found["State"]
+            if state["Status"] in ("exited", "dead"):
+                self._end(endings.of_state(state), output.seconds_of(state.get("FinishedAt", "")) or time.time())
+                return
+            time.sleep(ENGINE_PATIENCE)
+
+    def _end(self, ending, when):
+        self.ended = dict(ending, time=when)
+        self.post("ended", self, None)
+
+    def ready(self):
+        """Return whether somebody listens on its port; True where it has none."""
+        import socket
+
+        port = self.config.get("ready_port")
+        if not port:
+            return True
+        for address in filter(None, (self.config.get("ready_address"), "127.0.0.1")):
+            try:
+                socket.create_connection((address, port), timeout=1).close()
+            except OSError:
+                continue
+            return True
+        return False
+
+    # Ending
+
+    def terminate(self):
+        """Ask it to end."""
+        try:
+            node.terminate(self.id)
+        except (OSError, KeyError, TypeError):
+            pass
+
+    def kill(self):
+        """End it."""
+        try:
+            node.engine("POST", "/containers/{}/kill?signal=KILL".format(self.id))
+        except OSError:
+            pass
+
+    def take_away(self):
+        """Remove it with its anonymous volumes."""
+        try:
+            node.engine("DELETE", "/containers/{}?force=1&v=1".format(self.id), timeout=120)
+        except OSError:
+            pass
+
+
+def exit_code_in(body):
+    """Return the code in docker's answer to ``wait``, None where it makes no sense."""
+    import json
+
+    try:
+        return int(json.loads(body.decode())["StatusCode"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def split_environment(variables):
+    """Return the variables that docker's client must get in its own environment, and the lines of a file for the others.
+
+    The file cannot hold what has several lines or a very long one.
+    """
+    apart, lines = {}, []
+    for name, value in sorted(variables.items()):
+        if "\n" in value or "\r" in value or len(value.encode("utf-8", "surrogateescape")) > ENV_LINE_LIMIT:
+            apart[name] = value
+        else:
+            lines.append("{}={}\n".format(name, value))
+    return apart, "".join(lines)
+
+
+def last_words(err):
+    """Return the last line that says something."""
+    lines = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(("See 'docker", "Run 'docker"))]
+    return lines[-1][-600:] if lines else ""

@@ -1,0 +1,202 @@
+"""Keeps the output of a job's containers, as docker tells it, without losing or doubling a line. A part of keeper.py."""
+
+import calendar
+import collections
+import os
+import threading
+import time
+
+import node_jobs as node
+
+LINE_LIMIT = 1 << 16
+HEAD = 8  # of docker's frames: the stream, three zeros, the length
+LETTERS = {1: b"o", 2: b"e"}
+MARGIN_SECONDS = 5  # so far before the last line that we have, docker is asked again
+PATIENCE_SECONDS = 0.3
+
+
+class Lines:
+    """Puts lines together from the messages of docker's log: a long line comes as several of one time."""
+
+    def __init__(self):
+        self.open = {}
+
+    def add(self, letter, when, data):
+        """Take a message; return the lines of our log that are whole now, without their ends."""
+        began, text = self.open.pop(letter, (when, b""))
+        text += data
+        found = []
+        while text:
+            line, newline, rest = text.partition(b"\n")
+            while len(line) > LINE_LIMIT:
+                found.append(began + b" " + letter + b" " + line[:LINE_LIMIT])
+                line = line[LINE_LIMIT:]
+            if not newline:
+                self.open[letter] = (began, line)
+                break
+            found.append(began + b" " + letter + b" " + line)
+            text, began = rest, when
+        return found
+
+    def end(self):
+        """Return the last lines that had no end."""
+        found = [began + b" " + letter + b" " + line for letter, (began, line) in sorted(self.open.items()) if line]
+        self.open = {}
+        return found
+
+
+class Known:
+    """What a log has of the last seconds: docker is asked for them again, and what is there is left out."""
+
+    def __init__(self, path):
+        self.since = ""
+        self.counts = collections.Counter()
+        lines = self._cut(path)
+        if lines:
+            last = max(line[: node.STAMP] for line in lines)
+            self.since = stamp_before(last.decode(), MARGIN_SECONDS)
+            bound = self.since.encode()
+            self.counts.update(line[: node.PREFIX] for line in lines if line[: node.STAMP] >= bound)
+
+    @staticmethod
+    def _cut(path):
+        """Cut off a last line that was not written whole; return those that may be of the last seconds."""
+        try:
+            stream = open(path, "r+b")
+        except OSError:
+            return []
+        with stream:
+            at = size = stream.seek(0, os.SEEK_END)
+            data, lines = b"", []
+            while at:
+                step = min(at, 1 << 18)
+                at -= step
+                stream.seek(at)
+                data = stream.read(step) + data
+                lines = [line for line in data[: data.rfind(b"\n") + 1].split(b"\n")[1 if at else 0 :] if line]
+                if lines and lines[0][: node.STAMP].decode() < stamp_before(lines[-1][: node.STAMP].decode(), 2 * MARGIN_SECONDS):
+                    break
+            keep = at + data.rfind(b"\n") + 1
+            if keep < size:
+                stream.truncate(keep)
+            return lines
+
+    def has(self, line):
+        """Return whether a line is there already, once for each time that it is."""
+        key = line[: node.PREFIX]
+        if self.counts and self.counts[key] > 0:
+            self.counts[key] -= 1
+            return True
+        return False
+
+
+def stamp_before(stamp, seconds):
+    """Return a stamp of so many seconds before."""
+    try:
+        whole = calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return ""
+    return node.stamp(whole - seconds)[:19] + stamp[19:]
+
+
+def seconds_of(stamp):
+    """Return a time of docker's, such as 2026-01-31T12:00:00.123456789Z, in seconds since the epoch; 0 for none."""
+    try:
+        whole = calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
+        part = "".join(character for character in stamp[20:29] if character.isdigit())
+        return max(whole + float("0." + (part or "0")), 0.0)
+    except (ValueError, TypeError):
+        return 0.0
+
+
+class Pump(threading.Thread):
+    """Follows one container's output until it has ended and everything is in the log."""
+
+    def __init__(self, container, path, done, trouble):
+        super().__init__(daemon=True)
+        self.container, self.path, self.done, self.trouble = container, path, done, trouble
+        self.lines = Lines()
+        self.said = False
+
+    def run(self):
+        """Ask docker until it has told everything."""
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            while not self._told(handle):
+                time.sleep(PATIENCE_SECONDS)
+        finally:
+            self._write(handle, self.lines.end())
+            os.close(handle)
+            self.done()
+
+    def _told(self, handle):
+        """Follow once; return whether that was the end: the container had ended before, and docker did not break off."""
+        try:
+            found = node.engine_json("/containers/{}/json".format(self.container))
+            if found is None:
+                return True
+            over = found["State"]["Status"] in ("exited", "dead")
+            return self._follow(handle, follow=not over) and over
+        except (OSError, KeyError, TypeError):
+            return False
+
+    def _follow(self, handle, *, follow):
+        known = Known(self.path)
+        path = "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&follow={}".format(self.container, int(follow))
+        if known.since:
+            path += "&since={}.{}000".format(int(seconds_of(known.since)), known.since[20:26])
+        status, stream = node.engine_stream("GET", path, None)
+        with stream.connection as connection:
+            if status != 200:
+                return self._refused(status, stream)
+            self.lines = Lines()
+            data = stream.rest
+            while True:
+                data = self._take(handle, data, known)
+                piece = connection.recv(1 << 18)
+                if not piece:
+                    return not data
+                data += piece
+
+    def _refused(self, status, stream):
+        if status != 404 and not self.said:
+            self.said = True
+            self.trouble("its output cannot be read: {}".format(node.engine_words(stream.rest)))
+        return True
+
+    def _take(self, handle, data, known):
+        """Write the lines of all whole frames; return what is left of the bytes."""
+        at, found = 0, []
+        while len(data) - at >= HEAD:
+            size = int.from_bytes(data[at + 4 : at + HEAD], "big")
+            if len(data) - at - HEAD < size:
+                break
+            message = data[at + HEAD : at + HEAD + size]
+            letter = LETTERS.get(data[at], b"o")
+            when, _, text = message.partition(b" ")
+            found += self.lines.add(letter, when[: node.STAMP - 1].ljust(node.STAMP - 1, b"0") + b"Z", text)
+            at += HEAD + size
+        self._write(handle, [line for line in found if not known.has(line)])
+        return data[at:]
+
+    def _write(self, handle, lines):
+        data = memoryview(b"".join(line + b"\n" for line in lines))
+        while data:
+            try:
+                data = data[os.write(handle, data) :]
+            except OSError as problem:
+                if not self.said:
+                    self.said = True
+                    self.trouble("its output cannot be kept now: {}".format(problem.strerror))
+                time.sleep(1)
+
+
+def last_lines(path, count=20, limit=1 << 16):
+    """Return the last lines of a log, without their times."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(max(stream.seek(0, os.SEEK_END) - limit, 0))
+            lines = stream.read().split(b"\n")
+    except OSError:
+        return []
+    return [line[node.PREFIX :][:2000].decode(errors="replace") for line in lines if len(line) >= node.PREFIX][-count:]

@@ -1,0 +1,1548 @@
+"""Answers one request about batch jobs on this node, and ends. README.md of `provision/jobs` has the requests.
+
+It arrives over SSH on standard input, followed by the request as one line of JSON, and is root's. The keeper of a job
+imports it for what both need: files, leases, docker's engine. Python 3.6 or newer, and nothing else; what few requests
+need is imported by them, because each request starts this program anew.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import sys
+import time
+
+ROOT = os.environ.get("PROVISION_JOBS_ROOT") or "/var/lib/provision/jobs"
+RUN = os.environ.get("PROVISION_JOBS_RUN") or "/run/provision"
+PROC = os.environ.get("PROVISION_PROC") or "/proc"
+DOCKER_SOCKET = os.environ.get("PROVISION_DOCKER_SOCKET") or "/run/docker.sock"
+FOR_TESTS = ("PROVISION_JOBS_ROOT", "PROVISION_JOBS_RUN", "PROVISION_PROC", "PROVISION_DOCKER_SOCKET")
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?\Z")
+FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\Z")
+PORT = "port-"
+PORTS = (20000, 32000)  # below the kernel's own choice of ports
+HOLD_SECONDS = 120  # a lease stands so long without an attempt
+PREPARED_SECONDS = 1800  # and so long with one that was prepared: another node may still pull a large image
+START_SECONDS = 60  # a keeper that was not there so long after its start will not come
+LOCK_SECONDS = 30
+SMI_SECONDS = 20
+ENGINE_SECONDS = 20
+OVER = ("Completed", "Error", "Stopped", "Lost")
+STAMP = 27  # 2026-01-31T12:00:00.123456Z
+PREFIX = STAMP + 3  # and " o "
+BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard")
+NO_INSTANCES = ("attempt", "result", "keeper", "state", "stop")
+CONTAINER = re.compile(r"[0-9a-f]{64}")
+
+
+class Refused(Exception):
+    """What was asked for cannot be done; the text is for a person."""
+
+    def __init__(self, message, remedy="", output=""):
+        super().__init__(message)
+        self.answer = {"error": {"message": message, "remedy": remedy, "output": output}}
+
+
+# Files
+
+
+def read_text(path):
+    """Return a file as text, empty when there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def read_json(path):
+    """Return a file's JSON object; an empty one when there is none, or something else."""
+    try:
+        found = json.loads(read_text(path) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_whole(path, text, mode=0o600):
+    """Write a file so that it is there whole or not at all."""
+    new = "{}.{}.new".format(path, os.getpid())
+    remove(new)
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            os.fchmod(handle, mode)
+            stream.write(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+            stream.flush()
+            os.fsync(handle)
+        os.rename(new, path)
+    except BaseException:
+        remove(new)
+        raise
+
+
+def write_json(path, value, mode=0o600):
+    """Write a JSON document whole."""
+    write_whole(path, json.dumps(value, sort_keys=True) + "\n", mode)
+
+
+def remove(path):
+    """Remove a file; return whether it was there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def names_in(folder):
+    """Return the names in a folder, none when it is not there."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def remove_tree(path):
+    """Remove a folder with all that is in it."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def boot_id():
+    """Return what tells this boot of the node from any other."""
+    return read_text(PROC + "/sys/kernel/random/boot_id").strip()
+
+
+def boot_time():
+    """Return when the node was booted, in seconds since the epoch."""
+    found = re.search(r"^btime (\d+)", read_text(PROC + "/stat"), re.MULTILINE)
+    return int(found.group(1)) if found else 0
+
+
+def stamp(seconds):
+    """Return a time as the logs have it."""
+    whole = int(seconds // 1)
+    micro = min(int((seconds - whole) * 1e6), 999999)
+    return "{}.{:06d}Z".format(time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)), micro)
+
+
+# Names and places
+
+
+def job_name(request, key="name"):
+    """Return a job's name, which becomes a part of paths."""
+    name = request.get(key)
+    if not isinstance(name, str) or not NAME.match(name):
+        raise Refused("{!r} is no name of a job".format(name), "lower-case letters, digits and - are")
+    return name
+
+
+def number_of(request):
+    """Return the number of an attempt."""
+    attempt = request.get("attempt")
+    if isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 1:
+        raise Refused("{!r} is no number of an attempt".format(attempt))
+    return attempt
+
+
+def job_folder(name):
+    """Return where a job is kept."""
+    return os.path.join(ROOT, name)
+
+
+def attempt_folder(name, attempt):
+    """Return where an attempt is kept."""
+    return os.path.join(ROOT, name, "attempts", str(attempt))
+
+
+def attempts_of(name):
+    """Return the numbers of a job's attempts here, in order."""
+    return sorted(int(item) for item in names_in(os.path.join(ROOT, name, "attempts")) if item.isdigit())
+
+
+def unit_name(name, attempt):
+    """Return the name of the keeper's unit."""
+    return "provision-job-{}-{}.service".format(name, attempt)
+
+
+def known_job(name):
+    """Return a job's folder, or refuse."""
+    folder = job_folder(name)
+    if not os.path.isdir(folder):
+        raise Refused("this node knows no job {}".format(name))
+    return folder
+
+
+def make_folders():
+    """Make the folders of all jobs."""
+    for path in (ROOT, os.path.join(RUN, "leases")):
+        if not os.path.isdir(path):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            os.chmod(path, 0o700)
+
+
+def add_event(name, source, message, kind="Normal", when=None):
+    """Append an event to a job's list; one write, so that events of two writers do not mix."""
+    line = {"time": time.time() if when is None else when, "source": source, "type": kind, "message": message}
+    path = os.path.join(ROOT, name, "events.jsonl")
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(handle)
+
+
+# The docker engine, asked by its socket: starting its client would take longer than all else
+
+
+def engine(method, path, timeout=ENGINE_SECONDS):
+    """Return (HTTP status, body) of one question to docker's engine; OSError when it does not answer."""
+    head, stream = engine_stream(method, path, timeout)
+    try:
+        body = [stream.rest]
+        while body[-1]:
+            body.append(stream.connection.recv(65536))
+    finally:
+        stream.connection.close()
+    return head, b"".join(body)
+
+
+class Stream:
+    """An answer of the engine of which the head was read."""
+
+    def __init__(self, connection, rest):
+        self.connection, self.rest = connection, rest
+
+
+def engine_stream(method, path, timeout):
+    """Ask the engine, and return the status and the answer to come; `timeout` is for each piece of it."""
+    import socket
+
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(DOCKER_SOCKET)
+        lines = "{} {} HTTP/1.0\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".format(method, path)
+        connection.sendall(lines.encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            piece = connection.recv(65536)
+            if not piece:
+                raise OSError(errno.ECONNRESET, "docker's engine broke off")
+            answer += piece
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]), Stream(connection, rest)
+    except (ValueError, IndexError):
+        connection.close()
+        raise OSError(errno.EPROTO, "docker's engine does not speak HTTP") from None
+    except BaseException:
+        connection.close()
+        raise
+
+
+def engine_json(path):
+    """Return an object of the engine, None where it has none; OSError when it does not answer."""
+    status, body = engine("GET", path)
+    if status == 404:
+        return None
+    if status != 200:
+        raise OSError(errno.EIO, "docker's engine: {}".format(engine_words(body)))
+    try:
+        return json.loads(body.decode(errors="replace"))
+    except ValueError:
+        raise OSError(errno.EPROTO, "docker's engine broke off") from None
+
+
+def engine_words(body):
+    """Return what an answer of the engine says that it refused."""
+    try:
+        return str(json.loads(body.decode(errors="replace"))["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace").strip()[:400]
+
+
+def quoted(text):
+    """Return a text as a part of an address."""
+    plain = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/:@._-"
+    return "".join(chr(byte) if byte in plain else "%{:02X}".format(byte) for byte in text.encode())
+
+
+def job_containers(label="provision.job"):
+    """Return all containers of jobs as the engine lists them; None when it does not answer."""
+    filters = quoted(json.dumps({"label": [label]}))
+    try:
+        return engine_json("/containers/json?all=1&filters=" + filters) or []
+    except OSError:
+        return None
+
+
+def labels_of(container):
+    """Return (job, id, attempt) of a container by its labels."""
+    labels = container.get("Labels") or {}
+    return tuple(str(labels.get("provision." + key, "")) for key in ("job", "id", "attempt"))
+
+
+def running_attempts(containers):
+    """Return the (id, attempt) that have a running container."""
+    return {labels_of(item)[1:] for item in containers if item.get("State") in ("running", "paused", "restarting")}
+
+
+# Keepers
+
+
+def keeper_holds(folder):
+    """Return whether a living keeper has the lock of its attempt."""
+    try:
+        handle = os.open(os.path.join(folder, "keeper.lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def keepers(attempts):
+    """Return which of some (name, attempt) have a keeper: one that lives, or one that systemd starts anew."""
+    active, asked = set(), {}
+    for name, attempt in attempts:
+        folder = attempt_folder(name, attempt)
+        if not os.path.exists(os.path.join(folder, "keeper.json")):
+            continue
+        if keeper_holds(folder):
+            active.add((name, attempt))
+        else:
+            asked[unit_name(name, attempt)] = (name, attempt)
+    if asked:
+        code, out, _ = program(["systemctl", "show", "--property=Id,ActiveState", "--", *asked], 10)
+        found = dict(re.findall(r"^Id=(.*)\nActiveState=(.*)$", out, re.MULTILINE)) if code == 0 else {}
+        found.update((unit, state) for state, unit in re.findall(r"^ActiveState=(.*)\nId=(.*)$", out, re.MULTILINE))
+        living = ("active", "activating", "reloading", "deactivating")
+        active.update(attempt for unit, attempt in asked.items() if found.get(unit) in living)
+    return active
+
+
+def program(argv, seconds, env=None):
+    """Run a program; return (exit code, its output, its errors). One that hangs is killed, and not waited for."""
+    import subprocess
+
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=dict(os.environ, LC_ALL="C", **(env or {})),
+        )
+    except OSError as problem:
+        return 127, "", "{}: {}".format(argv[0], problem.strerror)
+    return outcome(child, argv[0], time.monotonic() + seconds)
+
+
+def outcome(child, title, deadline):
+    """Wait for a program until a time."""
+    import signal
+    import subprocess
+
+    try:
+        out, err = child.communicate(timeout=max(deadline - time.monotonic(), 0.05))
+    except subprocess.TimeoutExpired:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        return 124, "", "{} did not end in time".format(title)
+    return child.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip()
+
+
+def unwatched(active=None):
+    """Yield (name, attempt, why) of each attempt that nothing watches over any more and that is not closed."""
+    here = boot_id()
+    open_ones = [
+        (name, attempt)
+        for name in job_names()
+        for attempt in attempts_of(name)[-1:]
+        if os.path.exists(os.path.join(attempt_folder(name, attempt), "keeper.json"))
+    ]
+    active = keepers(open_ones) if active is None else active
+    for name, attempt in open_ones:
+        path = os.path.join(attempt_folder(name, attempt), "keeper.json")
+        told = read_json(path)
+        if (name, attempt) in active or not told:
+            continue
+        node = told.get("node", "")
+        if told.get("boot_id") != here:
+            yield name, attempt, "node {} rebooted at {} during the job".format(node, stamp(boot_time())[:19] + "Z")
+        elif time.time() - os.stat(path).st_mtime > START_SECONDS:
+            yield name, attempt, "the keeper on node {} is gone, and so are its containers".format(node)
+
+
+def close_unwatched(containers):
+    """Write down how attempts ended that have no keeper and no running container, and take away what they left."""
+    if containers is None:
+        return
+    running = running_attempts(containers)
+    for name, attempt, why in list(unwatched()):
+        told = read_json(os.path.join(attempt_folder(name, attempt), "keeper.json"))
+        if (str(told.get("id")), str(attempt)) not in running:
+            close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")
+
+
+def close_attempt(name, attempt, result, word):
+    """End the record of an attempt without its keeper; a keeper that has begun meanwhile goes on."""
+    folder = attempt_folder(name, attempt)
+    try:
+        handle = os.open(os.path.join(folder, "keeper.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        told = read_json(os.path.join(folder, "keeper.json"))
+        for instance, record in instances_of(folder).items():
+            if record.get("status") not in OVER:
+                record.update(status=word, reason=result["reason"])
+                write_json(os.path.join(folder, instance + ".json"), record)
+        if not os.path.exists(os.path.join(folder, "result.json")):
+            whole = {"exit_code": None, "first_failure": "", "first_rank": None, "ended": time.time()}
+            whole.update(result, chief=bool(told.get("chief")))
+            write_json(os.path.join(folder, "result.json"), whole)
+            add_event(name, "node {}".format(told.get("node", "")), result["reason"], "Warning")
+        take_away_secrets(folder)
+        release_all(str(read_json(os.path.join(folder, "attempt.json")).get("id")), attempt)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def take_away_secrets(folder):
+    """Remove what an attempt needed and nobody may see: what the keeper was told, variables, private keys."""
+    remove(os.path.join(folder, "keeper.json"))
+    for item in names_in(folder):
+        if item.startswith("env-"):
+            remove(os.path.join(folder, item))
+    remove(os.path.join(folder, "stop.json"))
+    remove_tree(os.path.join(folder, "ssh"))
+    remove_tree(os.path.join(folder, "programs"))
+
+
+# Leases
+
+
+class Locked:
+    """Holds the lock around every change of leases."""
+
+    def __enter__(self):
+        make_folders()
+        self.handle = os.open(os.path.join(RUN, "jobs.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not locked_within(self.handle, LOCK_SECONDS):
+            os.close(self.handle)
+            raise Refused("another command has held the leases of this node for {} s".format(LOCK_SECONDS))
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.handle)
+
+
+def locked_within(handle, seconds):
+    """Wait for a lock; return whether we have it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
+
+
+def lease_path(name):
+    """Return the file of a lease; the UUID of an old MIG instance has slashes."""
+    return os.path.join(RUN, "leases", name.replace("%", "%25").replace("/", "%2F"))
+
+
+def all_leases():
+    """Return GPU or port -> its lease."""
+    found = {}
+    for item in names_in(os.path.join(RUN, "leases")):
+        if not item.endswith(".new"):
+            name = item.replace("%2F", "/").replace("%25", "%")
+            found[name] = read_json(os.path.join(RUN, "leases", item))
+    return found
+
+
+def gpu_leases(leases):
+    """Return those of GPUs."""
+    return {name: lease for name, lease in leases.items() if not name.startswith(PORT)}
+
+
+def write_lease(name, request, instance):
+    """Write one lease down; the caller has the lock."""
+    lease = {"job": request["job"], "id": request["id"], "attempt": request["attempt"], "instance": instance}
+    write_json(lease_path(name), dict(lease, time=time.time(), monotonic=time.monotonic()))
+
+
+def mine(lease, token, attempt):
+    """Return whether a lease is that attempt's."""
+    return str(lease.get("id")) == str(token) and str(lease.get("attempt")) == str(attempt)
+
+
+def release_all(token, attempt):
+    """Give back all leases of an attempt; return their names."""
+    with Locked():
+        names = [name for name, lease in all_leases().items() if mine(lease, token, attempt)]
+        for name in names:
+            remove(lease_path(name))
+    return names
+
+
+def reaped(containers):
+    """Give back the leases of attempts that are over, or that never came to be; return the others. Under the lock.
+
+    Args:
+        containers: as the engine lists them; None when it does not answer, and then nothing is given back.
+    """
+    leases = all_leases()
+    if containers is None:
+        return leases
+    running = running_attempts(containers)
+    doubtful = {}
+    for name, lease in leases.items():
+        if (str(lease.get("id")), str(lease.get("attempt"))) not in running:
+            doubtful.setdefault((str(lease.get("job")), str(lease.get("attempt"))), []).append(name)
+    known = [(job, int(attempt)) for job, attempt in doubtful if NAME.match(job) and attempt.isdigit()]
+    active = keepers(known) if known else set()
+    for (job, attempt), names in doubtful.items():
+        if not (NAME.match(job) and attempt.isdigit()):
+            job, attempt = "", 0
+        for name in names:
+            if (job, int(attempt)) not in active and not stands(leases[name], job, int(attempt)):
+                remove(lease_path(name))
+                del leases[name]
+    return leases
+
+
+def stands(lease, job, attempt):
+    """Return whether a lease without a keeper and without a container may still become a job's."""
+    folder = attempt_folder(job, attempt) if job else ""
+    record = read_json(os.path.join(folder, "attempt.json")) if folder else {}
+    prepared = bool(record) and str(record.get("id")) == str(lease.get("id"))
+    if prepared and os.path.exists(os.path.join(folder, "result.json")):
+        return False
+    try:
+        age = time.monotonic() - float(lease.get("monotonic", -1e9))
+    except (TypeError, ValueError):
+        return False
+    return 0 <= age < (PREPARED_SECONDS if prepared else HOLD_SECONDS)
+
+
+# GPUs
+
+
+class Gpus:
+    """The node's GPUs and who uses them; its programs run beside what is asked between `__init__` and `answer`."""
+
+    def __init__(self):
+        self.deadline = time.monotonic() + SMI_SECONDS
+        self.children = {}
+        if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
+            return
+        import subprocess
+
+        form = "--format=csv,noheader,nounits"
+        wanted = {
+            "gpus": ["--query-gpu=index,uuid,name,memory.total", form],
+            "uses": ["--query-compute-apps=gpu_uuid,pid", form],
+        }
+        if has_mig():
+            wanted["list"] = ["-L"]
+        for title, words in wanted.items():
+            self.children[title] = subprocess.Popen(
+                ["nvidia-smi", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=dict(os.environ, LC_ALL="C"),
+            )
+
+    def answer(self, containers):
+        """Return ``gpus`` (None when they are not known), ``gpu_error`` and ``foreign``."""
+        said = {title: outcome(child, "nvidia-smi", self.deadline) for title, child in self.children.items()}
+        if not said:
+            error = "the driver is loaded, but there is no nvidia-smi" if has_driver() else ""
+            return {"gpus": None if error else [], "gpu_error": error, "foreign": {}}
+        for code, out, err in said.values():
+            if code and "No devices were found" in out + err:
+                return {"gpus": [], "gpu_error": "", "foreign": {}}
+            if code:
+                return {"gpus": None, "gpu_error": (err or out.strip() or "nvidia-smi: exit {}".format(code))[-400:], "foreign": {}}
+        gpus = gpu_rows(said["gpus"][1])
+        for gpu in gpus:
+            gpu["mig"] = mig_of(said.get("list", (0, "", ""))[1], gpu["uuid"])
+        ours = {item["Id"] for item in containers or () if isinstance(item.get("Id"), str)}
+        return {"gpus": gpus, "gpu_error": "", "foreign": foreign_uses(said["uses"][1], gpus, ours)}
+
+
+def has_driver():
+    """Return whether NVIDIA's kernel module is loaded."""
+    return os.path.exists(PROC + "/driver/nvidia/version")
+
+
+def has_mig():
+    """Return whether a GPU of the node is cut into instances."""
+    import glob
+
+    return bool(glob.glob(PROC + "/driver/nvidia/capabilities/gpu*/mig/gi*"))
+
+
+def gpu_rows(text):
+    """Return the GPUs that nvidia-smi lists; memory in MiB."""
+    found = []
+    for line in text.splitlines():
+        words = [word.strip() for word in line.split(",")]
+        if len(words) >= 4 and words[0].isdigit():
+            memory = int(words[-1]) if words[-1].isdigit() else 0
+            name = ", ".join(words[2:-1])
+            found.append({"index": int(words[0]), "uuid": words[1], "name": name, "memory": memory, "mig": []})
+    return found
+
+
+def mig_of(text, uuid):
+    """Return the UUIDs of a GPU's MIG instances in what ``nvidia-smi -L`` prints."""
+    found, inside = [], False
+    for line in text.splitlines():
+        if line.startswith("GPU "):
+            inside = uuid in line
+        elif inside:
+            found += re.findall(r"UUID: (MIG-[^)\s]+)\)", line)
+    return found
+
+
+def foreign_uses(text, gpus, ours):
+    """Return UUID -> a process on it that is not in a container of a job.
+
+    A process is told with its GPU alone, so that one on an instance of MIG speaks for all instances of that GPU.
+    """
+    parts = {gpu["uuid"]: [gpu["uuid"], *gpu["mig"]] for gpu in gpus}
+    found = {}
+    for line in text.splitlines():
+        uuid, _, pid = (word.strip() for word in line.partition(","))
+        if not pid.isdigit() or not os.path.isdir("{}/{}".format(PROC, pid)):
+            continue
+        inside = CONTAINER.findall(read_text("{}/{}/cgroup".format(PROC, pid)))
+        if not ours.intersection(inside):
+            for part in parts.get(uuid, [uuid]):
+                found.setdefault(part, who(pid))
+    return found
+
+
+def who(pid):
+    """Return a process by program, number and account; never its arguments, which can hold passwords."""
+    import pwd
+
+    try:
+        owner = os.stat("{}/{}".format(PROC, pid)).st_uid
+        try:
+            owner = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            owner = "uid {}".format(owner)
+    except OSError:
+        owner = "unknown"
+    comm = read_text("{}/{}/comm".format(PROC, pid)).strip() or "unknown program"
+    return "{} (pid {} of {})".format(comm, pid, owner)
+
+
+# Requests: names, queue, secrets
+
+
+def reserve(request):
+    """Take a job's name and write the job down; a name that is taken stays as it is."""
+    import uuid
+
+    name = job_name(request)
+    make_folders()
+    for item in names_in(ROOT):
+        if item.startswith(".new-") and time.time() - os.stat(os.path.join(ROOT, item)).st_mtime > 3600:
+            remove_tree(os.path.join(ROOT, item))
+    new = os.path.join(ROOT, ".new-{}-{}".format(name, uuid.uuid4().hex))
+    os.mkdir(new, 0o700)
+    try:
+        write_json(os.path.join(new, "job.json"), request["job"])
+        write_json(os.path.join(new, "queue.json"), request.get("queue") or {})
+        if any((request.get("secrets") or {}).values()):
+            write_json(os.path.join(new, "secrets.json"), request["secrets"])
+        os.rename(new, job_folder(name))
+    except OSError as problem:
+        if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return {"reserved": False, "job": brief_report(name)}
+    finally:
+        remove_tree(new)
+    return {"reserved": True}
+
+
+def hold_queue(request):
+    """Hold the lock of whoever starts jobs until our input ends."""
+    make_folders()
+    path = os.path.join(RUN, "queue.lock")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if not locked_within(handle, float(request.get("seconds") or 0)):
+        by = read_json(path)
+        since = by.get("monotonic")
+        seconds = int(time.monotonic() - since) if isinstance(since, (int, float)) else None
+        return {"held": False, "by": {"who": str(by.get("who", "")), "seconds": seconds, "time": by.get("time")}}
+    told = {"who": str(request.get("who", "")), "time": time.time(), "monotonic": time.monotonic()}
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps(told).encode(), 0)
+    print(json.dumps({"held": True}), flush=True)
+    while os.read(0, 4096):
+        pass
+    return None
+
+
+def queue(request):
+    """Write down how a job stands in the queue; ``over`` takes its secrets away."""
+    name = job_name(request)
+    folder = known_job(name)
+    write_json(os.path.join(folder, "queue.json"), request["queue"])
+    if request.get("event"):
+        event(request)
+    if request.get("over"):
+        remove(os.path.join(folder, "secrets.json"))
+    return {"written": True}
+
+
+def secrets(request):
+    """Return a job's secrets, none when it had none or is over."""
+    return read_json(os.path.join(known_job(job_name(request)), "secrets.json"))
+
+
+def event(request):
+    """Append an event."""
+    name, told = job_name(request), request["event"]
+    known_job(name)
+    kind = "Warning" if told.get("type") == "Warning" else "Normal"
+    add_event(name, str(told.get("source", "")), str(told.get("message", "")), kind, told.get("time"))
+    return {"written": True}
+
+
+def drain(request):
+    """Take no new jobs, or with an empty reason take them again."""
+    make_folders()
+    path = os.path.join(ROOT, ".drained")
+    if request.get("reason"):
+        write_whole(path, str(request["reason"]) + "\n")
+    else:
+        remove(path)
+    return {"drained": drained()}
+
+
+def drained():
+    """Return why the node takes no new jobs, empty when it does."""
+    return read_text(os.path.join(ROOT, ".drained")).strip()
+
+
+# Requests: what there is
+
+
+def look(request):
+    """Return what a node has for jobs, and what it knows of them."""
+    gpus = Gpus()
+    containers = job_containers()
+    close_unwatched(containers)
+    with Locked():
+        leases = reaped(containers)
+    found = reports({"names": request.get("names"), "brief": request.get("brief", True)})
+    found.update(gpus.answer(containers))
+    ports = {name[len(PORT) :]: lease for name, lease in leases.items() if name.startswith(PORT)}
+    waits = {job["name"]: job["queue"] for job in found["jobs"] if job["queue"]}
+    found.update(leases=gpu_leases(leases), ports=ports, cpus=cpus(), drained=drained(), queue=waits)
+    found["docker_error"] = "" if containers is not None else "docker's engine does not answer"
+    if request.get("topology"):
+        found["topology"] = program(["nvidia-smi", "topo", "-m"], SMI_SECONDS)[1]
+    return found
+
+
+def cpus():
+    """Return how many CPUs there are for jobs."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except OSError:
+        return os.cpu_count() or 1
+
+
+def job_names():
+    """Return the names of the jobs that this node knows."""
+    return [item for item in names_in(ROOT) if NAME.match(item)]
+
+
+def reports(request):
+    """Return what this node knows of its jobs."""
+    names = request.get("names")
+    known = job_names() if names is None else [name for name in names if isinstance(name, str) and NAME.match(name)]
+    open_ones, found, here = [], [], boot_id()
+    for name in known:
+        told = brief_report(name) if request.get("brief") else full_report(name)
+        if told:
+            told["boot_id"] = here
+            found.append(told)
+            if told.pop("open"):
+                open_ones.append((name, told["attempt"]))
+    active = keepers(open_ones)
+    for told in found:
+        told["keeper"] = "active" if (told["name"], told["attempt"]) in active else "gone"
+    return {"boot_id": here, "now": time.time(), "jobs": found, "leases": gpu_leases(all_leases())}
+
+
+def report(request):
+    """Return what this node knows of its jobs, after it has closed those that nothing watches over any more."""
+    if next(unwatched(), None):
+        close_unwatched(job_containers())
+    return reports(request)
+
+
+def brief_report(name):
+    """Return a job without what only a look at it alone needs; nothing where there is none."""
+    told = full_report(name, brief=True)
+    if told:
+        spec = told["spec"]
+        told["spec"] = {key: spec[key] for key in BRIEF if key in spec}
+    return told
+
+
+def full_report(name, *, brief=False):
+    """Return all that this node knows of a job, nothing where there is none."""
+    folder = job_folder(name)
+    job = read_json(os.path.join(folder, "job.json"))
+    if not job:
+        return {}
+    attempts = attempts_of(name)
+    attempt = attempts[-1] if attempts else 0
+    there = attempt_folder(name, attempt)
+    names = set(names_in(there)) if attempt else set()
+    told = {
+        "name": name,
+        "id": job.get("id"),
+        "owner": job.get("owner"),
+        "submitted": job.get("submitted"),
+        "spec": job.get("spec") if isinstance(job.get("spec"), dict) else {},
+        "queue": read_json(os.path.join(folder, "queue.json")),
+        "attempt": attempt,
+        "attempt_record": read_json(os.path.join(there, "attempt.json")) if attempt else {},
+        "instances": instances_of(there, names),
+        "result": (read_json(os.path.join(there, "result.json")) or None) if "result.json" in names else None,
+        "open": "keeper.json" in names,
+    }
+    if not brief:
+        told["events"] = events_of(name)
+        told["attempts"] = attempts
+    return told
+
+
+def events_of(name):
+    """Return a job's events; a line that was cut off is left out."""
+    found = []
+    for line in read_text(os.path.join(ROOT, name, "events.jsonl")).splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def instances_of(folder, names=None):
+    """Return instance -> its record, of those that live on this node."""
+    found = {}
+    for item in sorted(names_in(folder) if names is None else names):
+        instance, ending = os.path.splitext(item)
+        if ending == ".json" and instance not in NO_INSTANCES:
+            found[instance] = read_json(os.path.join(folder, item))
+    return found
+
+
+# Requests: leases
+
+
+def lease(request):
+    """Lease GPUs to a job's instances: all of them, or none."""
+    job, attempt, wanted = job_name(request, "job"), number_of(request), request["leases"]
+    if drained() and not request.get("force"):
+        raise Refused("the node is drained: {}".format(drained()), "`provision node resume` lets it take jobs again")
+    if not wanted:
+        return {"taken": {}}
+    gpus, containers = Gpus(), job_containers()
+    seen = gpus.answer(containers)
+    if seen["gpus"] is None:
+        raise Refused("what the GPUs are doing is not known: {}".format(seen["gpu_error"]))
+    family = families(seen["gpus"])
+    unknown = sorted(set(wanted) - set(family))
+    if unknown:
+        raise Refused("there is no GPU {} on this node (any more)".format(unknown[0]))
+    with Locked():
+        leases = reaped(containers)
+        taken = {}
+        for uuid in wanted:
+            for other in family[uuid]:
+                if other in leases and not mine(leases[other], request["id"], attempt):
+                    taken[uuid] = leases[other]
+            if uuid in seen["foreign"]:
+                taken.setdefault(uuid, {"job": seen["foreign"][uuid], "foreign": seen["foreign"][uuid]})
+        if not taken:
+            for uuid, instance in sorted(wanted.items()):
+                write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)
+    return {"taken": taken}
+
+
+def families(gpus):
+    """Return UUID -> all that cannot be leased beside it: itself, and for MIG the GPU and its instances."""
+    found = {}
+    for gpu in gpus:
+        found[gpu["uuid"]] = [gpu["uuid"], *gpu["mig"]]
+        for part in gpu["mig"]:
+            found[part] = [part, gpu["uuid"]]
+    return found
+
+
+def release(request):
+    """Give back an attempt's leases, and take away what was prepared for it; not while it runs."""
+    job, attempt = job_name(request, "job"), number_of(request)
+    if keepers([(job, attempt)]):
+        raise Refused("attempt {} of {} runs on this node".format(attempt, job), "stop it")
+    folder = attempt_folder(job, attempt)
+    if str(read_json(os.path.join(folder, "attempt.json")).get("id")) == str(request["id"]):
+        take_away_secrets(folder)
+    names = release_all(request["id"], attempt)
+    return {"released": [name for name in names if not name.startswith(PORT)]}
+
+
+# Requests: making ready and starting
+
+
+def prepare(request):
+    """Make everything ready for an attempt: folders, images, keys, ports."""
+    name, attempt = job_name(request), number_of(request)
+    record = request["attempt_record"]
+    look_for(request.get("data") or [], request.get("free_disk") or 0)
+    folder = new_attempt(name, attempt, request["job"], record)
+    renewal = Renewal(request["job"]["id"], attempt)
+    try:
+        images = {
+            reference: ready_image(reference, policy, request.get("registry") or {})
+            for reference, policy in sorted((request.get("images") or {}).items())
+        }
+    finally:
+        renewal.end()
+    keys = make_keys(folder, name, request.get("uid")) if request.get("mpi") else {}
+    who_for = {"job": name, "id": request["job"]["id"], "attempt": attempt}
+    ports = lease_ports(who_for, int(request.get("ports") or 0))
+    return {"images": images, "keys": keys, "ports": ports}
+
+
+def look_for(data, free_disk):
+    """Refuse where data is missing, or space."""
+    for item in data:
+        if not os.path.isdir(item["path"]):
+            raise Refused(
+                "the data {} should be at {}, where there is no folder".format(item["name"], item["path"]),
+                "mount it there, or leave this node out",
+            )
+    free = os.statvfs(os.path.dirname(ROOT) if os.path.isdir(os.path.dirname(ROOT)) else "/")
+    there = free.f_bavail * free.f_frsize
+    if there < free_disk:
+        short = "{:.1f} GiB free for jobs, where {:.1f} are wanted".format(there / 2**30, free_disk / 2**30)
+        raise Refused(short, "`docker system prune` and `provision prune` make room")
+
+
+def new_attempt(name, attempt, job, record):
+    """Make the folder of an attempt and its first records; one that was started is left alone."""
+    make_folders()
+    known = read_json(os.path.join(job_folder(name), "job.json"))
+    if known and str(known.get("id")) != str(job.get("id")):
+        raise Refused("there is another job {} on this node".format(name), "provision delete {}".format(name))
+    folder = attempt_folder(name, attempt)
+    for item in ("result.json", "keeper.json"):
+        if os.path.exists(os.path.join(folder, item)):
+            raise Refused("attempt {} of {} has been started before".format(attempt, name))
+    for path in (job_folder(name), os.path.dirname(folder), folder):
+        if not os.path.isdir(path):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+    mount = os.path.join(folder, "mount")
+    os.makedirs(mount, exist_ok=True)
+    os.chmod(mount, 0o755)
+    if not known:
+        write_json(os.path.join(job_folder(name), "job.json"), job)
+    for seat in record.get("seats") or ():
+        if seat.get("node") == record.get("node") and FILE.match(str(seat.get("instance"))):
+            write_json(os.path.join(folder, seat["instance"] + ".json"), new_record(seat["instance"]))
+    write_json(os.path.join(folder, "attempt.json"), dict(record, id=job.get("id"), attempt=attempt, boot_id=boot_id()))
+    return folder
+
+
+def new_record(instance):
+    """Return the record of an instance that has not begun."""
+    return {
+        "instance": instance,
+        "status": "Pending",
+        "exit_code": None,
+        "signal": None,
+        "reason": "",
+        "started": 0.0,
+        "ended": 0.0,
+        "container_id": "",
+        "last_lines": [],
+    }
+
+
+class Renewal:
+    """Keeps an attempt's leases fresh while an image comes."""
+
+    def __init__(self, token, attempt):
+        import threading
+
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._renew, args=(token, attempt), daemon=True)
+        self.thread.start()
+
+    def _renew(self, token, attempt):
+        while True:
+            with Locked():
+                for name, held in all_leases().items():
+                    if mine(held, token, attempt):
+                        write_json(lease_path(name), dict(held, monotonic=time.monotonic()))
+            if self.over.wait(HOLD_SECONDS / 4):
+                return
+
+    def end(self):
+        """Keep them no longer."""
+        self.over.set()
+        self.thread.join()
+
+
+def ready_image(reference, policy, registry):
+    """Have an image as the policy says; return its id and digest."""
+    try:
+        found = engine_json("/images/{}/json".format(quoted(reference)))
+    except OSError as problem:
+        raise Refused("docker's engine does not answer: {}".format(problem), "systemctl status docker") from None
+    if policy == "always" or (found is None and policy != "never"):
+        pull(reference, registry)
+        found = engine_json("/images/{}/json".format(quoted(reference)))
+    if found is None:
+        raise Refused("there is no image {} on this node".format(reference), "pull it, or submit with --pull missing")
+    digests = [item.rpartition("@")[2] for item in found.get("RepoDigests") or ()]
+    return {"id": found.get("Id", ""), "digest": digests[0] if digests else ""}
+
+
+def pull(reference, registry):
+    """Pull an image; what logs in to its registry is in a folder that goes again."""
+    import base64
+    import tempfile
+
+    words, folder = ["docker"], ""
+    if registry.get("username"):
+        host = reference.partition("/")[0] if re.match(r"[^/]*[.:][^/]*/|localhost/", reference) else ""
+        login = "{}:{}".format(registry["username"], registry.get("password", "")).encode()
+        folder = tempfile.mkdtemp(dir=RUN)
+        auths = {host or "https://index.docker.io/v1/": {"auth": base64.b64encode(login).decode()}}
+        write_json(os.path.join(folder, "config.json"), {"auths": auths})
+        words += ["--config", folder]
+    try:
+        code, out, err = program([*words, "pull", "--quiet", "--", reference], 6 * 3600)
+    finally:
+        if folder:
+            remove_tree(folder)
+    if code:
+        last = "\n".join((err or out).splitlines()[-6:])
+        raise Refused("the image {} could not be pulled".format(reference), "is it there, and may this node?", last)
+
+
+def make_keys(folder, name, uid):
+    """Make the keys of an attempt's containers; the public halves are returned, the others stay here."""
+    user, group = account(uid)
+    there = os.path.join(folder, "ssh")
+    remove_tree(there)
+    os.mkdir(there, 0o700)
+    found = {}
+    for kind in ("client", "host"):
+        path = os.path.join(there, kind)
+        code, out, err = program(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "job " + name, "-f", path], 30)
+        if code:
+            raise Refused("ssh-keygen made no key", "install OpenSSH's client on the node", err or out)
+        found[kind] = read_text(path + ".pub").strip()
+        for item in (path, path + ".pub"):
+            os.chmod(item, 0o600)
+            os.chown(item, user, group)
+    os.chown(there, user, group)
+    return found
+
+
+def account(uid):
+    """Return (user, group) of ``UID[:GID]``; root's where nothing is said."""
+    words = str(uid if uid not in (None, "") else 0).split(":")
+    if not all(word.isdigit() for word in words) or len(words) > 2:
+        raise Refused("{!r} is no UID:GID".format(uid))
+    return int(words[0]), int(words[-1])
+
+
+def lease_ports(request, count):
+    """Lease ports of this node on which nobody listens."""
+    import random
+
+    ports = []
+    with Locked():
+        leases = all_leases()
+        low, high = PORTS
+        first = random.randrange(low, high)
+        for step in range(high - low):
+            if len(ports) == count:
+                break
+            port = low + (first - low + step) % (high - low)
+            if PORT + str(port) not in leases and is_free(port):
+                write_lease(PORT + str(port), request, "")
+                ports.append(port)
+    if len(ports) < count:
+        raise Refused("there are no free ports from {} to {}".format(*PORTS))
+    return ports
+
+
+def is_free(port):
+    """Return whether nobody listens on a port, on any address."""
+    import socket
+
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((address, port))
+        except OSError as problem:
+            if problem.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                return False
+    return True
+
+
+def start(request):
+    """Start the keeper of an attempt that was prepared; return once it has read what it is told."""
+    name, attempt = job_name(request), number_of(request)
+    folder = attempt_folder(name, attempt)
+    record = read_json(os.path.join(folder, "attempt.json"))
+    told = dict(request["keeper"], boot_id=boot_id(), attempt=attempt, name=name)
+    if not record or str(record.get("id")) != str(told.get("id")):
+        raise Refused("attempt {} of {} was not prepared on this node".format(attempt, name))
+    if os.path.exists(os.path.join(folder, "result.json")):
+        raise Refused("attempt {} of {} is over".format(attempt, name))
+    if record.get("boot_id") != told["boot_id"]:
+        raise Refused("the node was rebooted while the job was made ready", "start it again")
+    if keepers([(name, attempt)]):
+        return {"unit": unit_name(name, attempt)}
+    hold_all(told)
+    for item, content in (request.get("files") or {}).items():
+        if not FILE.match(item):
+            raise Refused("{!r} is no name of a file".format(item))
+        write_whole(os.path.join(folder, "mount", item), content, 0o644)
+    programs = os.path.join(folder, "programs")
+    os.makedirs(programs, mode=0o700, exist_ok=True)
+    for item, text in request["programs"].items():
+        if not FILE.match(item):
+            raise Refused("{!r} is no name of a file".format(item))
+        write_whole(os.path.join(programs, item), text)
+    write_json(os.path.join(folder, "attempt.json"), dict(record, **(request.get("record") or {})))
+    write_json(os.path.join(folder, "keeper.json"), told)
+    try:
+        run_keeper(name, attempt, folder)
+    except BaseException:
+        if not keeper_holds(folder):
+            remove(os.path.join(folder, "keeper.json"))
+        raise
+    return {"unit": unit_name(name, attempt)}
+
+
+def hold_all(told):
+    """See to it that all leases of an attempt are still its own: one that was given back meanwhile is taken again."""
+    request = {"job": told["name"], "id": told["id"], "attempt": told["attempt"]}
+    with Locked():
+        leases = all_leases()
+        for name in told.get("leases") or ():
+            held = leases.get(name)
+            if held is not None and not mine(held, told["id"], told["attempt"]):
+                raise Refused("{} was taken by {} meanwhile".format(name, held.get("job")))
+        for name in told.get("leases") or ():
+            if name not in leases:
+                write_lease(name, request, "")
+
+
+def run_keeper(name, attempt, folder):
+    """Start the keeper as a unit of its own, which outlives our SSH session, and wait until it has begun."""
+    unit = unit_name(name, attempt)
+    argv = [sys.executable or "/usr/bin/python3", "-I", os.path.join(folder, "programs", "keeper.py"), folder]
+    words = ["systemd-run", "--quiet", "--collect", "--unit", unit, "--description", "provision job " + name]
+    for setting in UNIT_SETTINGS:
+        words.append("--property=" + setting)
+    words += ["--setenv={}={}".format(key, os.environ[key]) for key in FOR_TESTS if os.environ.get(key)]
+    code, out, err = program([*words, "--", *argv], 60)
+    if code and re.search(r"[Uu]nknown assignment|unrecognized option|[Cc]annot set property", err):
+        code, out, err = start_unit_file(unit, argv)
+    if code:
+        raise Refused("systemd did not start the keeper of the job", "systemctl status " + unit, err or out)
+    deadline = time.monotonic() + 20
+    while not os.path.exists(os.path.join(folder, "state.json")):
+        if time.monotonic() > deadline:
+            _, out, _ = program(["journalctl", "--no-pager", "-n", "12", "-u", unit], 10)
+            said = read_text(os.path.join(folder, "keeper.out")) or out
+            raise Refused("the keeper of the job did not begin", "systemctl status " + unit, said[-2000:])
+        time.sleep(0.02)
+
+
+UNIT_SETTINGS = (
+    "KillMode=process",
+    "Restart=on-failure",
+    "RestartSec=1",
+    "StartLimitIntervalSec=300",
+    "StartLimitBurst=20",
+    "TimeoutStopSec=120",
+    "OOMScoreAdjust=-500",
+)
+
+
+def start_unit_file(unit, argv):
+    """Start the keeper where systemd is so old that a transient unit cannot be started anew when it fails."""
+    unit_only = ("StartLimit", "OOMScoreAdjust")
+    lines = ["[Unit]", "Description=provision job", "[Service]"]
+    lines += [setting for setting in UNIT_SETTINGS if not setting.startswith(unit_only)]
+    lines += ["StartLimitInterval=300", "StartLimitBurst=20", "ExecStart=" + " ".join(argv)]
+    path = os.path.join("/run/systemd/system", unit)
+    write_whole(path, "\n".join(lines) + "\n", 0o644)
+    return program(["systemctl", "start", unit], 60)
+
+
+# Requests: output
+
+
+def logs(request):
+    """Write an instance's lines to standard output; with ``follow`` until it has ended and everything is out."""
+    name = job_name(request)
+    known_job(name)
+    attempts = attempts_of(name)
+    attempt = request.get("attempt") or (attempts[-1] if attempts else 0)
+    folder = attempt_folder(name, attempt)
+    instance = str(request.get("instance"))
+    record = read_json(os.path.join(folder, instance + ".json")) if FILE.match(instance) else {}
+    if attempt not in attempts or not record:
+        there = ", ".join(instances_of(folder)) or "none"
+        message = "attempt {} of {} has no instance {} on this node".format(attempt, name, instance)
+        raise Refused(message, "its instances here: {}".format(there))
+    output = Output(request)
+    path = log_path(folder, record)
+    if request.get("follow"):
+        output.follow(folder, instance, (name, attempt))
+    else:
+        output.begin(path)
+    return None
+
+
+def log_path(folder, record):
+    """Return the file with an instance's output; instances of one container share it."""
+    log = str(record.get("log") or record["instance"])
+    return os.path.join(folder, (log if FILE.match(log) else record["instance"]) + ".log")
+
+
+class Output:
+    """Writes lines of a log as they were asked for."""
+
+    def __init__(self, request):
+        tail = request.get("tail", -1)
+        self.tail = -1 if tail is None else int(tail)
+        self.since = stamp(float(request["since"])) if request.get("since") else ""
+        self.timestamps = bool(request.get("timestamps"))
+        self.position = 0
+        self.rest = b""
+
+    def begin(self, path):
+        """Write what is there."""
+        try:
+            stream = open(path, "rb")
+        except OSError:
+            return
+        with stream:
+            if self.tail >= 0:
+                self.write(self._last(stream))
+            else:
+                self.copy(stream)
+            self.position = stream.tell()
+
+    def copy(self, stream):
+        """Write from where the file stands to its end; return whether there was anything."""
+        found = False
+        while True:
+            piece = stream.read(1 << 18)
+            if not piece:
+                return found
+            found = True
+            lines = (self.rest + piece).split(b"\n")
+            self.rest = lines.pop()
+            self.write(lines)
+
+    def _last(self, stream):
+        """Return the last lines, and stand behind them."""
+        if self.since:
+            lines = stream.read().split(b"\n")
+            self.rest = lines.pop()
+            return [line for line in lines if self._fits(line)][-self.tail :] if self.tail else []
+        end = at = stream.seek(0, os.SEEK_END)
+        data = b""
+        while at and data.count(b"\n") <= self.tail:
+            step = min(at, 1 << 16)
+            at -= step
+            stream.seek(at)
+            data = stream.read(step) + data
+        stream.seek(end)
+        lines = data.split(b"\n")
+        self.rest = lines.pop()
+        return lines[-self.tail :] if self.tail else []
+
+    def _fits(self, line):
+        return not self.since or line[:STAMP].decode(errors="replace") >= self.since
+
+    def write(self, lines):
+        """Write lines of the log as they are wanted."""
+        fitting = [line for line in lines if self._fits(line)] if self.since else lines
+        if self.timestamps:
+            data = b"".join(line[: STAMP + 1] + line[PREFIX:] + b"\n" for line in fitting)
+        else:
+            data = b"".join(line[PREFIX:] + b"\n" for line in fitting)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(1, view) :]
+
+    def follow(self, folder, instance, attempt):
+        """Write what is there and what comes; whoever asked may go away at any time."""
+        import select
+
+        reader = select.poll()
+        reader.register(1, 0)
+        path, first, checked = "", True, time.monotonic()
+        while True:
+            record = read_json(os.path.join(folder, instance + ".json"))
+            over = record.get("status") in OVER or os.path.exists(os.path.join(folder, "result.json"))
+            if time.monotonic() - checked > 5 and not over:
+                checked = time.monotonic()
+                over = not os.path.isdir(folder) or self._unwatched(folder, attempt)
+            path = log_path(folder, record) if record else path
+            moved = self._more(path, first)
+            first = first and not os.path.exists(path)
+            if over and not moved:
+                return
+            if reader.poll(0 if moved else 100) and not moved:
+                return
+
+    @staticmethod
+    def _unwatched(folder, attempt):
+        return os.path.exists(os.path.join(folder, "keeper.json")) and not keepers([attempt])
+
+    def _more(self, path, first):
+        if first:
+            self.begin(path)
+            return self.position > 0
+        try:
+            if os.stat(path).st_size == self.position:
+                return False
+            with open(path, "rb") as stream:
+                stream.seek(self.position)
+                self.copy(stream)
+                moved = stream.tell() != self.position
+                self.position = stream.tell()
+                return moved
+        except OSError:
+            return False
+
+
+# Requests: ending
+
+
+def stop(request):
+    """Ask for the end of a job's last attempt: its keeper ends it everywhere; without one its containers end here."""
+    name = job_name(request)
+    attempts = attempts_of(name)
+    if not attempts:
+        return {"asked": False}
+    attempt = attempts[-1]
+    folder = attempt_folder(name, attempt)
+    if os.path.exists(os.path.join(folder, "result.json")) and not keepers([(name, attempt)]):
+        return {"asked": False}
+    grace = request.get("grace")
+    told = {"reason": str(request.get("reason") or "stopped"), "grace": grace, "time": time.time()}
+    unwatched_ones = {(job, number) for job, number, _ in unwatched()}
+    if os.path.exists(os.path.join(folder, "keeper.json")) and (name, attempt) not in unwatched_ones:
+        write_json(os.path.join(folder, "stop.json"), told)
+        wake_keeper(folder)
+        return {"asked": True}
+    token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
+    end_containers(token, attempt, 15 if grace is None else float(grace))
+    return {"asked": close_attempt(name, attempt, {"status": "STOPPED", "reason": told["reason"]}, "Stopped")}
+
+
+def wake_keeper(folder):
+    """Make the keeper look at its folder now; it looks by itself a little later."""
+    import signal
+
+    pid = read_text(os.path.join(folder, "keeper.lock")).strip()
+    if pid.isdigit() and keeper_holds(folder):
+        try:
+            os.kill(int(pid), signal.SIGUSR1)
+        except OSError:
+            pass
+
+
+def end_containers(token, attempt, grace):
+    """End an attempt's running containers: SIGTERM, the grace time, SIGKILL."""
+    containers = job_containers("provision.id={}".format(token))
+    if containers is None:
+        raise Refused("docker's engine does not answer", "systemctl status docker")
+    running = [item for item in containers if item.get("State") != "exited" and labels_of(item)[2] == str(attempt)]
+    for item in running:
+        terminate(item["Id"])
+    deadline = time.monotonic() + grace
+    while running and time.monotonic() < deadline:
+        running = [item for item in running if is_running(item["Id"])]
+        time.sleep(0.1)
+    for item in running:
+        engine("POST", "/containers/{}/kill?signal=KILL".format(item["Id"]))
+
+
+def is_running(container):
+    """Return whether a container runs."""
+    found = engine_json("/containers/{}/json".format(container))
+    return bool(found and found["State"].get("Running"))
+
+
+SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "docker-init", "tini", "docker-entrypoin")
+
+
+def terminate(container):
+    """Send SIGTERM to what a container was started for: not to the shells around it, whose end would be all's."""
+    import signal
+
+    found = engine_json("/containers/{}/json".format(container))
+    if not found or not found["State"].get("Running"):
+        return
+    pids = programs_below(int(found["State"].get("Pid") or 0))
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except OSError:
+            pass
+    if not pids:
+        engine("POST", "/containers/{}/kill?signal=TERM".format(container))
+
+
+def programs_below(first):
+    """Return the uppermost processes of a container that are no shells: they know how to end what they started."""
+    children, comm = {}, {}
+    for item in names_in(PROC) if first > 1 else ():
+        if item.isdigit():
+            head, _, rest = read_text("{}/{}/stat".format(PROC, item)).rpartition(")")
+            words = rest.split()
+            if len(words) > 1 and words[0] != "Z":
+                comm[int(item)] = head.partition("(")[2]
+                children.setdefault(int(words[1]), []).append(int(item))
+    found, rest = [], [first] if first in comm else []
+    while rest:
+        pid = rest.pop()
+        below = children.get(pid, [])
+        if comm[pid] in SHELLS and below:
+            rest += below
+        else:
+            found.append(pid)
+    return found
+
+
+def delete(request):
+    """Forget a job: its containers, keys, leases and folder; not while a keeper watches over it."""
+    name = job_name(request)
+    folder = job_folder(name)
+    job = read_json(os.path.join(folder, "job.json"))
+    token = str(request.get("id") or job.get("id") or "")
+    if not os.path.isdir(folder) or (job and str(job.get("id")) != token):
+        return {"deleted": False}
+    if keepers([(name, attempt) for attempt in attempts_of(name)]):
+        raise Refused("the job {} still runs on this node".format(name), "provision stop {}".format(name))
+    containers = job_containers("provision.job={}".format(name))
+    if containers is None:
+        raise Refused("docker's engine does not answer", "systemctl status docker")
+    for item in containers:
+        if labels_of(item)[1] in ("", token):
+            engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
+    for attempt in attempts_of(name):
+        release_all(token, attempt)
+    gone = os.path.join(ROOT, ".new-{}-{}-{}".format(name, os.getpid(), int(time.time())))
+    os.rename(folder, gone)
+    remove_tree(gone)
+    return {"deleted": True}
+
+
+REQUESTS = {
+    "reserve": reserve,
+    "hold_queue": hold_queue,
+    "look": look,
+    "lease": lease,
+    "release": release,
+    "prepare": prepare,
+    "start": start,
+    "report": report,
+    "logs": logs,
+    "stop": stop,
+    "delete": delete,
+    "queue": queue,
+    "secrets": secrets,
+    "event": event,
+    "drain": drain,
+}
+
+
+def main():
+    """Answer the request on standard input."""
+    try:
+        request = json.loads(request_line().decode())
+        answer = REQUESTS[request["do"]](request)
+    except Refused as refusal:
+        print(json.dumps(refusal.answer))
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except OSError as problem:
+        print(json.dumps(Refused("{}".format(problem)).answer))
+        return 1
+    except (ValueError, LookupError, TypeError, AttributeError) as problem:
+        print(json.dumps(Refused("the request makes no sense: {!r}".format(problem)).answer))
+        return 1
+    if answer is not None:
+        print(json.dumps(answer))
+    return 0
+
+
+def request_line():
+    """Return our input up to a newline or its end."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1 << 16)
+        if not piece:
+            break
+        line += piece
+    return line
+
+
+if __name__ == "__main__":
+    sys.exit(main())

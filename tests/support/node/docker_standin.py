@@ -1,0 +1,268 @@
+"""A STAND-IN for docker, its engine and its client: a container is a process of this machine, in nothing of its own.
+
+As the engine (`docker_standin.py engine SOCKET`) it answers the few questions on a Unix socket that our programs ask;
+as the client (`docker_standin.py create ...`) it asks that engine. Whatever it starts is killed when it ends.
+"""
+
+import http.server
+import json
+import os
+import secrets
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+
+PIECE = 16384  # docker cuts longer lines into messages of this length, all with the time of the first
+NO_VALUE = ("--init", "--privileged", "--quiet")
+
+
+def now():
+    nanoseconds = time.time_ns()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 10**9)) + f".{nanoseconds % 10**9:09d}Z"
+
+
+class Container:
+    def __init__(self, words, environment):
+        self.id = secrets.token_hex(32)
+        self.name, self.labels, self.environment, self.words = "", {}, {}, []
+        self.read(list(words), environment)
+        self.state = {"Status": "created", "Running": False, "Pid": 0, "ExitCode": 0, "OOMKilled": False, "Error": ""}
+        self.state.update(StartedAt="0001-01-01T00:00:00Z", FinishedAt="0001-01-01T00:00:00Z")
+        self.messages = []
+        self.changed = threading.Condition()
+        self.open = 0
+
+    def read(self, words, environment):
+        entry = []
+        while words and words[0].startswith("--"):
+            option = words.pop(0)
+            option, equals, value = option.partition("=")
+            if option in NO_VALUE:
+                continue
+            value = value if equals else words.pop(0)
+            if option == "--name":
+                self.name = value
+            elif option == "--label":
+                key, _, self.labels[key] = value.partition("=")
+            elif option == "--env":
+                self.environment[value] = environment[value]
+            elif option == "--env-file":
+                with open(value) as stream:
+                    self.environment.update(line.rstrip("\n").split("=", 1) for line in stream)
+            elif option == "--entrypoint":
+                entry = [value]
+        self.image = words.pop(0)
+        self.words = entry + words
+
+    def start(self):
+        if self.state["Status"] != "created":
+            return
+        self.process = subprocess.Popen(
+            self.words,
+            env={"PATH": os.environ["PATH"], **self.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.state.update(Status="running", Running=True, Pid=self.process.pid, StartedAt=now())
+        self.open = 2
+        for number, stream in ((1, self.process.stdout), (2, self.process.stderr)):
+            threading.Thread(target=self.read_output, args=(number, stream), daemon=True).start()
+        threading.Thread(target=self.wait, daemon=True).start()
+
+    def read_output(self, number, stream):
+        """As docker's copier does: whole lines at once, longer ones and a last one without an end as they come."""
+        rest, first = b"", None
+        while True:
+            piece = os.read(stream.fileno(), PIECE)
+            rest += piece
+            with self.changed:
+                while rest:
+                    line, newline, after = rest.partition(b"\n")
+                    if not newline and len(line) < PIECE and piece:
+                        break
+                    message = (line + newline)[:PIECE]
+                    rest = rest[len(message) :]
+                    when = first or now()
+                    first = None if message.endswith(b"\n") else when
+                    self.messages.append((number, when, message))
+                self.open -= not piece
+                self.changed.notify_all()
+            if not piece:
+                return
+
+    def wait(self):
+        code = self.process.wait()
+        with self.changed:
+            ended = now()
+            self.changed.wait_for(lambda: not self.open, timeout=2)
+            self.state.update(Status="exited", Running=False, Pid=0, FinishedAt=ended)
+            self.state["ExitCode"] = code if code >= 0 else 128 - code
+            self.state["OOMKilled"] = "STANDIN_OOM" in self.environment
+            self.changed.notify_all()
+
+    def kill(self, number):
+        if self.state["Running"]:
+            if number == signal.SIGKILL:
+                os.killpg(self.process.pid, number)
+            else:
+                os.kill(self.process.pid, number)
+
+    def document(self):
+        labels = {"Labels": self.labels, "Image": self.image, "Env": [f"{k}={v}" for k, v in self.environment.items()]}
+        return {"Id": self.id, "Name": "/" + self.name, "State": self.state, "Config": labels}
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    containers: dict = {}
+    requests: list = []
+
+    def log_message(self, *_):
+        pass
+
+    def address_string(self):
+        return "local"
+
+    def answer(self, status, value=None):
+        body = b"" if value is None else json.dumps(value).encode()
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def find(self, reference):
+        for item in list(self.containers.values()):
+            if reference in (item.id, item.name):
+                return item
+        return None
+
+    def do_GET(self):
+        url = urllib.parse.urlparse(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        words = url.path.strip("/").split("/")
+        if words == ["containers", "json"]:
+            wanted = json.loads(query.get("filters", "{}")).get("label", [])
+            found = [item for item in self.containers.values() if all(self.fits(item, label) for label in wanted)]
+            return self.answer(
+                200, [{"Id": item.id, "Names": ["/" + item.name], "Labels": item.labels, "State": item.state["Status"]} for item in found]
+            )
+        if words[0] == "images":
+            name = urllib.parse.unquote("/".join(words[1:-1]))
+            if name.startswith("missing"):
+                return self.answer(404, {"message": "No such image: " + name})
+            digest = "sha256:" + "12" * 32
+            return self.answer(200, {"Id": "sha256:" + "ab" * 32, "RepoDigests": [f"{name}@{digest}"]})
+        container = self.find(words[1])
+        if container is None:
+            return self.answer(404, {"message": "No such container: " + words[1]})
+        return self.logs(container, query) if words[2] == "logs" else self.answer(200, container.document())
+
+    @staticmethod
+    def fits(container, label):
+        key, equals, value = label.partition("=")
+        return key in container.labels and (not equals or container.labels[key] == value)
+
+    def logs(self, container, query):
+        self.send_response(200)
+        self.end_headers()
+        since, at = query.get("since", ""), 0
+        if since:
+            whole, _, part = since.partition(".")
+            since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(int(whole))) + f".{part:0<9}Z"
+        while True:
+            with container.changed:
+                news = container.messages[at:]
+                running = container.state["Running"]
+                if not news and running and query.get("follow") == "1":
+                    container.changed.wait(timeout=0.5)
+                    continue
+            at += len(news)
+            for number, when, data in news:
+                text = when.encode() + b" " + data
+                if when >= since:
+                    self.wfile.write(bytes([number, 0, 0, 0]) + len(text).to_bytes(4, "big") + text)
+            self.wfile.flush()
+            if not running or query.get("follow") != "1":
+                return None
+
+    def do_POST(self):
+        url = urllib.parse.urlparse(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        words = url.path.strip("/").split("/")
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if words == ["create"]:
+            return self.create(json.loads(body))
+        container = self.find(words[1])
+        if container is None:
+            return self.answer(404, {"message": "No such container: " + words[1]})
+        if words[2] == "start":
+            try:
+                container.start()
+            except OSError as problem:
+                return self.answer(500, {"message": f"failed to start: {problem.strerror}"})
+        elif words[2] == "kill":
+            container.kill(signal.Signals["SIG" + query["signal"].replace("SIG", "")])
+        elif words[2] == "wait":
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.flush()
+            with container.changed:
+                container.changed.wait_for(lambda: not container.state["Running"])
+            self.wfile.write(json.dumps({"StatusCode": container.state["ExitCode"]}).encode())
+            return None
+        return self.answer(204)
+
+    def create(self, told):
+        container = Container(told["words"], told["environment"])
+        if self.find(container.name):
+            return self.answer(409, {"message": f'Conflict. The name "{container.name}" is already in use'})
+        if container.image.startswith("missing"):
+            return self.answer(404, {"message": "No such image: " + container.image})
+        self.containers[container.id] = container
+        return self.answer(201, {"Id": container.id})
+
+    def do_DELETE(self):
+        container = self.find(urllib.parse.urlparse(self.path).path.split("/")[2])
+        if container is None:
+            return self.answer(404, {"message": "No such container"})
+        container.kill(signal.SIGKILL)
+        del self.containers[container.id]
+        return self.answer(204)
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+def serve(path):
+    server = Server(path, Engine)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    server.serve_forever(poll_interval=0.05)
+    for container in Engine.containers.values():
+        container.kill(signal.SIGKILL)
+
+
+def client(argv):
+    if argv[0] == "pull":
+        return 0 if not argv[-1].startswith("missing") else sys.exit(f"Error: no such image: {argv[-1]}")
+    assert argv[0] == "create", argv
+    body = json.dumps({"words": argv[1:], "environment": dict(os.environ)}).encode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.environ["PROVISION_DOCKER_SOCKET"])
+        connection.sendall(b"POST /create HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b" 201 " not in head.splitlines()[0]:
+        sys.exit("Error response from daemon: " + json.loads(body)["message"])
+    print(json.loads(body)["Id"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(serve(sys.argv[2]) if sys.argv[1] == "engine" else client(sys.argv[1:]))

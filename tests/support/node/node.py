@@ -1,0 +1,218 @@
+"""A node for batch jobs: the real programs as processes, in a folder of their own, docker and systemd as STAND-INS."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from provision.jobs.keeper_programs import keeper_programs
+from provision.jobs.session import FILES
+
+HERE = Path(__file__).parent
+GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+
+
+class FakeNode:
+    """One node; `ask` is a request to the program for jobs, as it comes over SSH."""
+
+    def __init__(self, folder: Path, name: str = "a", *, smi: str | None = None) -> None:
+        self.folder, self.name = folder, name
+        self.root, self.run, self.units = folder / "jobs", folder / "run", folder / "units"
+        tools = folder / "bin"
+        for path in (self.units, tools):
+            path.mkdir(parents=True, exist_ok=True)
+        self.socket = folder / "docker.sock"
+        _script(tools / "docker", f'exec {sys.executable} -I -S {HERE}/docker_standin.py "$@"')
+        for tool, word in (("systemd-run", "run"), ("systemctl", "control")):
+            _script(tools / tool, f'exec {sys.executable} -I -S {HERE}/systemd_standin.py {word} "$@"')
+        if smi is None:
+            rows = "\\n".join(f"{index}, {uuid}, SIMULATED, 32510" for index, uuid in enumerate(GPUS))
+            smi = f"case $1 in --query-gpu*) printf '{rows}\\n';; --query-compute*) cat {folder}/uses 2>/dev/null;; esac"
+        _script(tools / "nvidia-smi", f"{smi}\ntrue")
+        self.environment = {
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PROVISION_JOBS_ROOT": str(self.root),
+            "PROVISION_JOBS_RUN": str(self.run),
+            "PROVISION_DOCKER_SOCKET": str(self.socket),
+            "STANDIN_UNITS": str(self.units),
+        }
+        self.engine: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> FakeNode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for unit in self.units.iterdir():
+            with contextlib.suppress(ValueError, OSError):
+                pid = int(unit.read_text())
+                with contextlib.suppress(OSError):
+                    os.kill(_parent(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+        self.end_engine()
+
+    def with_docker(self) -> FakeNode:
+        """Start the stand-in engine."""
+        argv = [sys.executable, "-I", str(HERE / "docker_standin.py"), "engine", str(self.socket)]
+        self.engine = subprocess.Popen(argv, env={**os.environ, **self.environment})
+        until(self.socket.exists, "the engine's socket")
+        return self
+
+    def end_engine(self) -> None:
+        """End the stand-in engine and all its containers."""
+        if self.engine is not None:
+            self.engine.terminate()
+            self.engine.wait()
+            self.engine = None
+            self.socket.unlink(missing_ok=True)
+
+    def begin(self, do: str, **request: Any) -> subprocess.Popen[bytes]:
+        """Start a request and leave its input open."""
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(FILES / "node_jobs.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self.environment,
+        )
+        assert child.stdin is not None
+        child.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
+        child.stdin.flush()
+        return child
+
+    def raw(self, do: str, **request: Any) -> bytes:
+        """Return what a request prints."""
+        return self.begin(do, **request).communicate(timeout=30)[0]
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """Return the answer to a request."""
+        answer: dict[str, Any] = json.loads(self.raw(do, **request))
+        return answer
+
+    def ok(self, do: str, **request: Any) -> dict[str, Any]:
+        """Return the answer to a request that is not refused."""
+        answer = self.ask(do, **request)
+        assert "error" not in answer, answer
+        return answer
+
+    def attempt(self, job: str = "j", number: int = 1) -> Path:
+        """Where an attempt is kept."""
+        return self.root / job / "attempts" / str(number)
+
+    def record(self, name: str, job: str = "j", number: int = 1) -> dict[str, Any]:
+        """Return a JSON file of an attempt; empty while it is not there."""
+        try:
+            found: dict[str, Any] = json.loads((self.attempt(job, number) / f"{name}.json").read_text())
+        except OSError:
+            return {}
+        return found
+
+    def result(self, seconds: float = 15, **which: Any) -> dict[str, Any]:
+        """Wait for the end of an attempt here."""
+        until(lambda: self.record("result", **which), f"an end on {self.name}", seconds, self.attempt(**which))
+        until(lambda: not list(self.units.iterdir()), "the keeper's end")
+        return self.record("result", **which)
+
+    def keeper(self) -> int:
+        """Return the pid of the only keeper."""
+        return int(until(lambda: [int(unit.read_text()) for unit in self.units.glob("*.service")], "a keeper")[0])
+
+
+def seat(instance: str, node: str, rank: int, **more: Any) -> dict[str, Any]:
+    """Return a seat's document."""
+    role = instance.split("-")[1]
+    return {
+        "instance": instance,
+        "role": role,
+        "index": 0,
+        "node": node,
+        "address": "127.0.0.1",
+        "rank": rank,
+        "chief": rank == 0,
+        "uuids": [],
+        "container": instance,
+        **more,
+    }
+
+
+def job(name: str = "j", token: str = "t1", **spec: Any) -> dict[str, Any]:
+    """Return a job.json."""
+    kind = {"name": name, "kind": "run", "command": ["true"], "gpus": 0, "workers": 1, "labels": {}, "priority": 0}
+    return {"id": token, "owner": "u@h", "submitted": 1.0, "spec": {**kind, **spec}}
+
+
+def container(instance: str, *command: str, **more: Any) -> dict[str, Any]:
+    """Return what the keeper is told of a container."""
+    return {
+        "name": instance,
+        "phase": 2,
+        "create": ["--init", "image", *command],
+        "env": {},
+        "ready_port": 0,
+        "log_instance": instance,
+        "instances": [instance],
+        **more,
+    }
+
+
+def prepare(node: FakeNode, seats: list[dict[str, Any]], name: str = "j", token: str = "t1", **more: Any) -> dict[str, Any]:
+    """Prepare the first attempt of a job on a node."""
+    record = {"attempt": 1, "id": token, "seats": seats, "node": node.name}
+    request = {"name": name, "job": job(name, token), "attempt": 1, "attempt_record": record, "images": {}, **more}
+    return node.ok("prepare", **request)
+
+
+def start(node: FakeNode, containers: list[dict[str, Any]], name: str = "j", token: str = "t1", **told: Any) -> None:
+    """Start the first attempt of a job on a node."""
+    keeper = {
+        "id": token,
+        "node": node.name,
+        "chief": True,
+        "chief_address": "127.0.0.1",
+        "control_port": 0,
+        "secret": "00" * 32,
+        "nodes": [node.name],
+        "ends": "all",
+        "grace_seconds": 2,
+        "beat_seconds": 0.2,
+        "lost_seconds": 2,
+        "starting_timeout": 20,
+        "running_timeout": 0,
+        "clean": "None",
+        "containers": containers,
+        "leases": [],
+        **told,
+    }
+    node.ok("start", name=name, attempt=1, keeper=keeper, programs=keeper_programs())
+
+
+def run(node: FakeNode, *command: str, **told: Any) -> None:
+    """Run a job of one instance on one node."""
+    prepare(node, [seat("j-worker-0", node.name, 0)])
+    start(node, [container("j-worker-0", *command)], **told)
+
+
+def until(condition: Any, what: str, seconds: float = 10, folder: Path | None = None) -> Any:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        said = (folder / "keeper.out").read_text() if folder and (folder / "keeper.out").exists() else ""
+        assert time.monotonic() < end, f"not within {seconds} s: {what}\n{said}"
+        time.sleep(0.02)
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
