@@ -68,7 +68,6 @@ VERBS = {
 GROUPS = {
     "queue": "provision.cli.job_queue",
     "bench": "provision.cli.bench",
-    "bench": "provision.cli.bench",
     "data": "provision.cli.data",
     "secret": "provision.cli.secret",
     "lab": "provision.cli.lab",
