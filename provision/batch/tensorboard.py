@@ -1,0 +1,127 @@
+"""TensorBoard beside a job, as text: where its events are, how its container is made, what to say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from posixpath import normpath
+from typing import Any
+
+from provision.batch.data import Volume
+from provision.errors import UsageError
+from provision.model.job import JobRecord, JobSpec
+
+__all__ = ["LogPlace", "container_name", "create_words", "events_note", "explain_start", "log_place", "warnings_for"]
+
+JOBS = "/var/lib/provision/jobs"
+_ROLE = "tensorboard"
+
+
+@dataclass(frozen=True)
+class LogPlace:
+    """Where the events of a job are."""
+
+    mount: tuple[str, str]
+    """Path on the node, path in the container."""
+    path: str
+    """The log folder on the node."""
+    shared: bool
+    """On a data volume, so that the events of all instances meet there."""
+
+
+def container_name(job: str) -> str:
+    """Return the name of a job's TensorBoard."""
+    return f"{job}-tensorboard"
+
+
+def log_place(spec: JobSpec, volumes: Sequence[Volume]) -> LogPlace:
+    """Return where ``--logdir`` is on the nodes: on the volume that holds it, else in the job's own folder there.
+
+    Raises:
+        UsageError: it is no place for a folder.
+    """
+    logdir = normpath(spec.logdir)
+    if not spec.logdir.startswith("/") or logdir == "/" or any(letter in spec.logdir for letter in ":\n\0"):
+        raise UsageError(f"--logdir {spec.logdir}: it is a whole path in the container, and not /")
+    paths = {volume.name: volume.path for volume in volumes}
+    inside = [
+        (target.rstrip("/"), paths[name])
+        for name, target in spec.data
+        if name in paths and _is_in(logdir, target.rstrip("/"))
+    ]
+    if not inside:
+        folder = f"{JOBS}/{spec.name}/logs"
+        return LogPlace((folder, logdir), folder, shared=False)
+    target, path = max(inside, key=lambda pair: len(pair[0]))
+    return LogPlace((path, target), path + logdir[len(target) :], shared=True)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
+def warnings_for(spec: JobSpec, volumes: Sequence[Volume]) -> list[str]:
+    """Return what the submitter should know of his TensorBoard before the job starts."""
+    if not spec.tensorboard:
+        return []
+    place = log_place(spec, volumes)
+    read_only = [volume.name for volume in volumes if volume.read_only and volume.path == place.mount[0]]
+    if place.shared and read_only:
+        return [f"--logdir {spec.logdir} is on the volume {read_only[0]}, which is read-only: no events can be written"]
+    if place.shared:
+        return []
+    where = f"--logdir {spec.logdir} is on no --data volume: it is kept in {place.path} of each node"
+    return [f"{where}, and TensorBoard shows the chief's events alone"]
+
+
+def create_words(record: JobRecord, volumes: Sequence[Volume], address: str) -> list[str]:
+    """Return the words after ``docker create``, without the port, which comes last.
+
+    It reads the events, listens on one address, and can do nothing else.
+    """
+    spec, place = record.spec, log_place(record.spec, volumes)
+    words = ["--name", container_name(spec.name), "--network", "host", "--init", "--restart", "no", "--read-only"]
+    words += ["--tmpfs", "/tmp:mode=1777", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]  # noqa: S108
+    words += ["--pids-limit", "512", "--log-driver", "json-file", "--log-opt", "max-size=10m"]
+    labels = {"provision.job": spec.name, "provision.id": record.id, "provision.role": _ROLE}
+    for name, value in labels.items():
+        words += ["--label", f"{name}={value}"]
+    for name, value in {"HOME": "/tmp", "NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}.items():  # noqa: S108
+        words += ["--env", f"{name}={value}"]
+    words += ["--volume", f"{place.mount[0]}:{place.mount[1]}:ro", "--workdir", "/tmp"]  # noqa: S108
+    if spec.user:
+        words += ["--user", spec.user.partition(",")[0]]
+    image = spec.tensorboard_image or spec.image
+    program = ["--logdir", normpath(spec.logdir), "--host", address, "--port"]
+    return [*words, "--entrypoint", "tensorboard", image, *program]
+
+
+def explain_start(answer: Mapping[str, Any], image: str) -> tuple[str, str | None]:
+    """Return why TensorBoard does not run, and what to do."""
+    said = str(answer.get("output") or "")
+    if "executable file not found" in said or "tensorboard: not found" in said or "no such file or directory" in said:
+        return f"the image {image} has no tensorboard", "--tensorboard-image IMAGE, or put it into the image"
+    if "pull access denied" in said or "manifest unknown" in said or "No such image" in said:
+        return f"the image {image} cannot be had there", "--tensorboard-image IMAGE, one that the node has or can pull"
+    if "code" in answer:
+        return f"it ended at once (exit {answer['code']})", "its last words are below"
+    return "its container could not be started", None
+
+
+def events_note(record: JobRecord, *, found: bool | None, now: float, minutes: float = 10.0) -> str | None:
+    """Return what to say of a job whose TensorBoard has nothing to show; None where there is nothing to say.
+
+    Args:
+        record: the job.
+        found: whether there is any file of events; None: not known.
+        now: seconds since the epoch.
+        minutes: how long a job may run without.
+    """
+    ran = (record.ended or now) - record.started if record.started else 0.0
+    if not record.spec.tensorboard or found is not False or ran < minutes * 60:
+        return None
+    return (
+        f"after {int(ran // 60)} minutes there is no events.out.tfevents* in {record.spec.logdir}: TensorBoard has"
+        " nothing to show. Does the program write events there (SummaryWriter), and how often? Some write every"
+        " tenth epoch only."
+    )

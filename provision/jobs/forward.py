@@ -1,0 +1,32 @@
+"""Commands of this machine that reach into a job: a port of its node here, a shell in its container."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provision.commands.shell import join
+from provision.commands.ssh import ssh_argv
+from provision.model import Connection
+
+__all__ = ["attach_argv", "forward_argv"]
+
+_AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec {0}; else exec sudo {0}; fi'
+
+
+def forward_argv(connection: Connection, local: int, address: str, port: int) -> list[str]:
+    """Return the ssh command that brings a port of `address`, as the node sees it, to 127.0.0.1 of this machine.
+
+    It runs until it is interrupted, and ends at once when the port here is taken. Host keys are checked as always.
+    """
+    line = ssh_argv(connection, "")[:-1]
+    place = f"[{address}]" if ":" in address else address
+    forward = f"127.0.0.1:{local}:{place}:{port}"
+    return [line[0], "-N", "-o", "ExitOnForwardFailure=yes", "-L", forward, *line[1:]]
+
+
+def attach_argv(connection: Connection, container: str, argv: Sequence[str], *, terminal: bool = True) -> list[str]:
+    """Return the ssh command that runs `argv` in a container, with a terminal of its own or without."""
+    words = ["docker", "exec", "--interactive", *(["--tty"] if terminal else []), container, *argv]
+    command = join(["sh", "-c", _AS_ROOT.format(join(words))]) if connection.become else join(words)
+    line = ssh_argv(connection, command)
+    return [line[0], *(["-t"] if terminal else []), *line[1:]]

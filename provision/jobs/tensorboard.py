@@ -1,0 +1,74 @@
+"""TensorBoard beside a batch job, on its chief's node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provision.batch.data import Volume
+from provision.batch.tensorboard import container_name, create_words, events_note, explain_start, log_place
+from provision.connectors import Connector
+from provision.errors import NodeError
+from provision.jobs.node_ask import ask
+from provision.model.job import JobRecord
+
+__all__ = ["start_tensorboard", "stop_tensorboard", "tensorboard_note"]
+
+_PROGRAM = "tensorboard.py"
+_PULL_SECONDS = 600
+_WAIT_SECONDS = 30
+"""TensorBoard imports for several seconds before it listens; the job waits for it no longer."""
+_LOOK_SECONDS = 10
+
+
+def start_tensorboard(
+    connector: Connector, record: JobRecord, volumes: Sequence[Volume], *, address: str = "", port: int = 0
+) -> str:
+    """Start a job's TensorBoard on the chief's node and return its URL, as soon as it answers if that is soon.
+
+    Args:
+        connector: the way to the chief's node.
+        record: the job, with its seats.
+        volumes: those of the job's ``--data``.
+        address: where it listens; empty: the chief's data address.
+        port: one that was leased for it; 0: a free one from 6006 on.
+
+    Raises:
+        NodeError: it does not run, and why; the job has no need of it.
+    """
+    spec, place = record.spec, log_place(record.spec, volumes)
+    chief = next((seat for seat in record.seats if seat.chief), None)
+    address = address or (chief.address if chief else "127.0.0.1")
+    request = {
+        "do": "start",
+        "container": container_name(spec.name),
+        "create": create_words(record, volumes, address),
+        "address": address,
+        "port": port,
+        "folder": "" if place.shared else place.path,
+        "user": spec.user,
+        "seconds": _PULL_SECONDS,
+        "wait": _WAIT_SECONDS,
+    }
+    answer = ask(connector, _PROGRAM, request, seconds=_PULL_SECONDS + 3 * _WAIT_SECONDS)
+    if not answer.get("running"):
+        why, remedy = explain_start(answer, spec.tensorboard_image or spec.image)
+        output = str(answer.get("output") or "")
+        raise NodeError(f"there is no TensorBoard: {why}", node=connector.name, remedy=remedy, output=output)
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{answer.get('port')}"
+
+
+def stop_tensorboard(connector: Connector, job: str) -> None:
+    """End a job's TensorBoard; one that is gone is fine."""
+    ask(connector, _PROGRAM, {"do": "stop", "container": container_name(job)})
+
+
+def tensorboard_note(
+    connector: Connector, record: JobRecord, volumes: Sequence[Volume], now: float, *, minutes: float = 10.0
+) -> str | None:
+    """Return what to say when a job has run for so long and its TensorBoard still has nothing to show."""
+    if events_note(record, found=False, now=now, minutes=minutes) is None:
+        return None
+    request = {"do": "events", "folder": log_place(record.spec, volumes).path, "seconds": _LOOK_SECONDS}
+    found = ask(connector, _PROGRAM, request).get("found")
+    return events_note(record, found=found if isinstance(found, bool) else None, now=now, minutes=minutes)

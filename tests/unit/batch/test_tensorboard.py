@@ -1,0 +1,87 @@
+"""Where a job's events are, and what is said of its TensorBoard."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from provision.batch.data import new_volume
+from provision.batch.tensorboard import create_words, events_note, explain_start, log_place, warnings_for
+from provision.errors import UsageError
+from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
+
+VOLUME = new_volume("training-data", "nfs", "nas:/x")
+SPEC = JobSpec("mnist", Kind.PYTORCH, ("true",), image="train:1", tensorboard=True)
+SHARED = replace(SPEC, data=(("training-data", "/mnist_data/"),), logdir="/mnist_data/pytorch/logs/")
+RECORD = JobRecord(SHARED, "id1", "a@h", 0.0, JobStatus.RUNNING, started=1000.0)
+
+
+def test_events_on_a_volume_are_shared():
+    """The place on the nodes is within the volume; nothing is warned of."""
+    place = log_place(SHARED, [VOLUME])
+
+    assert (place.path, place.shared) == ("/mnt/training-data/pytorch/logs", True)
+    assert place.mount == ("/mnt/training-data", "/mnist_data")
+    assert warnings_for(SHARED, [VOLUME]) == []
+
+
+@pytest.mark.parametrize("logdir", ["/training_logs", "/mnist_data2/logs", "/mnist_data/../logs"])
+def test_events_elsewhere_are_the_chiefs_alone_and_that_is_said(logdir):
+    """Also where the name of the volume's place is only the beginning of another."""
+    spec = replace(SHARED, logdir=logdir)
+    place = log_place(spec, [VOLUME])
+
+    assert (place.path, place.shared) == ("/var/lib/provision/jobs/mnist/logs", False)
+    assert "chief's events alone" in warnings_for(spec, [VOLUME])[0]
+
+
+def test_a_read_only_volume_takes_no_events():
+    """It is said before the job has run for nothing."""
+    assert "read-only" in warnings_for(SHARED, [replace(VOLUME, read_only=True)])[0]
+
+
+@pytest.mark.parametrize("logdir", ["/", "logs", "", "/a:/b"])
+def test_a_log_folder_that_cannot_be_is_refused(logdir):
+    """It would be mounted."""
+    with pytest.raises(UsageError, match="--logdir"):
+        log_place(replace(SPEC, logdir=logdir), [])
+
+
+def test_the_container_can_read_events_and_nothing_else():
+    """No rights, no GPUs, no writing, one address; found again by its labels."""
+    words = create_words(replace(RECORD, spec=replace(SHARED, user="1000:1000,44")), [VOLUME], "10.0.0.1")
+    pairs = list(pairwise(words))
+
+    assert words[:2] == ["--name", "mnist-tensorboard"]
+    assert ("--cap-drop", "ALL") in pairs
+    assert ("--security-opt", "no-new-privileges") in pairs
+    assert "--read-only" in words
+    assert [b for a, b in pairs if a == "--volume"] == ["/mnt/training-data:/mnist_data:ro"]
+    assert ("--env", "NVIDIA_VISIBLE_DEVICES=void") in pairs
+    assert ("--user", "1000:1000") in pairs
+    assert [b for a, b in pairs if a == "--label"] == [
+        "provision.job=mnist",
+        "provision.id=id1",
+        "provision.role=tensorboard",
+    ]
+    assert words[-6:] == ["train:1", "--logdir", "/mnist_data/pytorch/logs", "--host", "10.0.0.1", "--port"]
+    own = create_words(replace(RECORD, spec=replace(SHARED, tensorboard_image="tb:2")), [VOLUME], "10.0.0.1")
+    assert own[-6] == "tb:2"
+
+
+def test_a_job_that_has_written_no_events_is_told_so_after_a_while():
+    """Not at once, not where it is not known, and not without a TensorBoard."""
+    late, soon = 1000.0 + 700, 1000.0 + 500
+
+    assert "events.out.tfevents*" in events_note(RECORD, found=False, now=late)
+    assert events_note(RECORD, found=False, now=soon) is None
+    assert events_note(RECORD, found=True, now=late) is None
+    assert events_note(RECORD, found=None, now=late) is None
+    assert events_note(replace(RECORD, spec=replace(SHARED, tensorboard=False)), found=False, now=late) is None
+    assert events_note(replace(RECORD, started=0.0), found=False, now=late) is None
+
+
+@pytest.mark.parametrize("answer", [{}, {"output": 3}, {"code": None}, {"output": ["x"], "code": "x"}])
+def test_an_odd_answer_is_no_traceback(answer):
+    """Whatever a node sends."""
+    assert explain_start(answer, "train:1")[0]

@@ -1,0 +1,159 @@
+"""TensorBoard's container as a node starts it, with a stand-in for docker; and the commands that reach into a job."""
+
+import ast
+import os
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+
+import pytest
+
+from provision.batch.data import new_volume
+from provision.errors import NodeError
+from provision.jobs.extras import JobExtras
+from provision.jobs.forward import attach_argv, forward_argv
+from provision.jobs.node_ask import FILES
+from provision.jobs.tensorboard import start_tensorboard, stop_tensorboard, tensorboard_note
+from provision.model import Cluster, Connection
+from provision.model.job import CodeSource, JobRecord, JobSpec, JobStatus, Kind, Seat
+from provision.testing import make_node
+from tests.support.git_server import NodeFolder
+
+DOCKER = """#!/bin/sh
+cd {folder}
+echo "$*" >> calls
+case "$1 $*" in
+create*bare:1*) echo bare > image ;;
+create*broken:1*) echo broken > image ;;
+create*) echo good > image; for word; do :; done; echo "$word" > port ;;
+start*)
+  case $(cat image) in
+  bare) echo 'exec: "tensorboard": executable file not found in $PATH: unknown' >&2; exit 1 ;;
+  good) {python} -m http.server --bind 127.0.0.1 "$(cat port)" >/dev/null 2>&1 & echo $! > pid ;;
+  esac ;;
+inspect*) case $(cat image) in good) echo true 0 ;; *) echo false 3 ;; esac ;;
+logs*) echo "ImportError: protobuf" ;;
+rm*) [ ! -e pid ] || kill "$(cat pid)" 2>/dev/null; rm -f pid ;;
+esac
+"""
+SEAT = Seat("mnist-master-0", "master", 0, "gpu1", "127.0.0.1", 0, chief=True)
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A node with the stand-in; what it started is ended."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "docker").write_text(DOCKER.format(folder=tmp_path, python=sys.executable))
+    (programs / "docker").chmod(0o755)
+    found = NodeFolder("gpu1", tmp_path, path=f"{programs}:{os.environ['PATH']}")
+    yield found
+    found.run("docker rm all")
+
+
+def record(tmp_path, image):
+    spec = JobSpec("mnist", Kind.PYTORCH, ("true",), image=image, tensorboard=True, logdir="/logs/a")
+    spec = replace(spec, data=(("v", "/logs"),))
+    return JobRecord(spec, "id1", "a@h", 0.0, JobStatus.RUNNING, seats=(SEAT,), started=1.0), [
+        new_volume("v", "path", str(tmp_path))
+    ]
+
+
+def test_the_url_is_one_that_answers_and_it_goes_with_the_job(node, tmp_path):
+    """On the chief's address and a port that was free."""
+    job, volumes = record(tmp_path, "good:1")
+    url = start_tensorboard(node, job, volumes)
+
+    assert urllib.request.urlopen(url, timeout=5).status == 200  # noqa: S310
+    stop_tensorboard(node, "mnist")
+    assert not (tmp_path / "pid").exists()
+    assert "rm --force --volumes mnist-tensorboard" in (tmp_path / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("image", "why"), [("bare:1", "the image bare:1 has no tensorboard"), ("broken:1", r"ended at once \(exit 3\)")]
+)
+def test_why_there_is_none_is_said(node, tmp_path, image, why):
+    """And what to do; nothing is left of it."""
+    job, volumes = record(tmp_path, image)
+
+    with pytest.raises(NodeError, match=why) as caught:
+        start_tensorboard(node, job, volumes)
+
+    assert caught.value.remedy
+    assert (tmp_path / "calls").read_text().splitlines()[-1].startswith("rm --force")
+
+
+def test_the_job_goes_on_without(node, tmp_path):
+    """Code and data it needs; TensorBoard it does not."""
+    job, volumes = record(tmp_path, "bare:1")
+    entries = {"v": {"kind": "path", "path": volumes[0].path}}
+    host = replace(make_node("gpu1"), variables={"cluster_data": entries})
+    said = []
+
+    url = JobExtras(Cluster("c", tmp_path, (host,))).after(job, node, said.append)
+
+    assert url == ""
+    assert "has no tensorboard" in said[0]
+
+
+def test_mounts_of_a_job_are_data_code_and_a_log_folder_of_its_own(tmp_path):
+    """The log folder only where it is on no volume."""
+    entries = {"v": {"kind": "nfs", "path": "/mnt/v", "source": "nas:/v", "read_only": True}}
+    host = replace(make_node("gpu1"), variables={"cluster_data": entries})
+    extras = JobExtras(Cluster("c", tmp_path, (host,)))
+    spec = JobSpec("mnist", Kind.PYTORCH, ("true",), data=(("v", "/data"),), tensorboard=True)
+    spec = replace(spec, sync=CodeSource("git", "https://h/group/mnist.git"))
+
+    assert extras.mounts(spec, "gpu1") == [
+        "/mnt/v:/data:ro",
+        "/var/lib/provision/jobs/mnist/code/mnist:/root/code/mnist",
+        "/var/lib/provision/jobs/mnist/logs:/training_logs",
+    ]
+    assert len(extras.mounts(replace(spec, logdir="/data/logs"), "gpu1")) == 2
+
+
+def test_a_log_folder_without_events_is_noted(node, tmp_path):
+    """One file of events anywhere below it is enough."""
+    job, volumes = record(tmp_path, "good:1")
+    (tmp_path / "a" / "run1").mkdir(parents=True)
+    before = tensorboard_note(node, job, volumes, now=10_000.0)
+    (tmp_path / "a" / "run1" / "events.out.tfevents.1.h").write_text("")
+
+    assert "nothing to show" in before
+    assert tensorboard_note(node, job, volumes, now=10_000.0) is None
+    assert tensorboard_note(node, job, volumes, now=2.0) is None
+
+
+def test_a_forwarded_port_is_of_this_machine_alone():
+    """By the operator's own ssh with its settings, host keys checked, and an end when the port is taken."""
+    connection = Connection("gpu1.example.com", user="me", jump="gate")
+    argv = forward_argv(connection, 9090, "fd00::1", 6006)
+    asked = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert "localforward [127.0.0.1]:9090 [fd00::1]:6006" in asked
+    assert "stricthostkeychecking true" in asked
+    assert "exitonforwardfailure yes" in asked
+    assert "sessiontype none" in asked
+    assert "proxyjump gate" in asked
+    assert argv[-1] == "gpu1.example.com"
+
+
+def test_attaching_runs_the_words_as_they_are():
+    """Through two shells, with a terminal."""
+    argv = attach_argv(Connection("gpu1", become=False), "mnist-master-0", ["sh", "-c", "echo \"$HOME\" 'x'"])
+    asked = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout.splitlines()
+    shown = argv[-1].replace("docker exec", "printf '%s|'")
+    here = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
+
+    assert "requesttty true" in asked
+    assert here.stdout == "--interactive|--tty|mnist-master-0|sh|-c|echo \"$HOME\" 'x'|"
+    root = attach_argv(Connection("gpu1"), "c", ["sh"], terminal=False)
+    assert "-t" not in root
+    assert "sudo docker exec --interactive c sh" in root[-1]
+
+
+def test_the_program_speaks_old_python():
+    """The nodes may have Python 3.6."""
+    assert ast.parse((FILES / "tensorboard.py").read_text(), feature_version=(3, 6))
