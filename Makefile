@@ -106,9 +106,9 @@ drift: setup
 	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, \
 	  drift.py gray_faults.py plan_diff.py secrets.py site_reset.py)
 
-# MPICH and PyTorch come from the Debian mirror (half a gigabyte for each node).
+# MPICH and PyTorch come from the Debian mirror (half a gigabyte for each node), TensorBoard from PyPI.
 launch: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_launch.py -m long
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_launch.py tests/integration/test_tensorboard.py -m long
 
 # CHAOS_SEED=N repeats a run.
 chaos: setup
