@@ -491,9 +491,9 @@ class Keeper:
         if self.ending_since is None:
             self.ending_since = now
             for container in self.containers:
-                if container.running:
+                if self.runs(container):
                     container.terminate()
-        running = [item for item in self.containers if item.running]
+        running = [item for item in self.containers if self.runs(item)]
         grace = self.state["end"].get("grace")
         grace = float(self.told.get("grace_seconds") or 0) if grace is None else float(grace)
         if running and now - self.ending_since >= grace:
@@ -505,6 +505,10 @@ class Keeper:
                 running = []
         if not running and (all(item.drained for item in self.containers) or now - self.ending_since > grace + KILL_SECONDS):
             self.finish()
+
+    def runs(self, container):
+        """Return whether a container was started and its end is not known here."""
+        return container.watched and container.name not in self.state["ended"]
 
     def finish(self):
         """Write down how it ended here and leave nothing; the chief waits for the others before."""
@@ -526,7 +530,7 @@ class Keeper:
         for container in self.containers:
             self.conclude(container)
         clean = self.told.get("clean") or "None"
-        alive = [item.name for item in self.containers if item.running]
+        alive = [item.name for item in self.containers if self.runs(item)]
         for container in self.containers:
             ended = self.state["ended"].get(container.name)
             if container.id and (clean == "All" or (clean == "Running" and (not ended or ended["stopped"]))):
@@ -593,7 +597,7 @@ class Keeper:
         if instance == end.get("first_failure") and (apart or not ended or ended["stopped"]):
             code = end.get("rank_code", end.get("exit_code"))
             return {"status": "Error", "exit_code": code, "signal": end.get("signal"), "reason": end.get("why", ""), "ended": when}
-        if container.running:
+        if self.runs(container):
             return {"status": "Lost", "reason": "it could not be ended", "ended": when}
         if ended is None:
             failed = " {} failed".format(container.name) in self.trouble

@@ -32,11 +32,6 @@ class Container:
         self.drained = True
         self.watched = False
 
-    @property
-    def running(self):
-        """Whether it was started and has not ended, as far as we know."""
-        return bool(self.watched and self.ended is None)
-
     # Making
 
     def make(self, known_id, abandoned):

@@ -203,12 +203,10 @@ def engine(method, path, timeout=ENGINE_SECONDS):
     """Return (HTTP status, body) of one question to docker's engine; OSError when it does not answer."""
     head, stream = engine_stream(method, path, timeout)
     try:
-        body = [stream.rest]
-        while body[-1]:
-            body.append(stream.connection.recv(65536))
+        body = stream.rest + b"".join(iter(lambda: stream.connection.recv(65536), b""))
     finally:
         stream.connection.close()
-    return head, b"".join(body)
+    return head, body
 
 
 class Stream:

@@ -1,0 +1,405 @@
+"""The keepers of jobs as real processes on nodes in folders; docker and systemd are STAND-INS."""
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.node.node import FakeNode, container, prepare, run, seat, start, until
+
+SECRET = "5e" * 32
+HOSTS = {"a": "127.0.0.2", "b": "127.0.0.3", "c": "127.0.0.4"}
+
+
+@pytest.fixture
+def node(tmp_path):
+    with FakeNode(tmp_path) as made:
+        yield made.with_docker()
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    with FakeNode(tmp_path / "a", "a") as a, FakeNode(tmp_path / "b", "b") as b:
+        yield a.with_docker(), b.with_docker()
+
+
+def log(node, instance="j-worker-0", job="j"):
+    return [line[28:] for line in (node.attempt(job) / f"{instance}.log").read_text(errors="replace").splitlines()]
+
+
+def events(node):
+    return [json.loads(line)["message"] for line in (node.root / "j/events.jsonl").read_text().splitlines()]
+
+
+def together(nodes, *commands, **told):
+    """Run a job of one instance on each node."""
+    seats = [seat(f"j-worker-{rank}", node.name, rank, address=HOSTS[node.name]) for rank, node in enumerate(nodes)]
+    port = 0
+    for node in nodes:
+        answer = prepare(node, seats, ports=1)
+        port = port or answer["ports"][0]
+    each = told.pop("each", {})
+    for node, one, command in zip(nodes, seats, commands, strict=True):
+        shared = {"nodes": [node.name for node in nodes], "chief_address": HOSTS["a"], "control_port": port, "secret": SECRET}
+        box = container(one["instance"], "sh", "-c", command)
+        start(node, [box], chief=node is nodes[0], **{**shared, **told, **each.get(node.name, {})})
+    return port
+
+
+def test_a_job_that_succeeds_leaves_its_record_and_output_and_nothing_secret(node):
+    seats = [seat("j-worker-0", "a", 0)]
+    node.ok("reserve", name="j", job={"id": "t1", "spec": {}}, queue={"retry": 1}, secrets={"env": {"TOKEN": "hunter2"}})
+    ports = prepare(node, seats, mpi=True, ports=1)["ports"]
+    assert node.ok("lease", job="j", id="t1", attempt=1, leases={"GPU-a": "j-worker-0"}) == {"taken": {}}
+    line = 'echo "$TOKEN" | tr a-z A-Z; echo "$LINES"'
+    env = {"TOKEN": "hunter2", "LINES": "one\ntwo"}
+    start(node, [container("j-worker-0", "sh", "-c", line, env=env)], leases=["GPU-a", f"port-{ports[0]}"])
+    assert node.result() == {
+        **node.record("result"),
+        "status": "SUCCEEDED",
+        "exit_code": 0,
+        "reason": "",
+        "first_failure": "",
+        "first_rank": None,
+        "chief": True,
+    }
+    assert log(node) == ["o HUNTER2", "o one", "o two"]
+    assert node.record("j-worker-0")["status"] == "Completed"
+    assert node.ok("secrets", name="j") == {}
+    found = node.ok("look")
+    assert (found["leases"], found["ports"], found["jobs"][0]["keeper"]) == ({}, {}, "gone")
+    left = {path for path in node.attempt().rglob("*") if path.is_file()}
+    assert not [path for path in left if b"hunter2" in path.read_bytes() or b"PRIVATE" in path.read_bytes()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in left} == {0o600}
+
+
+def test_no_secret_is_on_a_command_line_while_the_job_runs(node):
+    run_with_secret = container("j-worker-0", "sleep", "30", env={"TOKEN": "hunter2" * 3})
+    prepare(node, [seat("j-worker-0", "a", 0)])
+    start(node, [run_with_secret])
+    until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
+    assert not [line for line in lines if b"hunter2hunter2" in line]
+    assert stat.S_IMODE((node.attempt() / "keeper.json").stat().st_mode) == 0o600
+    assert not list(node.attempt().glob("env-*"))
+    assert "hunter2" not in json.dumps(node.ok("report", names=["j"], brief=False))
+    node.ok("stop", name="j", reason="stopped by ann@h", grace=1)
+    assert node.result()["status"] == "STOPPED"
+
+
+def _readable(path):
+    try:
+        path.read_bytes()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "number", "reason"),
+    [
+        ("echo why; exit 3", 3, None, "exit code 3"),
+        ("kill -SEGV $$", 139, 11, "killed by signal 11 (SIGSEGV)"),
+        ("no-such-program", 127, None, "exit code 127"),
+    ],
+)
+def test_a_failure_is_told_with_code_signal_and_last_words(node, command, code, number, reason):
+    run(node, "sh", "-c", command)
+    found = node.result()
+    assert (found["status"], found["exit_code"], found["first_failure"], found["first_rank"]) == ("FAILED", code, "j-worker-0", 0)
+    assert found["reason"] == f"j-worker-0 on a failed: {reason}"
+    record = node.record("j-worker-0")
+    assert (record["status"], record["exit_code"], record["signal"]) == ("Error", code, number)
+    assert record["last_lines"] or code == 139
+
+
+def test_what_docker_says_of_memory_is_told(node):
+    prepare(node, [seat("j-worker-0", "a", 0)])
+    start(node, [container("j-worker-0", "sh", "-c", "kill -9 $$", env={"STANDIN_OOM": "1"})])
+    assert node.result()["reason"].endswith("out of memory: killed by signal 9 (SIGKILL)")
+
+
+def test_what_cannot_be_started_ends_the_job_with_docker_s_words(node):
+    prepare(node, [seat("j-worker-0", "a", 0)])
+    start(node, [container("j-worker-0", "true", create=["missing:1", "true"])])
+    assert "No such image: missing:1" in node.result()["reason"]
+    assert node.record("j-worker-0")["status"] == "Error"
+    assert "creating j-worker-0 failed" in node.record("j-worker-0")["reason"]
+
+
+def test_a_container_that_other_hands_remove_is_noticed_at_once_and_is_the_failure(node):
+    run(node, "sleep", "60")
+    until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
+    begun = time.monotonic()
+    _docker(node, "DELETE", "/containers/j-worker-0?force=1")
+    found = node.result()
+    assert time.monotonic() - begun < 2
+    assert (found["status"], found["first_failure"]) == ("FAILED", "j-worker-0")
+    assert "its container was removed" in found["reason"]
+
+
+def _docker(node, method, path):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(node.socket))
+        connection.sendall(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_output_is_kept_in_order_with_long_binary_and_unfinished_lines(node):
+    program = (
+        "import os,sys\n"
+        "for n in range(300): os.write(1, b'line %d\\n' % n)\n"
+        "os.write(1, b'x' * 150000 + b'\\n'); os.write(1, b'\\xff\\x00\\x1b[0m\\n\\n'); os.write(1, b'no end')"
+    )
+    run(node, "python3", "-I", "-S", "-c", program)
+    node.result()
+    lines = (node.attempt() / "j-worker-0.log").read_bytes().split(b"\n")[:-1]
+    assert all(re.match(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z o ", line) for line in lines)
+    texts = [line[30:] for line in lines]
+    assert texts[:300] == [b"line %d" % number for number in range(300)]
+    assert [len(text) for text in texts[300:303]] == [65536, 65536, 150000 - 2 * 65536]
+    assert texts[303:] == [b"\xff\x00\x1b[0m", b"", b"no end"]
+
+
+def test_a_keeper_that_is_killed_is_replaced_and_no_line_is_lost_or_doubled(node):
+    program = "import time\nfor n in range(60): print(n, flush=True); time.sleep(0.02)"
+    run(node, "python3", "-I", "-S", "-c", program)
+    for lines in (5, 30):
+        until(lambda lines=lines: len(log(node) if (node.attempt() / "j-worker-0.log").exists() else []) > lines, "output")
+        os.kill(node.keeper(), signal.SIGKILL)
+    with (node.attempt() / "j-worker-0.log").open("ab") as stream:
+        stream.write(b"2026-01-31T12:00:00.0")  # as a write that was cut off
+    assert node.result()["status"] == "SUCCEEDED"
+    assert log(node) == [f"o {number}" for number in range(60)]
+    assert events(node).count("ready to start") == 1
+
+
+def test_one_that_ended_while_no_keeper_was_there_is_told_by_the_next(node):
+    run(node, "sh", "-c", "sleep 0.4; echo bye; exit 4")
+    until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
+    pid = node.keeper()
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(parent, signal.SIGSTOP)  # so that it is not started anew yet
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.8)
+    os.kill(parent, signal.SIGCONT)
+    found = node.result()
+    assert (found["exit_code"], found["first_failure"], log(node)) == (4, "j-worker-0", ["o bye"])
+
+
+def test_stop_lets_a_program_behind_a_shell_end_by_itself(node):
+    program = "import signal,time,sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))\nprint('on', flush=True)\nwhile 1: time.sleep(0.02)"
+    run(node, "sh", "-c", f'python3 -I -S -c "{program}"; echo after')
+    until(lambda: (node.attempt() / "j-worker-0.log").exists() and "o on" in log(node), "output")
+    assert node.ok("stop", name="j", reason="stopped by ann@h") == {"asked": True}
+    found = node.result()
+    assert (found["status"], found["reason"], found["exit_code"]) == ("STOPPED", "stopped by ann@h", None)
+    assert log(node) == ["o on", "o saved", "o after"]
+    assert node.record("j-worker-0")["status"] == "Stopped"
+
+
+def test_what_does_not_hear_sigterm_is_killed_after_the_grace_time(node):
+    run(node, "sh", "-c", "trap '' TERM; echo on; while :; do sleep 0.05; done", clean="All")
+    until(lambda: (node.attempt() / "j-worker-0.log").exists() and "o on" in log(node), "output")
+    begun = time.monotonic()
+    node.ok("stop", name="j", reason="r", grace=0.5)
+    assert node.result()["status"] == "STOPPED"
+    assert 0.4 < time.monotonic() - begun < 3
+    assert b" 404 " in _docker(node, "GET", "/containers/j-worker-0/json")
+
+
+def test_a_job_that_runs_too_long_ends(node):
+    run(node, "sleep", "60", running_timeout=0.5)
+    assert "longer than 0 s (running_timeout)" in node.result()["reason"].replace("0.5", "0")
+
+
+def test_after_a_reboot_the_report_says_what_happened_and_nothing_secret_is_left(node):
+    run(node, "sleep", "60")
+    until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
+    pid = node.keeper()
+    os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    for unit in node.units.iterdir():
+        unit.unlink()
+    node.end_engine()
+    proc = node.folder / "proc"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text("another\n")
+    (proc / "stat").write_text("btime 1769860803\n")
+    node.environment["PROVISION_PROC"] = str(proc)
+    node.with_docker()
+    told = node.ok("report", names=["j"], brief=True)["jobs"][0]
+    assert told["result"]["reason"] == "node a rebooted at 2026-01-31T12:00:03Z during the job"
+    assert (told["result"]["status"], told["instances"]["j-worker-0"]["status"]) == ("FAILED", "Lost")
+    assert (told["boot_id"], told["attempt_record"]["boot_id"] != "another") == ("another", True)
+    assert not (node.attempt() / "keeper.json").exists()
+
+
+# Several nodes
+
+
+def test_the_first_failure_ends_all_and_their_ends_do_not_hide_it(nodes):
+    together(nodes, "sleep 60", "echo broken >&2; exit 5", clean="None")
+    found = [node.result() for node in nodes]
+    assert [(one["status"], one["exit_code"], one["first_failure"], one["first_rank"]) for one in found] == [
+        ("FAILED", 5, "j-worker-1", 1)
+    ] * 2
+    assert found[0]["reason"] == "j-worker-1 on b failed: exit code 5"
+    assert nodes[0].record("j-worker-0")["status"] == "Stopped"
+    assert nodes[1].record("j-worker-1")["last_lines"] == ["broken"]
+    for node in nodes:
+        assert node.ok("look")["ports"] == {}
+
+
+def test_of_two_failures_the_earlier_counts_whoever_tells_first(nodes):
+    together(nodes, "sleep 0.35; exit 6", "sleep 0.2; exit 5")
+    assert nodes[0].result()["first_failure"] == "j-worker-1"
+
+
+def test_all_have_to_end_well_and_none_starts_before_all_are_ready(nodes):
+    together(nodes, "date +%s.%N", "sleep 0.3; date +%s.%N")
+    assert [node.result()["status"] for node in nodes] == ["SUCCEEDED"] * 2
+    ready = max(json.loads(line)["time"] for node in nodes for line in (node.root / "j/events.jsonl").read_text().splitlines() if "ready" in line)
+    assert all(float(log(node, f"j-worker-{rank}")[0][2:]) > ready for rank, node in enumerate(nodes))
+
+
+def test_stop_on_any_node_reaches_all(nodes):
+    together(nodes, "sleep 60", "sleep 60")
+    until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
+    nodes[1].ok("stop", name="j", reason="stopped by ann@h")
+    assert [node.result()["status"] for node in nodes] == ["STOPPED"] * 2
+    assert nodes[0].result()["reason"] == "stopped by ann@h"
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_node_that_is_silent_ends_the_job_on_the_other(nodes, silent):
+    together(nodes, "sleep 60", "sleep 60", lost_seconds=1)
+    until(lambda: all(node.record(f"j-worker-{rank}").get("status") == "Running" for rank, node in enumerate(nodes)), "running")
+    os.kill(nodes[silent].keeper(), signal.SIGSTOP)
+    begun = time.monotonic()
+    try:
+        found = nodes[1 - silent].result()
+        assert time.monotonic() - begun < 6
+        assert "ab"[silent] in re.search("node (.+) does not answer|node (127.0.0.2) does", found["reason"])[0] or "127" in found["reason"]
+        assert found["status"] == "FAILED"
+    finally:
+        os.kill(nodes[silent].keeper(), signal.SIGCONT)
+
+
+def test_the_chief_s_keeper_may_be_killed_and_the_job_goes_on(nodes):
+    together(nodes, "sleep 1.5; echo done", "sleep 1.5; echo done", lost_seconds=3)
+    until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
+    for node in nodes:
+        os.kill(node.keeper(), signal.SIGKILL)
+    assert [node.result()["status"] for node in nodes] == ["SUCCEEDED"] * 2
+    assert [log(node, f"j-worker-{rank}") for rank, node in enumerate(nodes)] == [["o done"]] * 2
+
+
+def test_a_node_that_is_not_ready_in_time_is_named(tmp_path):
+    with FakeNode(tmp_path) as node:
+        node.with_docker()
+        seats = [seat("j-worker-0", "a", 0), seat("j-worker-1", "b", 1)]
+        port = prepare(node, seats, ports=1)["ports"][0]
+        told = {"nodes": ["a", "b"], "control_port": port, "starting_timeout": 0.6, "secret": SECRET}
+        start(node, [container("j-worker-0", "true")], **told)
+        assert "node b was not ready within 1 s (starting_timeout)" in node.result()["reason"]
+        assert node.record("j-worker-0")["status"] == "Stopped", "it never began"
+
+
+def test_lines_without_the_secret_or_that_come_again_are_ignored(nodes):
+    seen = []
+    port = together(nodes, "sleep 2", "sleep 60")
+    until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
+    with socket.create_connection((HOSTS["a"], port), timeout=5) as stranger:
+        seen.append(stranger.recv(100))
+        stranger.sendall(b"b 00\n" + b"0" * 64 + b' [1, {"stop": {"reason": "forged"}}]\n' + b"x" * 5000 + b"\n")
+        time.sleep(0.5)
+    with socket.create_connection((HOSTS["a"], port), timeout=5) as stranger:
+        assert stranger.recv(100) != seen[0], "what was recorded once fits no other connection"
+        stranger.sendall(b"nobody 00\n")
+        assert stranger.recv(100) == b""
+    assert nodes[0].record("result") == {}
+    nodes[0].ok("stop", name="j", reason="r", grace=0)
+    assert nodes[0].result()["reason"] == "r"
+
+
+# mpi
+
+
+def mpi(nodes, launcher, **told):
+    """Run an mpi job: the launcher beside worker 0 on the first node, a worker that waits on the second."""
+    seats = [
+        seat("j-launcher-x", "a", 0, container="j-worker-0", address=HOSTS["a"]),
+        seat("j-worker-0", "a", 0, chief=False, uuids=["GPU-a", "GPU-b"], address=HOSTS["a"]),
+        seat("j-worker-1", "b", 1, container="j-worker-1", chief=False, uuids=["GPU-a", "GPU-b"], address=HOSTS["b"]),
+    ]
+    ports = [prepare(node, seats, ports=1)["ports"][0] for node in nodes]
+    shared = {"nodes": ["a", "b"], "chief_address": HOSTS["a"], "control_port": ports[0], "secret": SECRET, "ends": "chief"}
+    boxes = [
+        container("j-worker-0", "sh", "-c", launcher, log_instance="j-launcher-x", instances=["j-launcher-x", "j-worker-0"]),
+        container("j-worker-1", "python3", "-I", "-S", "-c", LISTEN, str(ports[1]), phase=1, ready_port=ports[1]),
+    ]
+    for node, box in zip(nodes, boxes, strict=True):
+        start(node, [box], **{"chief": node is nodes[0], **shared, **told})
+    return ports
+
+
+LISTEN = """import socket, sys, time
+time.sleep(0.3)
+listener = socket.create_server(("", int(sys.argv[1])))
+while True: listener.accept()[0].close()"""
+
+
+def test_the_launcher_begins_when_the_workers_answer_and_its_end_is_the_end(nodes):
+    mpi(nodes, "echo trained")
+    assert [node.result()["status"] for node in nodes] == ["SUCCEEDED"] * 2
+    assert log(nodes[0], "j-launcher-x") == ["o trained"]
+    words = {name: nodes[name == "j-worker-1"].record(name)["status"] for name in ("j-launcher-x", "j-worker-0", "j-worker-1")}
+    assert set(words.values()) == {"Completed"}
+
+
+MPIRUN = {
+    4: "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. "
+    "The first process to do so was:\n\n  Process name: [[30123,1],2]\n  Exit code:    9\n",
+    5: "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. "
+    "The first process to do so was:\n\n   Process name: [prterun-a-17@1,2]\n   Exit code:    9\n",
+}
+
+
+@pytest.mark.parametrize("version", MPIRUN)
+def test_the_rank_that_mpirun_names_is_the_failure_and_its_node_is_told(nodes, version):
+    mpi(nodes, f"printf %s '{MPIRUN[version]}' >&2; exit 9")
+    found = nodes[0].result()
+    assert (found["first_rank"], found["first_failure"], found["exit_code"]) == (2, "j-worker-1", 9)
+    assert found["reason"] == "rank 2 on b failed: exit code 9"
+    nodes[1].result()
+    records = {name: nodes[name == "j-worker-1"].record(name) for name in ("j-launcher-x", "j-worker-0", "j-worker-1")}
+    assert {name: record["status"] for name, record in records.items()} == {
+        "j-launcher-x": "Error",
+        "j-worker-0": "Stopped",
+        "j-worker-1": "Error",
+    }
+    assert records["j-worker-1"]["exit_code"] == 9
+
+
+def test_a_rank_that_a_signal_ended_is_told_with_it(nodes):
+    text = "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 9 (Killed)."
+    mpi(nodes, f"echo '{text}' >&2; exit 137")
+    found = nodes[0].result()
+    assert found["reason"] == "rank 1 on a failed: killed by signal 9 (SIGKILL)"
+    assert (nodes[0].record("j-worker-0")["signal"], found["exit_code"]) == (9, 137)
+
+
+def test_a_worker_s_container_that_ends_under_the_launcher_is_the_failure(nodes):
+    mpi(nodes, "sleep 60")
+    until(lambda: nodes[0].record("j-launcher-x").get("status") == "Running", "running")
+    _docker(nodes[1], "POST", "/containers/j-worker-1/kill?signal=KILL")
+    found = nodes[0].result()
+    assert found["first_failure"] == "j-worker-1"
+    assert "j-worker-1 on b failed: killed by signal 9" in found["reason"]

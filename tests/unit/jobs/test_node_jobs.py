@@ -1,0 +1,357 @@
+"""The program for jobs as real processes on a node in a folder; docker, systemd and nvidia-smi are STAND-INS."""
+
+import ast
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from provision.jobs.keeper_programs import keeper_programs
+from tests.support.node.node import FakeNode, job, prepare, seat
+
+GPU = "GPU-a"
+
+
+@pytest.fixture
+def node(tmp_path):
+    with FakeNode(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def docked(node):
+    return node.with_docker()
+
+
+def lease(node, name="j", uuids=(GPU,), token="t1", **more):
+    return node.ask("lease", job=name, id=token, attempt=1, leases=dict.fromkeys(uuids, f"{name}-worker-0"), **more)
+
+
+def aged(node, uuid, seconds):
+    """Make a lease so much older."""
+    path = node.run / "leases" / uuid
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "monotonic": found["monotonic"] - seconds}))
+
+
+def test_python_3_6_can_read_all_that_goes_to_a_node():
+    for name, text in keeper_programs().items():
+        ast.parse(text, name, feature_version=(3, 6))
+
+
+def test_of_two_that_submit_one_name_one_gets_it_and_the_other_is_told_by_whom(node):
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda n: node.ask("reserve", name="j", job=job(token=str(n)), queue={}), range(4)))
+    won = [number for number, answer in enumerate(answers) if answer["reserved"]]
+    assert len(won) == 1
+    assert {answer["job"]["id"] for answer in answers if not answer["reserved"]} == {str(won[0])}
+    assert [path.name for path in node.root.iterdir()] == ["j"]
+
+
+def test_a_submission_that_breaks_off_shows_nothing_and_leaves_the_name_free(node):
+    node.ok("reserve", name="other", job=job("other"))
+    broken = node.root / ".new-j-1"
+    broken.mkdir()
+    (broken / "job.json").write_text("{}")
+    assert [told["name"] for told in node.ok("report", names=None, brief=True)["jobs"]] == ["other"]
+    assert node.ask("reserve", name="j", job=job(), queue={}) == {"reserved": True}
+
+
+@pytest.mark.parametrize("name", ["../x", "", "-a", "A", "a/b", "a" * 80, None, 3])
+def test_what_is_no_name_reaches_no_path(node, name):
+    assert "is no name of a job" in node.ask("reserve", name=name, job=job())["error"]["message"]
+
+
+def test_the_secrets_of_a_job_are_root_s_alone_and_in_no_report(node):
+    node.ok("reserve", name="j", job=job(), queue={"state": "pending"}, secrets={"env": {"TOKEN": "hunter2"}})
+    assert node.ok("secrets", name="j") == {"env": {"TOKEN": "hunter2"}}
+    assert stat.S_IMODE((node.root / "j/secrets.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((node.root / "j").stat().st_mode) == stat.S_IMODE(node.root.stat().st_mode) == 0o700
+    assert b"hunter2" not in node.raw("report", names=["j"], brief=False)
+    node.ok("queue", name="j", queue={"state": "failed"}, over=True, event={"source": "queue", "message": "over"})
+    assert node.ok("secrets", name="j") == {}
+    told = node.ok("report", names=["j"], brief=False)["jobs"][0]
+    assert (told["queue"], told["events"][0]["message"]) == ({"state": "failed"}, "over")
+
+
+def test_the_queue_is_held_by_one_until_its_input_ends_and_the_next_hears_by_whom(node):
+    first = node.begin("hold_queue", seconds=1, who="ann@h")
+    assert json.loads(first.stdout.readline()) == {"held": True}
+    refused = node.ask("hold_queue", seconds=0.1, who="bob@h")
+    assert (refused["held"], refused["by"]["who"]) == (False, "ann@h")
+    first.communicate(timeout=5)
+    assert node.ask("hold_queue", seconds=1) == {"held": True}
+
+
+def test_no_gpu_is_leased_twice_however_many_try_at_once(docked):
+    def attempt(number):
+        uuids = ["GPU-a", "GPU-b", "GPU-c"][number % 3 :] + ["GPU-d"]
+        return number, uuids, lease(docked, f"j{number}", uuids, str(number))
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(attempt, range(6)))
+    winners = [(number, uuids) for number, uuids, answer in found if not answer["taken"]]
+    assert len(winners) == 1, "all want GPU-d"
+    number, uuids = winners[0]
+    leases = docked.ok("report", names=[], brief=True)["leases"]
+    assert {uuid: held["id"] for uuid, held in leases.items()} == dict.fromkeys(uuids, str(number))
+    assert all("GPU-d" in answer["taken"] for n, _, answer in found if n != number)
+
+
+def test_all_or_none_and_a_second_try_of_the_same_attempt_is_no_conflict(docked):
+    assert lease(docked, "one", ["GPU-b"], "1") == {"taken": {}}
+    assert list(lease(docked, "two", ["GPU-a", "GPU-b"], "2")["taken"]) == ["GPU-b"]
+    assert list(docked.ok("look")["leases"]) == ["GPU-b"]
+    assert lease(docked, "one", ["GPU-b"], "1") == {"taken": {}}
+    assert docked.ok("release", job="one", id="1", attempt=1) == {"released": ["GPU-b"]}
+
+
+def test_a_lease_outlives_the_way_to_its_start_and_not_more(docked):
+    prepare(docked, [seat("j-worker-0", "a", 0)])
+    for name, token in (("j", "t1"), ("never", "t2")):
+        assert lease(docked, name, [f"GPU-{'ab'[token == 't2']}"], token) == {"taken": {}}
+        aged(docked, f"GPU-{'ab'[token == 't2']}", 100)
+    assert set(docked.ok("look")["leases"]) == {"GPU-a", "GPU-b"}
+    aged(docked, "GPU-a", 100)
+    aged(docked, "GPU-b", 100)
+    assert set(docked.ok("look")["leases"]) == {"GPU-a"}, "what was prepared may wait for another node's image"
+    (docked.attempt() / "result.json").write_text('{"status": "FAILED"}')
+    assert docked.ok("look")["leases"] == {}
+
+
+def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_answer(docked):
+    lease(docked)
+    aged(docked, GPU, 9999)
+    labels = ["--label=provision.job=j", "--label=provision.id=t1", "--label=provision.attempt=1"]
+    made = client(docked, "create", "--name=c", *labels, "image", "sleep", "60")
+    docker(docked, "POST", f"/containers/{made}/start")
+    assert GPU in docked.ok("look")["leases"]
+    docked.end_engine()
+    found = docked.ok("look")
+    assert (GPU in found["leases"], found["docker_error"]) == (True, "docker's engine does not answer")
+    docked.with_docker()
+    assert docked.ok("look")["leases"] == {}
+
+
+def client(node, *words):
+    done = subprocess.run(["docker", *words], env=node.environment, capture_output=True, check=True, executable=node.folder / "bin/docker")
+    return done.stdout.decode().strip()
+
+
+def docker(node, method, path):
+    import http.client
+    import socket
+
+    connection = http.client.HTTPConnection("docker")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(node.socket))
+    connection.request(method, path)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_a_gpu_that_others_use_is_told_and_never_leased(docked):
+    (docked.folder / "uses").write_text(f"{GPU}, {os.getpid()}\nGPU-b, 999999999\n")
+    found = docked.ok("look")
+    assert list(found["foreign"]) == [GPU], "a process that is gone uses nothing"
+    assert f"(pid {os.getpid()} of " in found["foreign"][GPU]
+    assert "pid" in lease(docked)["taken"][GPU]["foreign"]
+    assert docked.ok("look")["leases"] == {}
+
+
+def test_a_process_in_a_job_s_container_is_not_foreign(docked, tmp_path):
+    labels = ["--label=provision.job=j", "--label=provision.id=t1", "--label=provision.attempt=1"]
+    made = client(docked, "create", "--name=c", *labels, "image", "true")
+    proc = tmp_path / "proc/4711"
+    proc.mkdir(parents=True)
+    (docked.folder / "uses").write_text(f"{GPU}, 4711\n")
+    docked.environment["PROVISION_PROC"] = str(tmp_path / "proc")
+    for text, foreign in ((f"0::/system.slice/docker-{made}.scope\n", False), ("0::/user.slice\n", True)):
+        (proc / "cgroup").write_text(text)
+        assert (GPU in docked.ok("look")["foreign"]) is foreign
+
+
+def test_of_a_gpu_and_its_mig_instances_one_side_alone_can_be_leased(tmp_path):
+    smi = (
+        "case $1 in --query-gpu*) echo '0, GPU-a, A100, 40960';; "
+        "-L) printf 'GPU 0: A100 (UUID: GPU-a)\\n  MIG 1g.5gb Device 0: (UUID: MIG-1)\\n  MIG 1g.5gb Device 1: (UUID: MIG-GPU-a/2/0)\\n';; esac"
+    )
+    (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi1").mkdir(parents=True)
+    with FakeNode(tmp_path, smi=smi) as made:
+        node = made.with_docker()
+        node.environment["PROVISION_PROC"] = str(tmp_path / "proc")
+        assert node.ok("look")["gpus"][0]["mig"] == ["MIG-1", "MIG-GPU-a/2/0"]
+        assert lease(node, "one", ["MIG-GPU-a/2/0"], "1") == {"taken": {}}
+        assert list(lease(node, "two", ["GPU-a"], "2")["taken"]) == ["GPU-a"]
+        assert lease(node, "three", ["MIG-1"], "3") == {"taken": {}}
+        assert set(node.ok("look")["leases"]) == {"MIG-1", "MIG-GPU-a/2/0"}
+
+
+def test_what_a_driver_does_not_answer_is_unknown_and_not_leased(tmp_path, monkeypatch):
+    with FakeNode(tmp_path, smi="echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18") as made:
+        node = made.with_docker()
+        found = node.ok("look")
+        assert found["gpus"] is None
+        assert "version mismatch" in found["gpu_error"]
+        assert "not known" in lease(node)["error"]["message"]
+
+
+@pytest.mark.long
+def test_a_driver_that_hangs_is_told_after_its_limit(tmp_path):
+    with FakeNode(tmp_path, smi="sleep 300") as made:
+        begun = time.monotonic()
+        found = made.with_docker().ok("look")
+        assert (found["gpus"], found["gpu_error"]) == (None, "nvidia-smi did not end in time")
+        assert time.monotonic() - begun < 25
+
+
+def test_a_drained_node_takes_no_job_unless_it_is_forced(docked):
+    docked.ok("drain", reason="disk of ann")
+    assert docked.ok("look")["drained"] == "disk of ann"
+    assert "disk of ann" in lease(docked)["error"]["message"]
+    assert lease(docked, force=True) == {"taken": {}}
+    docked.ok("drain", reason="")
+    assert docked.ok("look")["drained"] == ""
+
+
+def test_prepare_makes_keys_of_the_job_s_account_and_hands_out_their_public_halves_alone(docked):
+    answer = prepare(docked, [seat("j-worker-0", "a", 0)], mpi=True, uid="1234:55", ports=2, images={"image": "missing"})
+    there = docked.attempt() / "ssh"
+    assert answer["keys"]["client"] == (there / "client.pub").read_text().strip()
+    assert answer["images"]["image"] == {"id": "sha256:" + "ab" * 32, "digest": "sha256:" + "12" * 32}
+    if os.getuid() == 0:
+        assert {(path.stat().st_uid, path.stat().st_gid) for path in (there, *there.iterdir())} == {(1234, 55)}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in there.iterdir()} == {0o600}
+    assert stat.S_IMODE(there.stat().st_mode) == 0o700
+    assert "PRIVATE" not in json.dumps(answer)
+    ports = docked.ok("look")["ports"]
+    assert {int(port) for port in ports} == set(answer["ports"])
+    assert docked.ok("release", job="j", id="t1", attempt=1) == {"released": []}
+    assert docked.ok("look")["ports"] == {}
+    assert not there.exists(), "what was prepared and not started leaves no key"
+
+
+def test_prepare_says_what_is_missing_on_this_node(docked):
+    record = {"attempt": 1, "seats": [], "node": "a"}
+    base = {"name": "j", "job": job(), "attempt": 1, "attempt_record": record}
+    for more, said in (
+        ({"images": {"missing:1": "missing"}}, "could not be pulled"),
+        ({"images": {"missing:1": "never"}}, "there is no image missing:1"),
+        ({"data": [{"name": "set", "path": "/nowhere/x", "target": "/x"}]}, "the data set should be at /nowhere/x"),
+        ({"free_disk": 1 << 60}, "GiB free"),
+        ({"uid": "ann", "mpi": True}, "no UID:GID"),
+        ({"job": job(token="t2")}, "there is another job j"),
+    ):
+        assert said in docked.ask("prepare", **{**base, **more})["error"]["message"]
+
+
+@pytest.mark.parametrize("request_", [{"do": "fly"}, {}, {"do": "lease", "job": "j", "attempt": 1}, {"do": "logs", "name": "j"}])
+def test_a_request_that_makes_no_sense_is_refused_without_a_traceback(node, request_):
+    answer = json.loads(node.raw(request_.get("do", ""), **{k: v for k, v in request_.items() if k != "do"}))
+    assert answer["error"]["message"]
+
+
+def test_five_hundred_jobs_are_told_of_in_no_time(node):
+    node.ok("reserve", name="j", job=job(), queue={"state": "started"})
+    for number in range(500):
+        folder = node.root / f"j{number}/attempts/1"
+        folder.mkdir(parents=True)
+        (folder.parents[1] / "job.json").write_text(json.dumps(job(f"j{number}", str(number), env={"A": "x" * 200})))
+        (folder.parents[1] / "queue.json").write_text('{"state": "started"}')
+        (folder / "attempt.json").write_text(json.dumps({"seats": [seat(f"j{number}-worker-0", "a", 0)], "attempt": 1}))
+        (folder / f"j{number}-worker-0.json").write_text('{"instance": "x", "status": "Completed"}')
+        (folder / "result.json").write_text('{"status": "SUCCEEDED"}')
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = node.ok("report", names=None, brief=True)["jobs"]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert len(told) == 501
+    assert "env" not in told[0]["spec"]
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.3
+
+
+def log(node, text, status="Completed"):
+    prepare(node, [seat("j-worker-0", "a", 0)])
+    (node.attempt() / "j-worker-0.log").write_bytes(text)
+    path = node.attempt() / "j-worker-0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
+
+
+LOG = b"".join(b"2026-01-31T12:00:0%d.000000Z o line %d\n" % (n, n) for n in range(5))
+
+
+def test_lines_are_given_out_as_they_were_asked_for(node):
+    log(node, LOG + b"2026-01-31T12:00:05.000000Z e \xff\x00 two  spaces")
+
+    def lines(**more):
+        return node.raw("logs", name="j", attempt=0, instance="j-worker-0", **more)
+
+    assert lines() == b"".join(b"line %d\n" % n for n in range(5)), "a line that is not whole yet is none"
+    assert lines(tail=2) == b"line 3\nline 4\n"
+    assert lines(tail=0) == b""
+    since = 1769860803.0  # 12:00:03
+    assert lines(since=since) == b"line 3\nline 4\n"
+    assert lines(since=since, tail=1) == b"line 4\n"
+    assert lines(tail=1, timestamps=True) == b"2026-01-31T12:00:04.000000Z line 4\n"
+    assert lines(follow=True, tail=1) == b"line 4\n", "an instance that is over is not waited for"
+    said = json.loads(node.raw("logs", name="j", attempt=0, instance="j-worker-9"))["error"]
+    assert "j-worker-0" in said["remedy"]
+
+
+def test_what_follows_shows_a_line_at_once_and_ends_with_the_instance(node):
+    log(node, LOG, "Running")
+    reader = node.begin("logs", name="j", attempt=0, instance="j-worker-0", follow=True, tail=0)
+    time.sleep(0.2)
+    with (node.attempt() / "j-worker-0.log").open("ab") as stream:
+        stream.write(b"2026-01-31T12:00:06.000000Z o new\n")
+    begun = time.monotonic()
+    assert reader.stdout.readline() == b"new\n"
+    assert time.monotonic() - begun < 0.3
+    with (node.attempt() / "j-worker-0.log").open("ab") as stream:
+        stream.write(b"2026-01-31T12:00:07.000000Z o last\n")
+    path = node.attempt() / "j-worker-0.json"
+    path.write_text(path.read_text().replace("Running", "Completed"))
+    assert reader.communicate(timeout=5)[0] == b"last\n"
+
+
+def test_who_follows_and_goes_away_leaves_no_process(node):
+    log(node, LOG, "Running")
+    reader = node.begin("logs", name="j", attempt=0, instance="j-worker-0", follow=True)
+    reader.stdout.readline()
+    reader.stdout.close()
+    assert reader.wait(timeout=3) == 0
+
+
+def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(docked):
+    prepare(docked, [seat("j-worker-0", "a", 0)], ports=1)
+    made = client(docked, "create", "--name=j-tensorboard", "--label=provision.job=j", "image", "true")
+    assert docked.ok("delete", name="j", id="other") == {"deleted": False}
+    assert docked.ok("delete", name="j", id="t1") == {"deleted": True}
+    assert docker(docked, "GET", f"/containers/{made}/json")[0] == 404
+    assert docked.ok("look")["ports"] == {}
+    assert list(docked.root.iterdir()) == []
+    assert docked.ok("delete", name="j", id="t1") == {"deleted": False}
+    assert docked.ok("stop", name="j") == {"asked": False}
+
+
+def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
+    prepare(docked, [seat("j-worker-0", "a", 0)], ports=1)
+    assert docked.ok("stop", name="j", reason="stopped by ann@h", grace=0) == {"asked": True}
+    told = docked.ok("report", names=["j"], brief=True)["jobs"][0]
+    assert (told["result"]["status"], told["result"]["reason"]) == ("STOPPED", "stopped by ann@h")
+    assert told["instances"]["j-worker-0"]["status"] == "Stopped"
+    assert docked.ok("look")["ports"] == {}
+    assert docked.ok("stop", name="j") == {"asked": False}
+
+
+def test_a_program_without_its_input_ends():
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", keeper_programs()["node_jobs.py"]], input=b"", capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert b"error" in done.stdout
