@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
-from provision.workflow.survey import degraded, probe, with_defaults
+from provision.workflow.survey import degraded, probe
 
 if TYPE_CHECKING:
     from provision.batch.containers import NodeHardware

@@ -23,12 +23,12 @@ _NEVER_PRUNED = "jobs that wait or run are never pruned"
 def engine(cluster: Cluster) -> Engine:
     """Return what runs the cluster's batch jobs."""
     from provision.jobs.engines.direct import DirectEngine
-    from provision.jobs.surroundings import Surroundings
+    from provision.jobs.extras import JobExtras
     from provision.workflow.job_sight import Sight
     from provision.workflow.survey import with_defaults
 
     full = with_defaults(cluster)
-    return DirectEngine(full, Sight(), Surroundings(full))
+    return DirectEngine(full, Sight(), JobExtras(full))
 
 
 def exit_code(job: JobRecord) -> int:

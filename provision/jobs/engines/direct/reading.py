@@ -208,25 +208,20 @@ def exec_argv(
     record: JobRecord, nodes: Mapping[str, Node], instance: str, argv: Sequence[str], *, terminal: bool
 ) -> tuple[str, ...]:
     """Return the ssh command that runs `argv` in an instance's container."""
-    from provision.commands.shell import join
-    from provision.commands.ssh import ssh_argv
+    from provision.jobs.forward import attach_argv
 
     seat = instance_of(record, instance)
-    words = ["docker", "exec", "-i", *(["-t"] if terminal else []), seat.container, *(argv or ("sh",))]
-    line = ssh_argv(nodes[seat.node].connection, join(words))
-    return (line[0], *(["-t"] if terminal else []), *line[1:])
+    return tuple(attach_argv(nodes[seat.node].connection, seat.container, argv or ("sh",), terminal=terminal))
 
 
 def forward_argv(record: JobRecord, nodes: Mapping[str, Node], local: int, target: str) -> tuple[str, ...]:
     """Return the ssh command that forwards a local port to one of the chief's node, or to TensorBoard."""
-    from provision.commands.ssh import ssh_argv
+    from provision.jobs.forward import forward_argv as line
 
     seat = instance_of(record, "")
-    if target == "tensorboard":
-        if not record.tensorboard:
-            raise NotFound(f"{record.spec.name} has no TensorBoard", remedy="submit it with --tensorboard")
-        place = record.tensorboard.removeprefix("http://")
-    else:
-        place = f"{seat.address}:{target}"
-    line = ssh_argv(nodes[seat.node].connection, "")
-    return (line[0], "-N", "-L", f"127.0.0.1:{local}:{place}", *[word for word in line[1:] if word])
+    if target != "tensorboard":
+        return tuple(line(nodes[seat.node].connection, local, seat.address, int(target)))
+    if not record.tensorboard:
+        raise NotFound(f"{record.spec.name} has no TensorBoard", remedy="submit it with --tensorboard")
+    address, _, port = record.tensorboard.removeprefix("http://").rpartition(":")
+    return tuple(line(nodes[seat.node].connection, local, address.strip("[]"), int(port)))

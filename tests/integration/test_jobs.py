@@ -1,0 +1,252 @@
+"""Batch jobs on real nodes: what any engine has to do, seen through the command. The GPUs are SIMULATED.
+
+A second engine is one more word in ENGINES.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+
+import pytest
+
+from tests.integration.conftest import LAB
+from tests.support.command import Provision, eventually
+
+ENGINES = ("direct",)
+NODES = (f"{LAB}-1", f"{LAB}-2")
+
+
+@pytest.fixture(params=ENGINES, scope="module")
+def jobs(request, provision, cluster):
+    """Job verbs for the lab's nodes; every job is forgotten at the end."""
+    assert cluster["nodes"]
+    made = Jobs(provision, request.param)
+    yield made
+    left = [job["name"] for job in provision.ok("list", "--lab", LAB, "-o", "json").document]
+    if left:
+        provision.ok("delete", "--lab", LAB, "--force", *left)
+
+
+class Jobs:
+    """Submits jobs and asks about them."""
+
+    def __init__(self, provision, engine):
+        self.provision = provision
+        self.engine = engine
+        self.image = json.loads(
+            provision.ok("lab", "ssh", LAB, NODES[0], "--", "docker image inspect $(docker image ls -q | head -1)").out
+        )[0]["RepoTags"][0]
+
+    def __call__(self, verb, *words, **options):
+        return self.provision(verb, "--lab", LAB, *words, **options)
+
+    def submit(self, kind, name, *words, code=0):
+        done = self("submit", kind, f"--name={name}", f"--image={self.image}", *words, timeout=300)
+        assert done.code == code, str(done)
+        return done
+
+    def get(self, name):
+        done = self("get", name, "-o", "json")
+        assert done.code == 0, str(done)
+        return done.document
+
+    def until(self, name, *statuses, seconds=60):
+        """The job, once it has one of these statuses."""
+        wanted = f"{name} becomes {' or '.join(statuses)}"
+        return eventually(lambda: (job := self.get(name))["status"] in statuses and job, seconds=seconds, what=wanted)
+
+    def logs(self, name, instance=""):
+        done = self("logs", name, *(["-i", instance] if instance else []))
+        assert done.code == 0, str(done)
+        return done.out.splitlines()
+
+
+def left_on_nodes(on_node):
+    """Containers, leases and units of jobs that are still there."""
+    look = "docker ps -aq --filter label=provision.job; ls /run/provision/leases; pgrep -f keeper.py || true"
+    return {node: on_node(node, look).split() for node in NODES}
+
+
+def facts_of(lines):
+    """NAME=value lines as a dict."""
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.mark.row(2, 9, 10, 11, 12, 13, 18, 22, 33, 34, 35, 39, 40, 43)
+def test_each_instance_is_told_who_it_is_and_its_output_is_kept(jobs, on_node):
+    """Names, ranks, the master's address, its GPUs, its folder; and nothing of it stays behind but the record."""
+    command = 'env | sort; pwd; nvidia-smi -L; echo "rank $RANK"'
+    jobs.submit(
+        "pytorch", "who", "--gpus=2", "--workers=2", "--working-dir=/opt", "--env=COLOUR=blue", "--wait", command
+    )
+
+    master, worker = facts_of(jobs.logs("who")), facts_of(jobs.logs("who", "who-worker-0"))
+    assert (master["RANK"], worker["RANK"]) == ("0", "1")
+    assert {one["WORLD_SIZE"] for one in (master, worker)} == {"2"}
+    assert master["MASTER_ADDR"] == worker["MASTER_ADDR"]
+    assert master["MASTER_ADDR"] == jobs.get("who")["instances"][0]["nodeIP"]
+    assert (master["MASTER_PORT"], worker["PET_NODE_RANK"]) == (worker["MASTER_PORT"], "1")
+    assert (master["PET_NNODES"], master["PET_NPROC_PER_NODE"], master["gpus"]) == ("2", "2", "2")
+    assert {one["COLOUR"] for one in (master, worker)} == {"blue"}
+    lines = jobs.logs("who")
+    assert "/opt" in lines
+    assert sum("UUID" in line and "SIMULATED" not in line for line in lines) == 2
+    assert "who-worker-0" in jobs("logs", "who", "--all").out
+    assert left_on_nodes(on_node) == {node: [] for node in NODES}
+
+
+@pytest.mark.row(14, 15, 16, 17)
+def test_an_mpi_job_reaches_all_of_its_workers_and_none_other(jobs):
+    """The line is the user's own; the launcher has no GPU; the layout is arena's."""
+    told = "sh -c 'echo $OMPI_COMM_WORLD_RANK on $PROVISION_NODE'"
+    line = f"mpirun --allow-run-as-root -np 4 -bind-to none -map-by slot -x PATH {told}"
+    jobs.submit("mpi", "span", "--gpus=2", "--workers=2", "--wait", line)
+
+    said = sorted(jobs.logs("span"))
+    assert said == [f"0 on {NODES[0]}", f"1 on {NODES[0]}", f"2 on {NODES[1]}", f"3 on {NODES[1]}"]
+    shown = jobs("get", "span", "--type", "mpijob").out
+    assert re.search(r"Trainer: +MPIJOB", shown)
+    assert re.search(rf"span-launcher-[a-z0-9]{{5}} +\S+ +\S+ +true +0 +{NODES[0]}", shown)
+    assert re.search(rf"span-worker-1 +\S+ +\S+ +false +2 +{NODES[1]}", shown)
+
+
+def test_mpirun_is_built_around_an_argument_vector(jobs):
+    """With as many ranks as there are GPUs, and variables for all of them."""
+    jobs.submit("mpi", "vector", "--gpus=1", "--workers=2", "--env=A=b c", "--wait", "--", "sh", "-c", "echo $A")
+
+    assert jobs.logs("vector") == ["b c", "b c"]
+
+
+def test_the_first_rank_that_fails_ends_the_job_and_is_named(jobs, on_node):
+    """Its code is the command's, its last lines are shown, the others do not run on."""
+    command = 'if [ $RANK = 1 ]; then echo "out of memory" >&2; exit 7; fi; sleep 600'
+    started = time.monotonic()
+    done = jobs.submit("pytorch", "broken", "--gpus=1", "--workers=2", "--spread", "--wait", command, code=7)
+
+    assert time.monotonic() - started < 60
+    job = jobs.get("broken")
+    assert (job["status"], job["exitCodes"]["broken-worker-0"]) == ("FAILED", 7)
+    assert "broken-worker-0" in done.err
+    assert "out of memory" in jobs("get", "broken").out
+    assert left_on_nodes(on_node) == {node: [] for node in NODES}
+
+
+def test_a_stopped_job_leaves_its_record_and_nothing_else(jobs, on_node):
+    """Containers, leases, ports and keepers are gone; a second stop changes nothing."""
+    jobs.submit("pytorch", "long", "--gpus=1", "--workers=2", "--spread", "echo begun; sleep 600")
+    jobs.until("long", "RUNNING")
+
+    assert jobs("stop", "long").code == 0
+    assert jobs.get("long")["status"] == "STOPPED"
+    assert jobs.logs("long") == ["begun"]
+    assert left_on_nodes(on_node) == {node: [] for node in NODES}
+    assert jobs("stop", "long").code == 0
+
+
+@pytest.mark.row(3, 7)
+def test_a_job_waits_with_its_reason_until_all_of_it_fits(jobs):
+    """None of its instances is there before; what frees the GPUs lets it start."""
+    jobs.submit("run", "holder", "--gpus=1", "sleep 600")
+    jobs.submit("pytorch", "waiter", "--gpus=2", "--workers=2", "echo now")
+
+    waiting = jobs.get("waiter")
+    assert waiting["status"] == "PENDING"
+    assert waiting["instances"] == []
+    assert "1 of 2 workers cannot be placed" in jobs("get", "waiter", "-e").out
+    assert jobs("stop", "holder").code == 0
+    assert jobs("queue", "run").code == 0
+    assert jobs.until("waiter", "SUCCEEDED")["instances"]
+
+
+def test_a_job_that_failed_is_tried_again_as_often_as_asked(jobs, on_node):
+    """Both attempts' output is kept."""
+    on_node(NODES[0], "mkdir -p /srv/tries")
+    command = "date +%N >>/tries/log; test $(wc -l </tries/log) -ge 2 && echo second || { echo first; exit 3; }"
+    jobs.submit("run", "again", "--retry=1", f"--nodes={NODES[0]}", "--mount=/srv/tries:/tries", "--wait", command)
+
+    job = jobs.get("again")
+    assert (job["status"], job["attempt"]) == ("SUCCEEDED", 2)
+    assert jobs("logs", "again", "--attempt", "1").out == "first\n"
+    assert jobs.logs("again") == ["second"]
+
+
+@pytest.mark.row(9)
+def test_names_and_sizes_that_cannot_be_are_refused(jobs):
+    """A name twice: 4. More than there is: 5. No such job: 3. Nothing is left of any."""
+    jobs.submit("run", "taken", "--wait", "true")
+
+    again = jobs.submit("run", "taken", "true", code=4)
+    assert "provision delete taken" in again.err
+    assert "idle" in jobs.submit("run", "giant", "--gpus=3", "true", code=5).err
+    assert jobs("get", "giant").code == 3
+    assert jobs("logs", "nobody").code == 3
+
+
+@pytest.mark.row(18)
+def test_a_followed_job_shows_each_line_as_it_is_written(jobs):
+    """Within a second, from the first to the last; the command ends as the job does."""
+    jobs.submit("run", "clock", "for i in 1 2 3; do date +%s.%N; sleep 1; done; exit 5")
+    done = jobs("logs", "-f", "clock", "--timestamps")
+
+    assert done.code == 5, str(done)
+    assert len(done.out.splitlines()) == 3
+
+
+def test_the_job_does_not_need_whoever_submitted_it(jobs):
+    """The command is killed; the job ends as it would have, and anybody sees all of it."""
+    command = "echo one; sleep 4; echo two"
+    words = ("submit", "run", "--lab", LAB, "--name=orphan", f"--image={jobs.image}", "--follow", command)
+    process = jobs.provision.start(*words)
+    try:
+        assert any(line == "one\n" for line in process.stdout)
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert jobs.until("orphan", "SUCCEEDED")["status"] == "SUCCEEDED"
+    assert jobs.logs("orphan") == ["one", "two"]
+
+
+def test_a_killed_keeper_is_started_anew_and_loses_nothing(jobs, on_node):
+    """No line is lost or there twice."""
+    jobs.submit("run", "kept", f"--nodes={NODES[0]}", "for i in 1 2 3 4 5 6; do echo $i; sleep 1; done; exit 4")
+    jobs.until("kept", "RUNNING")
+    on_node(NODES[0], "pkill -9 -f kept/attempts/1/programs/keeper.py")
+
+    job = jobs.until("kept", "FAILED")
+    assert job["exitCodes"] == {"kept-worker-0": 4}
+    assert jobs.logs("kept") == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_a_removed_container_is_the_failure(jobs, on_node):
+    """Whoever removed it; the job does not hang."""
+    jobs.submit("pytorch", "robbed", "--gpus=1", "--workers=2", "--spread", "sleep 600")
+    jobs.until("robbed", "RUNNING")
+    on_node(NODES[1], "docker rm -f robbed-worker-0")
+
+    job = jobs.until("robbed", "FAILED", seconds=40)
+    assert "robbed-worker-0" in job["reason"]
+    assert left_on_nodes(on_node) == {node: [] for node in NODES}
+
+
+@pytest.mark.row(24)
+def test_secrets_reach_the_program_and_nothing_else(jobs, on_node):
+    """By name from the environment: in the program, in no process list, file, record, event or log of ours."""
+    marker = f"marker{os.getpid()}x{time.monotonic_ns()}"
+    mine = jobs.provision
+    knowing = Provision(mine.folder, XDG_STATE_HOME=mine.environment["XDG_STATE_HOME"], API_TOKEN=marker)
+    command = 'echo "length ${#API_TOKEN}"; sleep 3'
+    words = ("--name=private", f"--image={jobs.image}", f"--nodes={NODES[0]}", "--env", "API_TOKEN", command)
+    knowing.ok("submit", "run", "--lab", LAB, *words)
+    jobs.until("private", "RUNNING", "SUCCEEDED")
+    processes = on_node(NODES[0], "ps axww -o args")
+    jobs.until("private", "SUCCEEDED")
+
+    assert jobs.logs("private") == [f"length {len(marker)}"]
+    found = on_node(NODES[0], f"grep -rl {marker} /var/lib/provision /run/provision /tmp 2>/dev/null || true")
+    assert marker not in processes
+    assert found == ""
+    assert marker not in jobs("get", "private", "-o", "json").out + jobs("events", "private").out
