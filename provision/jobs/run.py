@@ -17,7 +17,8 @@ from provision.commands.mca import Parameter
 from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
-from provision.hostfiles import HostEntry, openmpi
+from provision.hostfiles import HostEntry, fitted, openmpi
+from provision.jobs.held import held_gpus
 from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
@@ -57,6 +58,8 @@ class Plan:
     """What the launcher itself needs in its environment, and the ranks need not."""
     findings: tuple[LaunchFinding, ...] = ()
     """What is odd about it, and what surely fails."""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """Node -> how many of its GPUs the ranks use."""
 
 
 def prepare(request: JobRequest) -> Plan:
@@ -103,7 +106,18 @@ def _plan(
         line.settings,
         line.environment,
         lint(_scene(request, head.version, used)),
+        {
+            entry.name: entry.slots
+            for entry in fitted(used, min(ranks, sum(e.slots for e in used)))
+            if entry.kind == "gpu"
+        },
     )
+
+
+def _gpus(used: Sequence[HostEntry], ranks: int) -> dict[str, int]:
+    """Return node -> how many GPUs its ranks use; more ranks than slots use them all."""
+    entries = fitted(used, min(ranks, sum(entry.slots for entry in used)))
+    return {entry.name: entry.slots for entry in entries if entry.kind == "gpu"}
 
 
 def _scene(request: JobRequest, version: int, used: Sequence[HostEntry]) -> LaunchScene:
@@ -139,10 +153,11 @@ def run(plan: Plan, write: Write) -> int:
     ends it instead.
     """
     request = plan.request
-    with _starting():
-        head = connect(request.nodes[request.head])
-    try:
+    with contextlib.ExitStack() as stack:
         with _starting():
+            stack.enter_context(held_gpus(request, plan.gpus))
+            head = connect(request.nodes[request.head])
+            stack.callback(head.close)
             check_logins(head, request, _others(plan))
             session = Session(head, _spec(plan))
         try:
@@ -151,8 +166,6 @@ def run(plan: Plan, write: Write) -> int:
             raise _with_remains(error, _end_everywhere(plan)) from error
         finally:
             session.close()
-    finally:
-        head.close()
     return _exit_code(session.ending, interrupted=interrupted)
 
 

@@ -22,6 +22,8 @@ KUBELET_ROOT = re.compile(r"(?:^|\s)--root-dir[= ](\S+)")
 KUBELET_FOLDER = "/var/lib/kubelet"
 DEVICES_GIVEN = ("device-plugins/kubelet_internal_checkpoint", "dra_manager_state")
 POD_LOGS = "/var/log/pods"
+LEASES = "/run/provision/leases"
+JOB = re.compile(r'"job":\s*"([a-z0-9][-a-z0-9.]*)"')
 KERNEL_THREAD = 0x00200000
 
 
@@ -160,5 +162,23 @@ def _holders(table):
     return jobs
 
 
-WITNESSES = (_slurm, _pods, _holders)
+def _leases(_table):
+    """Return a sentence for each batch job that holds GPUs or ports; a lease that says nothing counts too."""
+    try:
+        names = sorted(os.listdir(LEASES))
+    except OSError:
+        return []
+    jobs = {}
+    for name in names:
+        try:
+            with open(os.path.join(LEASES, name), encoding="utf-8", errors="replace") as stream:
+                found = JOB.search(stream.read())
+        except OSError:
+            continue  # given back just now
+        if not name.endswith(".new"):
+            jobs.setdefault(found.group(1) if found else "", name)
+    return [f"job {job or 'of unknown name'} holds {held} of this node" for job, held in sorted(jobs.items())]
+
+
+WITNESSES = (_slurm, _pods, _leases, _holders)
 """Each takes the processes and tells of jobs; whatever else knows of jobs on a node is one more."""

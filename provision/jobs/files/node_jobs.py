@@ -27,6 +27,7 @@ HOLD_SECONDS = 120  # a lease stands so long without an attempt
 PREPARED_SECONDS = 1800  # and so long with one that was prepared: another node may still pull a large image
 START_SECONDS = 60  # a keeper that was not there so long after its start will not come
 LOCK_SECONDS = 30
+LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
 SMI_SECONDS = 20
 ENGINE_SECONDS = 20
 OVER = ("Completed", "Error", "Stopped", "Lost")
@@ -714,7 +715,8 @@ def queue(request):
     """Write down how a job stands in the queue; ``over`` takes its secrets away."""
     name = job_name(request)
     folder = known_job(name)
-    write_json(os.path.join(folder, "queue.json"), request["queue"])
+    path = os.path.join(folder, "queue.json")
+    write_json(path, dict(read_json(path), **request["queue"]) if request.get("merge") else request["queue"])
     if request.get("event"):
         event(request)
     if request.get("over"):
@@ -800,7 +802,8 @@ def reports(request):
                 open_ones.append((name, told["attempt"]))
     active = keepers(open_ones)
     for told in found:
-        told["keeper"] = "active" if (told["name"], told["attempt"]) in active else "gone"
+        without = "gone" if told.pop("begun") or told["result"] else "none"
+        told["keeper"] = "active" if (told["name"], told["attempt"]) in active else without
     return {"boot_id": here, "now": time.time(), "jobs": found, "leases": gpu_leases(all_leases())}
 
 
@@ -842,6 +845,7 @@ def full_report(name, *, brief=False):
         "instances": instances_of(there, names),
         "result": (read_json(os.path.join(there, "result.json")) or None) if "result.json" in names else None,
         "open": "keeper.json" in names,
+        "begun": "state.json" in names,
     }
     if not brief:
         told["events"] = events_of(name)
@@ -901,6 +905,46 @@ def lease(request):
             for uuid, instance in sorted(wanted.items()):
                 write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)
     return {"taken": taken}
+
+
+def hold(request):
+    """Lease GPUs, the first ``count`` of this node unless ``leases`` names them, for as long as our input is open.
+
+    Then, when no process carries the job's mark any more (its supervisor may still end it), they are given back.
+    """
+    if not request.get("leases"):
+        gpus = Gpus().answer(job_containers())["gpus"] or []
+        first = sorted(gpus, key=lambda gpu: gpu["index"])[: int(request.get("count") or 0)]
+        request = dict(request, leases={gpu["uuid"]: "" for gpu in first})
+    answer = lease(request)
+    print(json.dumps(answer), flush=True)
+    if answer["taken"]:
+        return None
+    renewal = Renewal(request["id"], number_of(request))
+    try:
+        while os.read(0, 4096):
+            pass
+        deadline = time.monotonic() + LINGER_SECONDS
+        while time.monotonic() < deadline and is_marked(str(request["job"])):
+            time.sleep(0.2)
+    finally:
+        renewal.end()
+        release_all(request["id"], number_of(request))
+    return None
+
+
+def is_marked(job):
+    """Return whether a process of a job that `provision run` has started is left on this node."""
+    mark = "PROVISION_JOB={}".format(job).encode()
+    for pid in names_in(PROC):
+        if pid.isdigit():
+            try:
+                with open("{}/{}/environ".format(PROC, pid), "rb") as stream:
+                    if mark in stream.read().split(b"\0"):
+                        return True
+            except OSError:
+                continue
+    return False
 
 
 def families(gpus):
@@ -1495,6 +1539,7 @@ REQUESTS = {
     "hold_queue": hold_queue,
     "look": look,
     "lease": lease,
+    "hold": hold,
     "release": release,
     "prepare": prepare,
     "start": start,

@@ -27,6 +27,7 @@ class Machine:
         spec.loader.exec_module(self.busy)
         self.busy.PROC, self.busy.POD_LOGS = str(root / "proc"), str(root / "logs")
         self.busy.KUBELET_FOLDER = str(root / "kubelet")
+        self.busy.LEASES = str(root / "leases")
 
     def process(self, pid: int, command: str, *, name: str = "python3", cgroup: str = "0::/user.slice") -> None:
         folder = self.root / "proc" / str(pid)
@@ -125,3 +126,18 @@ def test_a_process_that_holds_a_device_is_a_job_in_a_pod_too(machine: Machine) -
     (machine.root / "proc/2000/fd/7").symlink_to("/dev/nvidia3")
 
     assert machine.jobs() == ["process 2000 (server of OWNER) holds /dev/nvidia3"]
+
+
+def test_a_batch_job_with_a_lease_keeps_the_node_busy(machine: Machine) -> None:
+    """Also when it uses the network alone, or has just begun; once for each job, and unknown is busy."""
+    leases = machine.root / "leases"
+    leases.mkdir()
+    (leases / "GPU-1").write_text('{"job": "train-7", "id": "x"}')
+    (leases / "GPU-2").write_text('{"job": "train-7", "id": "x"}')
+    (leases / "port-20001").write_text("half a li")
+    (leases / "GPU-3.12.new").write_text("")
+
+    assert machine.jobs() == [
+        "job of unknown name holds port-20001 of this node",
+        "job train-7 holds GPU-1 of this node",
+    ]
