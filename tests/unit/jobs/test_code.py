@@ -16,7 +16,7 @@ import pytest
 from provision.batch.code import fetch_request
 from provision.errors import NodeError, UsageError
 from provision.jobs.code import read_files, sync_code
-from provision.jobs.files.code_sync import Tools, find_commit
+from provision.jobs.files.code_sync import Failed, Tools, find_commit
 from provision.jobs.node_ask import FILES, ask
 from provision.model.job import CodeSource
 from tests.support.git_server import BACKEND, NodeFolder, certificate, commit, git, git_server
@@ -162,6 +162,7 @@ def test_a_wrong_password_is_told_without_it(forge, nodes):
     assert not code(nodes["gpu1"]).exists()
 
 
+@pytest.mark.long
 @needs_server
 def test_a_certificate_that_nobody_trusts_is_refused(forge, nodes):
     """There is no way around it but naming the authority."""
@@ -171,11 +172,12 @@ def test_a_certificate_that_nobody_trusts_is_refused(forge, nodes):
     assert "GIT_SSL_CAINFO" in caught.value.remedy
 
 
-@needs_server
-def test_a_branch_that_is_not_there(forge, nodes):
+def test_a_branch_that_is_not_there(forge):
     """It is named."""
-    with pytest.raises(NodeError, match="no branch or tag nowhere"):
-        sync_code(nodes, "job1", source(forge, GIT_SYNC_BRANCH="nowhere"), LOGIN, print)
+    request = fetch_request(CodeSource("git", str(forge[3]), "nowhere"), {})
+
+    with Tools(request) as tools, pytest.raises(Failed, match="no branch or tag nowhere"):
+        find_commit(tools, request)
 
 
 @needs_server
@@ -192,6 +194,7 @@ def test_a_node_without_git_is_sent_what_the_others_fetch(forge, nodes, tmp_path
     assert files_with(tmp_path, FORMS) == []
 
 
+@pytest.mark.long
 def test_submodules_come_along_unless_they_are_switched_off(nodes, tmp_path):
     """As git-sync does it."""
     inner, outer = tmp_path / "inner", tmp_path / "outer"
