@@ -237,13 +237,19 @@ class Keeper:
         ended = dict(container.ended, stopped=bool(end) and container.ended["time"] >= end["begun"])
         self.state["ended"].setdefault(container.name, ended)
         self.save()
+        self.conclude_early(container)
         if not ended["stopped"]:
             bad = ended["code"] != 0
             self.event("{} ended: {}".format(container.name, ended["reason"] or "exit code 0"), "Warning" if bad else "Normal")
 
     def on_drained(self, container, _):
         """The output of a container that has ended is all there."""
-        if self.state["phase"] != END and container.ended is not None and container.ended["code"] == 0:
+        self.conclude_early(container)
+
+    def conclude_early(self, container):
+        """Write down a good end as soon as its output is there; of others the job's end says more."""
+        ended = self.state["ended"].get(container.name)
+        if self.state["phase"] != END and container.drained and ended and ended["code"] == 0:
             self.conclude(container)
 
     def on_trouble(self, container, text):

@@ -195,6 +195,11 @@ class Engine(http.server.BaseHTTPRequestHandler):
         query = dict(urllib.parse.parse_qsl(url.query))
         words = url.path.strip("/").split("/")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if words == ["reset"]:
+            for item in list(self.containers.values()):
+                item.kill(signal.SIGKILL)
+            self.containers.clear()
+            return self.answer(204)
         if words == ["create"]:
             return self.create(json.loads(body))
         container = self.find(words[1])

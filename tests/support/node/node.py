@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,33 @@ from provision.jobs.session import FILES
 
 HERE = Path(__file__).parent
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+
+
+class Engine:
+    """The stand-in of docker's engine on a socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = path
+        self._process = subprocess.Popen([sys.executable, "-I", str(HERE / "docker_standin.py"), "engine", str(path)])
+        until(path.exists, "the engine's socket")
+
+    def ask(self, method: str, path: str) -> tuple[int, bytes]:
+        """Return the status and the body of an answer."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.socket))
+            connection.sendall(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
+            head, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
+        return int(head.split()[1]), body
+
+    def reset(self) -> None:
+        """Remove all containers."""
+        self.ask("POST", "/reset")
+
+    def end(self) -> None:
+        """End it and all its containers."""
+        self._process.terminate()
+        self._process.wait()
+        self.socket.unlink(missing_ok=True)
 
 
 class FakeNode:
@@ -43,7 +71,7 @@ class FakeNode:
             "PROVISION_DOCKER_SOCKET": str(self.socket),
             "STANDIN_UNITS": str(self.units),
         }
-        self.engine: subprocess.Popen[bytes] | None = None
+        self.engine: Engine | None = None
 
     def __enter__(self) -> FakeNode:
         return self
@@ -57,25 +85,25 @@ class FakeNode:
                 os.kill(pid, signal.SIGKILL)
         self.end_engine()
 
-    def with_docker(self) -> FakeNode:
-        """Start the stand-in engine."""
-        argv = [sys.executable, "-I", str(HERE / "docker_standin.py"), "engine", str(self.socket)]
-        self.engine = subprocess.Popen(argv, env={**os.environ, **self.environment})
-        until(self.socket.exists, "the engine's socket")
+    def with_docker(self, engine: Engine | None = None) -> FakeNode:
+        """Have a stand-in engine: one of several tests, or one of its own that it can end."""
+        if engine is None:
+            self.engine = engine = Engine(self.socket)
+        self.environment["PROVISION_DOCKER_SOCKET"] = str(engine.socket)
+        self.socket = engine.socket
         return self
 
     def end_engine(self) -> None:
-        """End the stand-in engine and all its containers."""
+        """End its own engine and all its containers."""
         if self.engine is not None:
-            self.engine.terminate()
-            self.engine.wait()
+            self.engine.end()
             self.engine = None
-            self.socket.unlink(missing_ok=True)
 
     def begin(self, do: str, **request: Any) -> subprocess.Popen[bytes]:
         """Start a request and leave its input open."""
+        code = f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs; sys.exit(node_jobs.main())"
         child = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(FILES / "node_jobs.py")],
+            [sys.executable, "-I", "-S", "-c", code],  # what was compiled once is used again
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self.environment,

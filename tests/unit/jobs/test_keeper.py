@@ -11,22 +11,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node.node import FakeNode, container, prepare, run, seat, start, until
+from tests.support.node.node import Engine, FakeNode, container, prepare, run, seat, start, until
 
 SECRET = "5e" * 32
 HOSTS = {"a": "127.0.0.2", "b": "127.0.0.3", "c": "127.0.0.4"}
 
 
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    made = [Engine(tmp_path_factory.mktemp("engine") / "socket") for _ in range(2)]
+    yield made
+    for engine in made:
+        engine.end()
+
+
 @pytest.fixture
-def node(tmp_path):
+def node(tmp_path, engines):
     with FakeNode(tmp_path) as made:
-        yield made.with_docker()
+        yield made.with_docker(engines[0])
+    engines[0].reset()
 
 
 @pytest.fixture
-def nodes(tmp_path):
+def nodes(tmp_path, engines):
     with FakeNode(tmp_path / "a", "a") as a, FakeNode(tmp_path / "b", "b") as b:
-        yield a.with_docker(), b.with_docker()
+        yield a.with_docker(engines[0]), b.with_docker(engines[1])
+    for engine in engines:
+        engine.reset()
 
 
 def log(node, instance="j-worker-0", job="j"):
@@ -133,22 +144,15 @@ def test_what_cannot_be_started_ends_the_job_with_docker_s_words(node):
     assert "creating j-worker-0 failed" in node.record("j-worker-0")["reason"]
 
 
-def test_a_container_that_other_hands_remove_is_noticed_at_once_and_is_the_failure(node):
+def test_a_container_that_other_hands_remove_is_noticed_at_once_and_is_the_failure(node, engines):
     run(node, "sleep", "60")
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
     begun = time.monotonic()
-    _docker(node, "DELETE", "/containers/j-worker-0?force=1")
+    engines[0].ask("DELETE", "/containers/j-worker-0?force=1")
     found = node.result()
     assert time.monotonic() - begun < 2
     assert (found["status"], found["first_failure"]) == ("FAILED", "j-worker-0")
     assert "its container was removed" in found["reason"]
-
-
-def _docker(node, method, path):
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(node.socket))
-        connection.sendall(f"{method} {path} HTTP/1.0\r\n\r\n".encode())
-        return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 def test_output_is_kept_in_order_with_long_binary_and_unfinished_lines(node):
@@ -204,14 +208,14 @@ def test_stop_lets_a_program_behind_a_shell_end_by_itself(node):
     assert node.record("j-worker-0")["status"] == "Stopped"
 
 
-def test_what_does_not_hear_sigterm_is_killed_after_the_grace_time(node):
+def test_what_does_not_hear_sigterm_is_killed_after_the_grace_time(node, engines):
     run(node, "sh", "-c", "trap '' TERM; echo on; while :; do sleep 0.05; done", clean="All")
     until(lambda: (node.attempt() / "j-worker-0.log").exists() and "o on" in log(node), "output")
     begun = time.monotonic()
     node.ok("stop", name="j", reason="r", grace=0.5)
     assert node.result()["status"] == "STOPPED"
     assert 0.4 < time.monotonic() - begun < 3
-    assert b" 404 " in _docker(node, "GET", "/containers/j-worker-0/json")
+    assert engines[0].ask("GET", "/containers/j-worker-0/json")[0] == 404
 
 
 def test_a_job_that_runs_too_long_ends(node):
@@ -219,7 +223,7 @@ def test_a_job_that_runs_too_long_ends(node):
     assert "longer than 0 s (running_timeout)" in node.result()["reason"].replace("0.5", "0")
 
 
-def test_after_a_reboot_the_report_says_what_happened_and_nothing_secret_is_left(node):
+def test_after_a_reboot_the_report_says_what_happened_and_nothing_secret_is_left(node, engines):
     run(node, "sleep", "60")
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
     pid = node.keeper()
@@ -227,13 +231,12 @@ def test_after_a_reboot_the_report_says_what_happened_and_nothing_secret_is_left
     os.kill(pid, signal.SIGKILL)
     for unit in node.units.iterdir():
         unit.unlink()
-    node.end_engine()
+    engines[0].reset()
     proc = node.folder / "proc"
     (proc / "sys/kernel/random").mkdir(parents=True)
     (proc / "sys/kernel/random/boot_id").write_text("another\n")
     (proc / "stat").write_text("btime 1769860803\n")
     node.environment["PROVISION_PROC"] = str(proc)
-    node.with_docker()
     told = node.ok("report", names=["j"], brief=True)["jobs"][0]
     assert told["result"]["reason"] == "node a rebooted at 2026-01-31T12:00:03Z during the job"
     assert (told["result"]["status"], told["instances"]["j-worker-0"]["status"]) == ("FAILED", "Lost")
@@ -301,15 +304,13 @@ def test_the_chief_s_keeper_may_be_killed_and_the_job_goes_on(nodes):
     assert [log(node, f"j-worker-{rank}") for rank, node in enumerate(nodes)] == [["o done"]] * 2
 
 
-def test_a_node_that_is_not_ready_in_time_is_named(tmp_path):
-    with FakeNode(tmp_path) as node:
-        node.with_docker()
-        seats = [seat("j-worker-0", "a", 0), seat("j-worker-1", "b", 1)]
-        port = prepare(node, seats, ports=1)["ports"][0]
-        told = {"nodes": ["a", "b"], "control_port": port, "starting_timeout": 0.6, "secret": SECRET}
-        start(node, [container("j-worker-0", "true")], **told)
-        assert "node b was not ready within 1 s (starting_timeout)" in node.result()["reason"]
-        assert node.record("j-worker-0")["status"] == "Stopped", "it never began"
+def test_a_node_that_is_not_ready_in_time_is_named(node):
+    seats = [seat("j-worker-0", "a", 0), seat("j-worker-1", "b", 1)]
+    port = prepare(node, seats, ports=1)["ports"][0]
+    told = {"nodes": ["a", "b"], "control_port": port, "starting_timeout": 0.6, "secret": SECRET}
+    start(node, [container("j-worker-0", "true")], **told)
+    assert "node b was not ready within 1 s (starting_timeout)" in node.result()["reason"]
+    assert node.record("j-worker-0")["status"] == "Stopped", "it never began"
 
 
 def test_lines_without_the_secret_or_that_come_again_are_ignored(nodes):
@@ -396,10 +397,10 @@ def test_a_rank_that_a_signal_ended_is_told_with_it(nodes):
     assert (nodes[0].record("j-worker-0")["signal"], found["exit_code"]) == (9, 137)
 
 
-def test_a_worker_s_container_that_ends_under_the_launcher_is_the_failure(nodes):
+def test_a_worker_s_container_that_ends_under_the_launcher_is_the_failure(nodes, engines):
     mpi(nodes, "sleep 60")
     until(lambda: nodes[0].record("j-launcher-x").get("status") == "Running", "running")
-    _docker(nodes[1], "POST", "/containers/j-worker-1/kill?signal=KILL")
+    engines[1].ask("POST", "/containers/j-worker-1/kill?signal=KILL")
     found = nodes[0].result()
     assert found["first_failure"] == "j-worker-1"
     assert "j-worker-1 on b failed: killed by signal 9" in found["reason"]

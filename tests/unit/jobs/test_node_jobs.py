@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from provision.jobs.keeper_programs import keeper_programs
-from tests.support.node.node import FakeNode, job, prepare, seat
+from tests.support.node.node import Engine, FakeNode, job, prepare, seat
 
 GPU = "GPU-a"
 
@@ -24,9 +24,17 @@ def node(tmp_path):
         yield made
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    made = Engine(tmp_path_factory.mktemp("engine") / "socket")
+    yield made
+    made.end()
+
+
 @pytest.fixture
-def docked(node):
-    return node.with_docker()
+def docked(node, engine):
+    yield node.with_docker(engine)
+    engine.reset()
 
 
 def lease(node, name="j", uuids=(GPU,), token="t1", **more):
@@ -125,12 +133,13 @@ def test_a_lease_outlives_the_way_to_its_start_and_not_more(docked):
     assert docked.ok("look")["leases"] == {}
 
 
-def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_answer(docked):
+def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_answer(node):
+    docked = node.with_docker()
     lease(docked)
     aged(docked, GPU, 9999)
     labels = ["--label=provision.job=j", "--label=provision.id=t1", "--label=provision.attempt=1"]
     made = client(docked, "create", "--name=c", *labels, "image", "sleep", "60")
-    docker(docked, "POST", f"/containers/{made}/start")
+    docked.engine.ask("POST", f"/containers/{made}/start")
     assert GPU in docked.ok("look")["leases"]
     docked.end_engine()
     found = docked.ok("look")
@@ -142,18 +151,6 @@ def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_a
 def client(node, *words):
     done = subprocess.run(["docker", *words], env=node.environment, capture_output=True, check=True, executable=node.folder / "bin/docker")
     return done.stdout.decode().strip()
-
-
-def docker(node, method, path):
-    import http.client
-    import socket
-
-    connection = http.client.HTTPConnection("docker")
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.connect(str(node.socket))
-    connection.request(method, path)
-    answer = connection.getresponse()
-    return answer.status, answer.read()
 
 
 def test_a_gpu_that_others_use_is_told_and_never_leased(docked):
@@ -327,12 +324,12 @@ def test_who_follows_and_goes_away_leaves_no_process(node):
     assert reader.wait(timeout=3) == 0
 
 
-def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(docked):
+def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(docked, engine):
     prepare(docked, [seat("j-worker-0", "a", 0)], ports=1)
     made = client(docked, "create", "--name=j-tensorboard", "--label=provision.job=j", "image", "true")
     assert docked.ok("delete", name="j", id="other") == {"deleted": False}
     assert docked.ok("delete", name="j", id="t1") == {"deleted": True}
-    assert docker(docked, "GET", f"/containers/{made}/json")[0] == 404
+    assert engine.ask("GET", f"/containers/{made}/json")[0] == 404
     assert docked.ok("look")["ports"] == {}
     assert list(docked.root.iterdir()) == []
     assert docked.ok("delete", name="j", id="t1") == {"deleted": False}
