@@ -7,7 +7,6 @@ was when it is killed and started anew. Python 3.6 or newer, and nothing else.
 """
 
 import collections
-import fcntl
 import os
 import select
 import signal
@@ -25,6 +24,7 @@ from keeper_containers import Container, Trouble
 
 SETTLE_SECONDS = 0.5  # so long other nodes may tell of a failure that came before the first that we heard of
 READY_SECONDS = 0.1
+LISTEN_SECONDS = 5
 OUTPUT_SECONDS = 10
 KILL_SECONDS = 60  # what does not end after SIGKILL for so long is left, and said
 UP, GO, END = "up", "go", "end"
@@ -119,16 +119,22 @@ class Keeper:
         address, port = self.told["chief_address"], int(self.told["control_port"])
         if not self.chief:
             self.line = channel.Member(
-                address, port, secret, self.node, lambda told: self.post("chief", None, told), lambda: self.post("connected")
+                address,
+                port,
+                secret,
+                self.node,
+                lambda told: self.post("chief", None, told),
+                lambda: self.post("connected"),
             )
             return
-        for again in range(50):
+        deadline = time.monotonic() + LISTEN_SECONDS
+        while self.line is None:
             try:
                 self.line = channel.Chief(address, port, secret, self.others, lambda *told: self.post("node", *told))
-                return
             except OSError as problem:
-                if again == 49:
+                if time.monotonic() > deadline:
                     self.trouble = "{}:{} cannot be listened on: {}".format(address, port, problem.strerror)
+                    return
                 time.sleep(0.1)
 
     def take_up(self):
@@ -149,7 +155,7 @@ class Keeper:
                 work()
             except Trouble as trouble:
                 self.post("failed", None, str(trouble))
-            except Exception as problem:  # told as the job's end: nobody would see it otherwise
+            except Exception as problem:  # noqa: BLE001 - told as the job's end: nobody would see it otherwise
                 self.post("failed", None, "the keeper failed: {!r}".format(problem))
 
         self.worker = threading.Thread(target=run, daemon=True)
@@ -200,7 +206,7 @@ class Keeper:
         for container in self.containers:
             container.id = self.created(container)
             found = container.ask(container.id or container.name)
-            if found is not None and container._is_ours(found):
+            if found is not None and container.is_ours(found):
                 container.id = found["Id"]
                 container.was_started()
         self.post("found")
@@ -240,7 +246,9 @@ class Keeper:
         self.conclude_early(container)
         if not ended["stopped"]:
             bad = ended["code"] != 0
-            self.event("{} ended: {}".format(container.name, ended["reason"] or "exit code 0"), "Warning" if bad else "Normal")
+            self.event(
+                "{} ended: {}".format(container.name, ended["reason"] or "exit code 0"), "Warning" if bad else "Normal"
+            )
 
     def on_drained(self, container, _):
         """The output of a container that has ended is all there."""
@@ -320,7 +328,7 @@ class Keeper:
         """Decide whether the job starts, goes on or ends."""
         if self.stop_asked:
             return self.end(ending("STOPPED", self.stop_asked["reason"], grace=self.stop_asked.get("grace")))
-        for name, told in self.everybody():
+        for _, told in self.everybody():
             if told.get("stop"):
                 return self.end(ending("STOPPED", told["stop"]["reason"], grace=told["stop"].get("grace")))
         failures = self.failures()
@@ -358,7 +366,7 @@ class Keeper:
         return next((item.name for item in self.containers if item.config.get("phase") != 1), "")
 
     def is_told(self, failure):
-        """Return whether all is there that a failure is judged by: what mpirun says at its end comes by docker's log."""
+        """Return whether all is there that a failure is judged by: mpirun's last words come by docker's log."""
         _, name, box, _ = failure
         here = next((item for item in self.containers if name == self.node and item.name == box), None)
         return here is None or here.drained or time.monotonic() > self.settled_at + OUTPUT_SECONDS
@@ -410,7 +418,11 @@ class Keeper:
             before = self.born if self.state["phase"] == GO else time.monotonic()
             silent = time.monotonic() - self.heard.get(name, before)
             if silent > self.lost:
-                return self.end(ending("FAILED", "node {} does not answer: nothing was heard of it for {:.0f} s".format(name, silent)))
+                return self.end(
+                    ending(
+                        "FAILED", "node {} does not answer: nothing was heard of it for {:.0f} s".format(name, silent)
+                    )
+                )
         return None
 
     def too_long(self):
@@ -509,7 +521,9 @@ class Keeper:
                     container.kill()
             if now - self.killed_since > KILL_SECONDS:
                 running = []
-        if not running and (all(item.drained for item in self.containers) or now - self.ending_since > grace + KILL_SECONDS):
+        if not running and (
+            all(item.drained for item in self.containers) or now - self.ending_since > grace + KILL_SECONDS
+        ):
             self.finish()
 
     def runs(self, container):
@@ -556,7 +570,9 @@ class Keeper:
         result = dict({name: end.get(name) for name in names}, ended=time.time(), chief=self.chief)
         result["first_failure"] = result["first_failure"] or ""
         node.write_json(os.path.join(self.folder, "result.json"), result)
-        words = {"SUCCEEDED": "the job succeeded", "STOPPED": "the job was stopped"}.get(end["status"], "the job failed")
+        words = {"SUCCEEDED": "the job succeeded", "STOPPED": "the job was stopped"}.get(
+            end["status"], "the job failed"
+        )
         if self.chief:
             text = "{}: {}".format(words, end["reason"]) if end["reason"] else words
             self.event(text, "Warning" if end["status"] == "FAILED" else "Normal")
@@ -602,22 +618,44 @@ class Keeper:
         when = ended["time"] if ended else time.time()
         if instance == end.get("first_failure") and (apart or not ended or ended["stopped"]):
             code = end.get("rank_code", end.get("exit_code"))
-            return {"status": "Error", "exit_code": code, "signal": end.get("signal"), "reason": end.get("why", ""), "ended": when}
+            return {
+                "status": "Error",
+                "exit_code": code,
+                "signal": end.get("signal"),
+                "reason": end.get("why", ""),
+                "ended": when,
+            }
         if self.runs(container):
             return {"status": "Lost", "reason": "it could not be ended", "ended": when}
         if ended is None:
             failed = " {} failed".format(container.name) in self.trouble
-            return {"status": "Error" if failed else "Stopped", "reason": self.trouble if failed else end.get("reason", "")}
+            return {
+                "status": "Error" if failed else "Stopped",
+                "reason": self.trouble if failed else end.get("reason", ""),
+            }
         if ended["stopped"] or (apart and ended["code"] != 0):
             word = "Completed" if end.get("status") == "SUCCEEDED" else "Stopped"
             return {"status": word, "reason": end.get("reason", ""), "ended": when}
         word = "Completed" if ended["code"] == 0 and not ended["reason"] else "Error"
-        return {"status": word, "exit_code": ended["code"], "signal": ended["signal"], "reason": ended["reason"], "ended": when}
+        return {
+            "status": word,
+            "exit_code": ended["code"],
+            "signal": ended["signal"],
+            "reason": ended["reason"],
+            "ended": when,
+        }
 
 
 def ending(status, reason, code=None, *, grace=None):
     """Return how a job ends."""
-    return {"status": status, "reason": reason, "exit_code": code, "first_failure": "", "first_rank": None, "grace": grace}
+    return {
+        "status": status,
+        "reason": reason,
+        "exit_code": code,
+        "first_failure": "",
+        "first_rank": None,
+        "grace": grace,
+    }
 
 
 def main(folder):

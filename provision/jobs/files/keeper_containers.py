@@ -37,7 +37,7 @@ class Container:
     def make(self, known_id, abandoned):
         """Make it, unless it is there from before we were started anew."""
         found = self.ask(known_id or self.name)
-        if found is not None and self._is_ours(found):
+        if found is not None and self.is_ours(found):
             self.id = found["Id"]
             return
         if known_id:
@@ -58,7 +58,8 @@ class Container:
                     raise Trouble("docker's engine does not answer: {}".format(problem)) from None
                 time.sleep(ENGINE_PATIENCE)
 
-    def _is_ours(self, found):
+    def is_ours(self, found):
+        """Return whether a container that the engine tells of is of our attempt."""
         labels = (found.get("Config") or {}).get("Labels") or {}
         mine = (str(self.told["id"]), str(self.told["attempt"]))
         return (labels.get("provision.id"), labels.get("provision.attempt")) == mine
@@ -161,7 +162,10 @@ class Container:
                 time.sleep(ENGINE_PATIENCE)
                 continue
             if found is None:
-                self._end({"code": code, "signal": endings.signal_of(code), "reason": "its container was removed"}, time.time())
+                self._end(
+                    {"code": code, "signal": endings.signal_of(code), "reason": "its container was removed"},
+                    time.time(),
+                )
                 return
             state = found["State"]
             if state["Status"] in ("exited", "dead"):
@@ -223,7 +227,7 @@ def exit_code_in(body):
 
 
 def split_environment(variables):
-    """Return the variables that docker's client must get in its own environment, and the lines of a file for the others.
+    """Return the variables that docker's client must get in its own environment, and a file's lines for the others.
 
     The file cannot hold what has several lines or a very long one.
     """

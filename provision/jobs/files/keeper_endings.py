@@ -60,11 +60,15 @@ def first_of_mpirun(text):
 
 
 def seat_of_rank(seats, rank, node=""):
-    """Return the worker in whose slots a rank is, as ranks fill the host file slot by slot; None where it is unclear."""
+    """Return the worker in whose slots a rank is, ranks filling the host file slot by slot; None if unclear."""
     workers = sorted((seat for seat in seats if seat.get("role") == "worker"), key=lambda seat: seat.get("rank", 0))
     nodes = list(dict.fromkeys(seat.get("node") for seat in workers))
     slots = [
-        seat for name in nodes for seat in workers if seat.get("node") == name for _ in range(len(seat.get("uuids") or ()) or 1)
+        seat
+        for name in nodes
+        for seat in workers
+        if seat.get("node") == name
+        for _ in range(len(seat.get("uuids") or ()) or 1)
     ]
     seat = slots[rank] if rank < len(slots) else None
     if node and (seat is None or seat.get("node") != node):

@@ -1,4 +1,4 @@
-"""Keeps the output of a job's containers, as docker tells it, without losing or doubling a line. A part of keeper.py."""
+"""Keeps the output of a job's containers, and loses or doubles no line of it. A part of keeper.py."""
 
 import calendar
 import collections
@@ -62,7 +62,7 @@ class Known:
     def _cut(path):
         """Cut off a last line that was not written whole; return those that may be of the last seconds."""
         try:
-            stream = open(path, "r+b")
+            stream = open(path, "r+b")  # noqa: SIM115 - closed below
         except OSError:
             return []
         with stream:
@@ -74,7 +74,9 @@ class Known:
                 stream.seek(at)
                 data = stream.read(step) + data
                 lines = [line for line in data[: data.rfind(b"\n") + 1].split(b"\n")[1 if at else 0 :] if line]
-                if lines and lines[0][: node.STAMP].decode() < stamp_before(lines[-1][: node.STAMP].decode(), 2 * MARGIN_SECONDS):
+                if lines and lines[0][: node.STAMP].decode() < stamp_before(
+                    lines[-1][: node.STAMP].decode(), 2 * MARGIN_SECONDS
+                ):
                     break
             keep = at + data.rfind(b"\n") + 1
             if keep < size:
@@ -130,7 +132,7 @@ class Pump(threading.Thread):
             self.done()
 
     def _told(self, handle):
-        """Follow once; return whether that was the end: the container had ended before, and docker did not break off."""
+        """Follow once; return whether that was the end: the container had ended before, and docker told all."""
         try:
             found = node.engine_json("/containers/{}/json".format(self.container))
             if found is None:

@@ -228,16 +228,15 @@ def engine_stream(method, path, timeout):
         lines = "{} {} HTTP/1.0\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".format(method, path)
         connection.sendall(lines.encode())
         answer = b""
-        while b"\r\n\r\n" not in answer:
+        piece = b" "
+        while piece and b"\r\n\r\n" not in answer:
             piece = connection.recv(65536)
-            if not piece:
-                raise OSError(errno.ECONNRESET, "docker's engine broke off")
             answer += piece
         head, _, rest = answer.partition(b"\r\n\r\n")
         return int(head.split()[1]), Stream(connection, rest)
     except (ValueError, IndexError):
         connection.close()
-        raise OSError(errno.EPROTO, "docker's engine does not speak HTTP") from None
+        raise OSError(errno.EPROTO, "docker's engine broke off") from None
     except BaseException:
         connection.close()
         raise
@@ -523,10 +522,9 @@ def reaped(containers):
     known = [(job, int(attempt)) for job, attempt in doubtful if NAME.match(job) and attempt.isdigit()]
     active = keepers(known) if known else set()
     for (job, attempt), names in doubtful.items():
-        if not (NAME.match(job) and attempt.isdigit()):
-            job, attempt = "", 0
+        known_one = (job, int(attempt)) if NAME.match(job) and attempt.isdigit() else ("", 0)
         for name in names:
-            if (job, int(attempt)) not in active and not stands(leases[name], job, int(attempt)):
+            if known_one not in active and not stands(leases[name], *known_one):
                 remove(lease_path(name))
                 del leases[name]
     return leases
@@ -586,7 +584,11 @@ class Gpus:
             if code and "No devices were found" in out + err:
                 return {"gpus": [], "gpu_error": "", "foreign": {}}
             if code:
-                return {"gpus": None, "gpu_error": (err or out.strip() or "nvidia-smi: exit {}".format(code))[-400:], "foreign": {}}
+                return {
+                    "gpus": None,
+                    "gpu_error": (err or out.strip() or "nvidia-smi: exit {}".format(code))[-400:],
+                    "foreign": {},
+                }
         gpus = gpu_rows(said["gpus"][1])
         for gpu in gpus:
             gpu["mig"] = mig_of(said.get("list", (0, "", ""))[1], gpu["uuid"])
@@ -663,7 +665,7 @@ def who(pid):
     return "{} (pid {} of {})".format(comm, pid, owner)
 
 
-# Requests: names, queue, secrets
+# Requests about names, the queue and secrets
 
 
 def reserve(request):
@@ -754,7 +756,7 @@ def drained():
     return read_text(os.path.join(ROOT, ".drained")).strip()
 
 
-# Requests: what there is
+# Requests about what there is
 
 
 def look(request):
@@ -874,7 +876,7 @@ def instances_of(folder, names=None):
     return found
 
 
-# Requests: leases
+# Requests about leases
 
 
 def lease(request):
@@ -893,17 +895,10 @@ def lease(request):
     if unknown:
         raise Refused("there is no GPU {} on this node (any more)".format(unknown[0]))
     with Locked():
-        leases = reaped(containers)
-        taken = {}
-        for uuid in wanted:
-            for other in family[uuid]:
-                if other in leases and not mine(leases[other], request["id"], attempt):
-                    taken[uuid] = leases[other]
-            if uuid in seen["foreign"]:
-                taken.setdefault(uuid, {"job": seen["foreign"][uuid], "foreign": seen["foreign"][uuid]})
-        if not taken:
-            for uuid, instance in sorted(wanted.items()):
-                write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)
+        leases = {name: held for name, held in reaped(containers).items() if not mine(held, request["id"], attempt)}
+        taken = {uuid: held for uuid in wanted for held in [taken_by(uuid, family, leases, seen["foreign"])] if held}
+        for uuid, instance in sorted(wanted.items()) if not taken else ():
+            write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)
     return {"taken": taken}
 
 
@@ -947,6 +942,12 @@ def is_marked(job):
     return False
 
 
+def taken_by(uuid, family, leases, foreign):
+    """Return whose a GPU is: the lease of another job, or a process of others; None when it is free."""
+    held = next((leases[other] for other in family[uuid] if other in leases), None)
+    return held or ({"job": foreign[uuid], "foreign": foreign[uuid]} if uuid in foreign else None)
+
+
 def families(gpus):
     """Return UUID -> all that cannot be leased beside it: itself, and for MIG the GPU and its instances."""
     found = {}
@@ -969,7 +970,7 @@ def release(request):
     return {"released": [name for name in names if not name.startswith(PORT)]}
 
 
-# Requests: making ready and starting
+# Requests that make ready and start
 
 
 def prepare(request):
@@ -1022,7 +1023,7 @@ def new_attempt(name, attempt, job, record):
             os.makedirs(path, mode=0o700, exist_ok=True)
     mount = os.path.join(folder, "mount")
     os.makedirs(mount, exist_ok=True)
-    os.chmod(mount, 0o755)
+    os.chmod(mount, 0o755)  # noqa: S103 - read by the job's own account, and nothing in it is secret
     if not known:
         write_json(os.path.join(job_folder(name), "job.json"), job)
     for seat in record.get("seats") or ():
@@ -1146,7 +1147,7 @@ def lease_ports(request, count):
     with Locked():
         leases = all_leases()
         low, high = PORTS
-        first = random.randrange(low, high)
+        first = random.randrange(low, high)  # noqa: S311 - where to begin, no secret
         for step in range(high - low):
             if len(ports) == count:
                 break
@@ -1163,7 +1164,7 @@ def is_free(port):
     """Return whether nobody listens on a port, on any address."""
     import socket
 
-    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+    for family, address in ((socket.AF_INET, ""), (socket.AF_INET6, "::")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 if family == socket.AF_INET6:
@@ -1190,16 +1191,10 @@ def start(request):
     if keepers([(name, attempt)]):
         return {"unit": unit_name(name, attempt)}
     hold_all(told)
-    for item, content in (request.get("files") or {}).items():
-        if not FILE.match(item):
-            raise Refused("{!r} is no name of a file".format(item))
-        write_whole(os.path.join(folder, "mount", item), content, 0o644)
+    write_files(os.path.join(folder, "mount"), request.get("files") or {}, 0o644)
     programs = os.path.join(folder, "programs")
     os.makedirs(programs, mode=0o700, exist_ok=True)
-    for item, text in request["programs"].items():
-        if not FILE.match(item):
-            raise Refused("{!r} is no name of a file".format(item))
-        write_whole(os.path.join(programs, item), text)
+    write_files(programs, request["programs"], 0o600)
     write_json(os.path.join(folder, "attempt.json"), dict(record, **(request.get("record") or {})))
     write_json(os.path.join(folder, "keeper.json"), told)
     try:
@@ -1209,6 +1204,14 @@ def start(request):
             remove(os.path.join(folder, "keeper.json"))
         raise
     return {"unit": unit_name(name, attempt)}
+
+
+def write_files(folder, files, mode):
+    """Write files into a folder; a name is no path."""
+    for item, content in files.items():
+        if not FILE.match(item):
+            raise Refused("{!r} is no name of a file".format(item))
+        write_whole(os.path.join(folder, item), content, mode)
 
 
 def hold_all(told):
@@ -1230,8 +1233,7 @@ def run_keeper(name, attempt, folder):
     unit = unit_name(name, attempt)
     argv = [sys.executable or "/usr/bin/python3", "-I", os.path.join(folder, "programs", "keeper.py"), folder]
     words = ["systemd-run", "--quiet", "--collect", "--unit", unit, "--description", "provision job " + name]
-    for setting in UNIT_SETTINGS:
-        words.append("--property=" + setting)
+    words += ["--property=" + setting for setting in UNIT_SETTINGS]
     words += ["--setenv={}={}".format(key, os.environ[key]) for key in FOR_TESTS if os.environ.get(key)]
     code, out, err = program([*words, "--", *argv], 60)
     if code and re.search(r"[Uu]nknown assignment|unrecognized option|[Cc]annot set property", err):
@@ -1269,7 +1271,7 @@ def start_unit_file(unit, argv):
     return program(["systemctl", "start", unit], 60)
 
 
-# Requests: output
+# The request for output
 
 
 def logs(request):
@@ -1291,7 +1293,6 @@ def logs(request):
         output.follow(folder, instance, (name, attempt))
     else:
         output.begin(path)
-    return None
 
 
 def log_path(folder, record):
@@ -1314,7 +1315,7 @@ class Output:
     def begin(self, path):
         """Write what is there."""
         try:
-            stream = open(path, "rb")
+            stream = open(path, "rb")  # noqa: SIM115 - closed below
         except OSError:
             return
         with stream:
@@ -1410,7 +1411,7 @@ class Output:
             return False
 
 
-# Requests: ending
+# Requests that end
 
 
 def stop(request):

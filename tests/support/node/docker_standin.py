@@ -84,7 +84,7 @@ class Container:
             rest += piece
             with self.changed:
                 while rest:
-                    line, newline, after = rest.partition(b"\n")
+                    line, newline, _ = rest.partition(b"\n")
                     if not newline and len(line) < PIECE and piece:
                         break
                     message = (line + newline)[:PIECE]
@@ -149,7 +149,11 @@ class Engine(http.server.BaseHTTPRequestHandler):
             wanted = json.loads(query.get("filters", "{}")).get("label", [])
             found = [item for item in self.containers.values() if all(self.fits(item, label) for label in wanted)]
             return self.answer(
-                200, [{"Id": item.id, "Names": ["/" + item.name], "Labels": item.labels, "State": item.state["Status"]} for item in found]
+                200,
+                [
+                    {"Id": item.id, "Names": ["/" + item.name], "Labels": item.labels, "State": item.state["Status"]}
+                    for item in found
+                ],
             )
         if words[0] == "images":
             name = urllib.parse.unquote("/".join(words[1:-1]))
@@ -188,7 +192,7 @@ class Engine(http.server.BaseHTTPRequestHandler):
                     self.wfile.write(bytes([number, 0, 0, 0]) + len(text).to_bytes(4, "big") + text)
             self.wfile.flush()
             if not running or query.get("follow") != "1":
-                return None
+                return
 
     def do_POST(self):
         url = urllib.parse.urlparse(self.path)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from provision.jobs.keeper_programs import keeper_programs
 from provision.jobs.session import FILES
@@ -62,7 +62,9 @@ class FakeNode:
             _script(tools / tool, f'exec {sys.executable} -I -S {HERE}/systemd_standin.py {word} "$@"')
         if smi is None:
             rows = "\\n".join(f"{index}, {uuid}, SIMULATED, 32510" for index, uuid in enumerate(GPUS))
-            smi = f"case $1 in --query-gpu*) printf '{rows}\\n';; --query-compute*) cat {folder}/uses 2>/dev/null;; esac"
+            smi = (
+                f"case $1 in --query-gpu*) printf '{rows}\\n';; --query-compute*) cat {folder}/uses 2>/dev/null;; esac"
+            )
         _script(tools / "nvidia-smi", f"{smi}\ntrue")
         self.environment = {
             "PATH": f"{tools}:{os.environ['PATH']}",
@@ -73,7 +75,7 @@ class FakeNode:
         }
         self.engine: Engine | None = None
 
-    def __enter__(self) -> FakeNode:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -168,10 +170,10 @@ def seat(instance: str, node: str, rank: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def job(name: str = "j", token: str = "t1", **spec: Any) -> dict[str, Any]:
+def job(name: str = "j", ident: str = "t1", **spec: Any) -> dict[str, Any]:
     """Return a job.json."""
     kind = {"name": name, "kind": "run", "command": ["true"], "gpus": 0, "workers": 1, "labels": {}, "priority": 0}
-    return {"id": token, "owner": "u@h", "submitted": 1.0, "spec": {**kind, **spec}}
+    return {"id": ident, "owner": "u@h", "submitted": 1.0, "spec": {**kind, **spec}}
 
 
 def container(instance: str, *command: str, **more: Any) -> dict[str, Any]:
@@ -188,17 +190,19 @@ def container(instance: str, *command: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def prepare(node: FakeNode, seats: list[dict[str, Any]], name: str = "j", token: str = "t1", **more: Any) -> dict[str, Any]:
+def prepare(
+    node: FakeNode, seats: list[dict[str, Any]], name: str = "j", ident: str = "t1", **more: Any
+) -> dict[str, Any]:
     """Prepare the first attempt of a job on a node."""
-    record = {"attempt": 1, "id": token, "seats": seats, "node": node.name}
-    request = {"name": name, "job": job(name, token), "attempt": 1, "attempt_record": record, "images": {}, **more}
+    record = {"attempt": 1, "id": ident, "seats": seats, "node": node.name}
+    request = {"name": name, "job": job(name, ident), "attempt": 1, "attempt_record": record, "images": {}, **more}
     return node.ok("prepare", **request)
 
 
-def start(node: FakeNode, containers: list[dict[str, Any]], name: str = "j", token: str = "t1", **told: Any) -> None:
+def start(node: FakeNode, containers: list[dict[str, Any]], name: str = "j", ident: str = "t1", **told: Any) -> None:
     """Start the first attempt of a job on a node."""
     keeper = {
-        "id": token,
+        "id": ident,
         "node": node.name,
         "chief": True,
         "chief_address": "127.0.0.1",

@@ -57,7 +57,12 @@ def together(nodes, *commands, **told):
         port = port or answer["ports"][0]
     each = told.pop("each", {})
     for node, one, command in zip(nodes, seats, commands, strict=True):
-        shared = {"nodes": [node.name for node in nodes], "chief_address": HOSTS["a"], "control_port": port, "secret": SECRET}
+        shared = {
+            "nodes": [node.name for node in nodes],
+            "chief_address": HOSTS["a"],
+            "control_port": port,
+            "secret": SECRET,
+        }
         box = container(one["instance"], "sh", "-c", command)
         start(node, [box], chief=node is nodes[0], **{**shared, **told, **each.get(node.name, {})})
     return port
@@ -65,7 +70,9 @@ def together(nodes, *commands, **told):
 
 def test_a_job_that_succeeds_leaves_its_record_and_output_and_nothing_secret(node):
     seats = [seat("j-worker-0", "a", 0)]
-    node.ok("reserve", name="j", job={"id": "t1", "spec": {}}, queue={"retry": 1}, secrets={"env": {"TOKEN": "hunter2"}})
+    node.ok(
+        "reserve", name="j", job={"id": "t1", "spec": {}}, queue={"retry": 1}, secrets={"env": {"TOKEN": "hunter2"}}
+    )
     ports = prepare(node, seats, mpi=True, ports=1)["ports"]
     assert node.ok("lease", job="j", id="t1", attempt=1, leases={"GPU-a": "j-worker-0"}) == {"taken": {}}
     line = 'echo "$TOKEN" | tr a-z A-Z; echo "$LINES"'
@@ -123,7 +130,12 @@ def _readable(path):
 def test_a_failure_is_told_with_code_signal_and_last_words(node, command, code, number, reason):
     run(node, "sh", "-c", command)
     found = node.result()
-    assert (found["status"], found["exit_code"], found["first_failure"], found["first_rank"]) == ("FAILED", code, "j-worker-0", 0)
+    assert (found["status"], found["exit_code"], found["first_failure"], found["first_rank"]) == (
+        "FAILED",
+        code,
+        "j-worker-0",
+        0,
+    )
     assert found["reason"] == f"j-worker-0 on a failed: {reason}"
     record = node.record("j-worker-0")
     assert (record["status"], record["exit_code"], record["signal"]) == ("Error", code, number)
@@ -175,7 +187,9 @@ def test_a_keeper_that_is_killed_is_replaced_and_no_line_is_lost_or_doubled(node
     program = "import time\nfor n in range(60): print(n, flush=True); time.sleep(0.02)"
     run(node, "python3", "-I", "-S", "-c", program)
     for lines in (5, 30):
-        until(lambda lines=lines: len(log(node) if (node.attempt() / "j-worker-0.log").exists() else []) > lines, "output")
+        until(
+            lambda lines=lines: len(log(node) if (node.attempt() / "j-worker-0.log").exists() else []) > lines, "output"
+        )
         os.kill(node.keeper(), signal.SIGKILL)
     with (node.attempt() / "j-worker-0.log").open("ab") as stream:
         stream.write(b"2026-01-31T12:00:00.0")  # as a write that was cut off
@@ -198,7 +212,10 @@ def test_one_that_ended_while_no_keeper_was_there_is_told_by_the_next(node):
 
 
 def test_stop_lets_a_program_behind_a_shell_end_by_itself(node):
-    program = "import signal,time,sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))\nprint('on', flush=True)\nwhile 1: time.sleep(0.02)"
+    program = (
+        "import signal,time,sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
+        "print('on', flush=True)\nwhile 1: time.sleep(0.02)"
+    )
     run(node, "sh", "-c", f'python3 -I -S -c "{program}"; echo after')
     until(lambda: (node.attempt() / "j-worker-0.log").exists() and "o on" in log(node), "output")
     assert node.ok("stop", name="j", reason="stopped by ann@h") == {"asked": True}
@@ -268,7 +285,12 @@ def test_of_two_failures_the_earlier_counts_whoever_tells_first(nodes):
 def test_all_have_to_end_well_and_none_starts_before_all_are_ready(nodes):
     together(nodes, "date +%s.%N", "sleep 0.3; date +%s.%N")
     assert [node.result()["status"] for node in nodes] == ["SUCCEEDED"] * 2
-    ready = max(json.loads(line)["time"] for node in nodes for line in (node.root / "j/events.jsonl").read_text().splitlines() if "ready" in line)
+    ready = max(
+        json.loads(line)["time"]
+        for node in nodes
+        for line in (node.root / "j/events.jsonl").read_text().splitlines()
+        if "ready" in line
+    )
     assert all(float(log(node, f"j-worker-{rank}")[0][2:]) > ready for rank, node in enumerate(nodes))
 
 
@@ -283,13 +305,19 @@ def test_stop_on_any_node_reaches_all(nodes):
 @pytest.mark.parametrize("silent", [0, 1])
 def test_a_node_that_is_silent_ends_the_job_on_the_other(nodes, silent):
     together(nodes, "sleep 60", "sleep 60", lost_seconds=1)
-    until(lambda: all(node.record(f"j-worker-{rank}").get("status") == "Running" for rank, node in enumerate(nodes)), "running")
+    until(
+        lambda: all(node.record(f"j-worker-{rank}").get("status") == "Running" for rank, node in enumerate(nodes)),
+        "running",
+    )
     os.kill(nodes[silent].keeper(), signal.SIGSTOP)
     begun = time.monotonic()
     try:
         found = nodes[1 - silent].result()
         assert time.monotonic() - begun < 6
-        assert "ab"[silent] in re.search("node (.+) does not answer|node (127.0.0.2) does", found["reason"])[0] or "127" in found["reason"]
+        assert (
+            "ab"[silent] in re.search("node (.+) does not answer|node (127.0.0.2) does", found["reason"])[0]
+            or "127" in found["reason"]
+        )
         assert found["status"] == "FAILED"
     finally:
         os.kill(nodes[silent].keeper(), signal.SIGCONT)
@@ -341,9 +369,17 @@ def mpi(nodes, launcher, **told):
         seat("j-worker-1", "b", 1, container="j-worker-1", chief=False, uuids=["GPU-a", "GPU-b"], address=HOSTS["b"]),
     ]
     ports = [prepare(node, seats, ports=1)["ports"][0] for node in nodes]
-    shared = {"nodes": ["a", "b"], "chief_address": HOSTS["a"], "control_port": ports[0], "secret": SECRET, "ends": "chief"}
+    shared = {
+        "nodes": ["a", "b"],
+        "chief_address": HOSTS["a"],
+        "control_port": ports[0],
+        "secret": SECRET,
+        "ends": "chief",
+    }
     boxes = [
-        container("j-worker-0", "sh", "-c", launcher, log_instance="j-launcher-x", instances=["j-launcher-x", "j-worker-0"]),
+        container(
+            "j-worker-0", "sh", "-c", launcher, log_instance="j-launcher-x", instances=["j-launcher-x", "j-worker-0"]
+        ),
         container("j-worker-1", "python3", "-I", "-S", "-c", LISTEN, str(ports[1]), phase=1, ready_port=ports[1]),
     ]
     for node, box in zip(nodes, boxes, strict=True):
@@ -361,15 +397,18 @@ def test_the_launcher_begins_when_the_workers_answer_and_its_end_is_the_end(node
     mpi(nodes, "echo trained")
     assert [node.result()["status"] for node in nodes] == ["SUCCEEDED"] * 2
     assert log(nodes[0], "j-launcher-x") == ["o trained"]
-    words = {name: nodes[name == "j-worker-1"].record(name)["status"] for name in ("j-launcher-x", "j-worker-0", "j-worker-1")}
+    words = {
+        name: nodes[name == "j-worker-1"].record(name)["status"]
+        for name in ("j-launcher-x", "j-worker-0", "j-worker-1")
+    }
     assert set(words.values()) == {"Completed"}
 
 
 MPIRUN = {
-    4: "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. "
-    "The first process to do so was:\n\n  Process name: [[30123,1],2]\n  Exit code:    9\n",
-    5: "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. "
-    "The first process to do so was:\n\n   Process name: [prterun-a-17@1,2]\n   Exit code:    9\n",
+    4: "mpirun detected that one or more processes exited with non-zero status, thus causing\n"
+    "the job to be terminated. The first process to do so was:\n\n  Process name: [[30123,1],2]\n  Exit code:    9\n",
+    5: "prterun detected that one or more processes exited with non-zero status,\n"
+    "thus causing the job to be terminated. The first process to do so was:\n\n   Process name: [prterun-a-17@1,2]\n   Exit code:    9\n",
 }
 
 

@@ -37,8 +37,8 @@ def docked(node, engine):
     engine.reset()
 
 
-def lease(node, name="j", uuids=(GPU,), token="t1", **more):
-    return node.ask("lease", job=name, id=token, attempt=1, leases=dict.fromkeys(uuids, f"{name}-worker-0"), **more)
+def lease(node, name="j", uuids=(GPU,), ident="t1", **more):
+    return node.ask("lease", job=name, id=ident, attempt=1, leases=dict.fromkeys(uuids, f"{name}-worker-0"), **more)
 
 
 def aged(node, uuid, seconds):
@@ -55,7 +55,7 @@ def test_python_3_6_can_read_all_that_goes_to_a_node():
 
 def test_of_two_that_submit_one_name_one_gets_it_and_the_other_is_told_by_whom(node):
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda n: node.ask("reserve", name="j", job=job(token=str(n)), queue={}), range(4)))
+        answers = list(pool.map(lambda n: node.ask("reserve", name="j", job=job(ident=str(n)), queue={}), range(4)))
     won = [number for number, answer in enumerate(answers) if answer["reserved"]]
     assert len(won) == 1
     assert {answer["job"]["id"] for answer in answers if not answer["reserved"]} == {str(won[0])}
@@ -99,7 +99,7 @@ def test_the_queue_is_held_by_one_until_its_input_ends_and_the_next_hears_by_who
 
 def test_no_gpu_is_leased_twice_however_many_try_at_once(docked):
     def attempt(number):
-        uuids = ["GPU-a", "GPU-b", "GPU-c"][number % 3 :] + ["GPU-d"]
+        uuids = [*["GPU-a", "GPU-b", "GPU-c"][number % 3 :], "GPU-d"]
         return number, uuids, lease(docked, f"j{number}", uuids, str(number))
 
     with ThreadPoolExecutor(6) as pool:
@@ -122,9 +122,9 @@ def test_all_or_none_and_a_second_try_of_the_same_attempt_is_no_conflict(docked)
 
 def test_a_lease_outlives_the_way_to_its_start_and_not_more(docked):
     prepare(docked, [seat("j-worker-0", "a", 0)])
-    for name, token in (("j", "t1"), ("never", "t2")):
-        assert lease(docked, name, [f"GPU-{'ab'[token == 't2']}"], token) == {"taken": {}}
-        aged(docked, f"GPU-{'ab'[token == 't2']}", 100)
+    for name, ident in (("j", "t1"), ("never", "t2")):
+        assert lease(docked, name, [f"GPU-{'ab'[ident == 't2']}"], ident) == {"taken": {}}
+        aged(docked, f"GPU-{'ab'[ident == 't2']}", 100)
     assert set(docked.ok("look")["leases"]) == {"GPU-a", "GPU-b"}
     aged(docked, "GPU-a", 100)
     aged(docked, "GPU-b", 100)
@@ -149,7 +149,9 @@ def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_a
 
 
 def client(node, *words):
-    done = subprocess.run(["docker", *words], env=node.environment, capture_output=True, check=True, executable=node.folder / "bin/docker")
+    done = subprocess.run(
+        ["docker", *words], env=node.environment, capture_output=True, check=True, executable=node.folder / "bin/docker"
+    )
     return done.stdout.decode().strip()
 
 
@@ -177,7 +179,8 @@ def test_a_process_in_a_job_s_container_is_not_foreign(docked, tmp_path):
 def test_of_a_gpu_and_its_mig_instances_one_side_alone_can_be_leased(tmp_path):
     smi = (
         "case $1 in --query-gpu*) echo '0, GPU-a, A100, 40960';; "
-        "-L) printf 'GPU 0: A100 (UUID: GPU-a)\\n  MIG 1g.5gb Device 0: (UUID: MIG-1)\\n  MIG 1g.5gb Device 1: (UUID: MIG-GPU-a/2/0)\\n';; esac"
+        "-L) printf 'GPU 0: A100 (UUID: GPU-a)\\n  MIG 1g.5gb Device 0: (UUID: MIG-1)\\n"
+        "  MIG 1g.5gb Device 1: (UUID: MIG-GPU-a/2/0)\\n';; esac"
     )
     (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi1").mkdir(parents=True)
     with FakeNode(tmp_path, smi=smi) as made:
@@ -190,7 +193,7 @@ def test_of_a_gpu_and_its_mig_instances_one_side_alone_can_be_leased(tmp_path):
         assert set(node.ok("look")["leases"]) == {"MIG-1", "MIG-GPU-a/2/0"}
 
 
-def test_what_a_driver_does_not_answer_is_unknown_and_not_leased(tmp_path, monkeypatch):
+def test_what_a_driver_does_not_answer_is_unknown_and_not_leased(tmp_path):
     with FakeNode(tmp_path, smi="echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18") as made:
         node = made.with_docker()
         found = node.ok("look")
@@ -218,7 +221,9 @@ def test_a_drained_node_takes_no_job_unless_it_is_forced(docked):
 
 
 def test_prepare_makes_keys_of_the_job_s_account_and_hands_out_their_public_halves_alone(docked):
-    answer = prepare(docked, [seat("j-worker-0", "a", 0)], mpi=True, uid="1234:55", ports=2, images={"image": "missing"})
+    answer = prepare(
+        docked, [seat("j-worker-0", "a", 0)], mpi=True, uid="1234:55", ports=2, images={"image": "missing"}
+    )
     there = docked.attempt() / "ssh"
     assert answer["keys"]["client"] == (there / "client.pub").read_text().strip()
     assert answer["images"]["image"] == {"id": "sha256:" + "ab" * 32, "digest": "sha256:" + "12" * 32}
@@ -243,12 +248,14 @@ def test_prepare_says_what_is_missing_on_this_node(docked):
         ({"data": [{"name": "set", "path": "/nowhere/x", "target": "/x"}]}, "the data set should be at /nowhere/x"),
         ({"free_disk": 1 << 60}, "GiB free"),
         ({"uid": "ann", "mpi": True}, "no UID:GID"),
-        ({"job": job(token="t2")}, "there is another job j"),
+        ({"job": job(ident="t2")}, "there is another job j"),
     ):
         assert said in docked.ask("prepare", **{**base, **more})["error"]["message"]
 
 
-@pytest.mark.parametrize("request_", [{"do": "fly"}, {}, {"do": "lease", "job": "j", "attempt": 1}, {"do": "logs", "name": "j"}])
+@pytest.mark.parametrize(
+    "request_", [{"do": "fly"}, {}, {"do": "lease", "job": "j", "attempt": 1}, {"do": "logs", "name": "j"}]
+)
 def test_a_request_that_makes_no_sense_is_refused_without_a_traceback(node, request_):
     answer = json.loads(node.raw(request_.get("do", ""), **{k: v for k, v in request_.items() if k != "do"}))
     assert answer["error"]["message"]
@@ -348,7 +355,10 @@ def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
 
 def test_a_program_without_its_input_ends():
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", keeper_programs()["node_jobs.py"]], input=b"", capture_output=True, check=False
+        [sys.executable, "-I", "-S", "-c", keeper_programs()["node_jobs.py"]],
+        input=b"",
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 1
     assert b"error" in done.stdout
