@@ -107,7 +107,7 @@ _TABLE = {
     --clean-task-policy|clean_task_policy|WHICH|Containers that go at the end: None, Running or All.
     --priority -p|priority|N|Higher ones start first. [0]
     --queue|queue|NAME|Hold it, labelled with this queue, until somebody lets it start.
-    --hold|hold||Record it, and start it later: provision restart NAME.
+    --hold|hold||Record it, and start it later: provision queue release NAME.
     --depends|depends|JOB,...|Start when these have succeeded.
     --label -l|labels|K=V|A label, for list -l. May be repeated.
     --annotation -a|annotations|K=V|A remark. May be repeated.

@@ -49,6 +49,7 @@ def attach(
     known = [seat.instance for seat in job.seats]
     first = chief(job)
     wanted = instance or (first.instance if first else "")
+    wanted = f"{name}-{wanted}" if f"{name}-{wanted}" in known else wanted
     if wanted not in known:
         raise NotFound(
             f"{name} has no instance {wanted}" if wanted else f"{name} is {job.status} and has no instance yet",

@@ -30,7 +30,7 @@ def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) ->
     """Show a job's output from its start to its end, and how it ended; before, wait until it starts."""
     from provision.jobs.engines.base import LogRequest
     from provision.model.job import JobStatus
-    from provision.workflow.jobs import wait_for
+    from provision.workflow.job_watch import wait_for
 
     name = job.spec.name
     if not job.status.over and job.status is not JobStatus.RUNNING:
@@ -46,7 +46,7 @@ def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) ->
 def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRecord:
     """Wait until a job is over, and say how it goes."""
     from provision.model.job import JobStatus
-    from provision.workflow.jobs import wait_for
+    from provision.workflow.job_watch import wait_for
 
     job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, tell=tell)
     report_end(job)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption
+from provision.cli.job_gpus import gpu_block, metrics, usage_of
 from provision.cli.job_options import (
     AllOption,
     FormOption,
     JobArgument,
     TypeOption,
-    engine_of,
+    cluster_and_engine,
     insist_on_kind,
     now,
     present,
 )
 from provision.cli.levels import patience
-
-if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine
-    from provision.model.job import JobRecord
 
 __all__ = ["get"]
 
@@ -52,25 +49,19 @@ def get(
     from provision.report.job_document import job_document
 
     del all_namespaces
-    runner = engine_of(inventory, lab)
+    cluster, runner = cluster_and_engine(inventory, lab)
     with patience("asking the nodes"):
         job = runner.get(name)
-    insist_on_kind(job, kind)
+        insist_on_kind(job, kind)
+        used = usage_of(cluster, [seat.node for seat in job.seats if seat.gpus]) if gpus else None
     moment = now()
+    block = gpu_block(job, used) if used else ()
+    document = job_document(job, moment, runner.name)
+    for one, seat in zip(document["instances"], job.seats, strict=True):
+        one["gpuMetrics"] = metrics(used, seat.uuids) if used else {}
     present(
         form,
         as_json=as_json,
-        document=lambda: job_document(job, moment, runner.name),
-        text=lambda: (
-            name
-            if form == "name"
-            else get_text(job, moment, wide=form == "wide", events=events, gpus=_gpus(job, runner) if gpus else ())
-        ),
+        document=lambda: document,
+        text=lambda: name if form == "name" else get_text(job, moment, wide=form == "wide", events=events, gpus=block),
     )
-
-
-def _gpus(job: JobRecord, runner: Engine) -> list[str]:
-    from provision.report.job_detail import gpu_lines
-
-    del runner
-    return gpu_lines(job, {})

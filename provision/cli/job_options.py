@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from provision.jobs.engines.base import Engine
+    from provision.model import Cluster
     from provision.model.job import JobRecord
     from provision.model.job_views import JobSurvey
 
@@ -24,6 +25,7 @@ __all__ = [
     "JobArgument",
     "LongInventoryOption",
     "TypeOption",
+    "cluster_and_engine",
     "engine_of",
     "insist_on_kind",
     "is_secret",
@@ -62,11 +64,18 @@ def now() -> float:
 
 def engine_of(inventory: str | None, lab: str | None, *, ask_become_pass: bool = False) -> Engine:
     """Return what runs the jobs of the nodes that the options choose."""
+    return cluster_and_engine(inventory, lab, ask_become_pass=ask_become_pass)[1]
+
+
+def cluster_and_engine(
+    inventory: str | None, lab: str | None, *, ask_become_pass: bool = False
+) -> tuple[Cluster, Engine]:
+    """Return the nodes that the options choose, and what runs their jobs."""
     from provision.workflow import jobs
 
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     debug(f"inventory {cluster.inventory}: {len(cluster.nodes)} nodes")
-    return jobs.engine(cluster)
+    return cluster, jobs.engine(cluster)
 
 
 def present(form: str, *, as_json: bool, document: Callable[[], Any], text: Callable[[], str]) -> None:
@@ -98,7 +107,7 @@ def insist_on_kind(job: JobRecord, kind: str) -> None:
     """
     from provision.batch.names import trainer
     from provision.errors import NotFound
-    from provision.workflow.jobs import chosen_jobs
+    from provision.workflow.job_watch import chosen_jobs
 
     if not chosen_jobs([job], kind=kind):
         raise NotFound(

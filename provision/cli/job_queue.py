@@ -27,6 +27,7 @@ app = typer.Typer(
 Examples:
   provision queue
   provision queue run
+  provision queue release mnist
   provision queue unit | sudo tee /etc/systemd/system/provision-queue.service
 """,
 )
@@ -93,6 +94,29 @@ def run(
             show(f"{name} started")
         if not started:
             info("no job was started")
+
+
+@app.command("release")
+def release(
+    names: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs that are held.")],
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+) -> None:
+    """Let jobs go that were handed in with --hold or --queue: they start when there is room.
+
+    \b
+    Examples:
+      provision queue release mnist
+    """
+    from provision.model.job import JobStatus
+
+    runner = engine_of(inventory, lab)
+    for name in names:
+        job = runner.get(name)
+        if job.status is JobStatus.QUEUING:
+            with patience(f"releasing {name}"):
+                job = runner.restart(name, info)
+        show(f"{name} {job.status}")
 
 
 @app.command("unit")

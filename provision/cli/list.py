@@ -47,7 +47,7 @@ def list_(
       provision ls -o name --status failed
     """
     from provision.report import job_document, job_list
-    from provision.workflow.jobs import chosen_jobs
+    from provision.workflow.job_watch import chosen_jobs
 
     del every, all_namespaces
     wanted = pairs(labels, "--selector")

@@ -65,7 +65,7 @@ def logs(
     from provision.cli.following import follow as follow_to_the_end
     from provision.cli.following import writer
     from provision.jobs.engines.base import LogRequest
-    from provision.workflow.jobs import exit_code
+    from provision.workflow.job_watch import exit_code
 
     del container
     if tail < -1:
@@ -106,13 +106,14 @@ def _instances(job: JobRecord, wanted: list[str], rank: int | None) -> tuple[str
         if not found:
             raise NotFound(f"{name} has no rank {rank}", remedy=f"`provision get {name}` lists its instances.")
         return (found[0],)
-    for instance in wanted:
+    full = [f"{name}-{word}" if f"{name}-{word}" in known else word for word in wanted]
+    for instance in full:
         if known and instance not in known:
             raise NotFound(
                 f"{name} has no instance {instance}",
                 remedy=f"`provision get {name}` lists them: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",  # noqa: PLR2004
             )
-    return tuple(wanted)
+    return tuple(full)
 
 
 def _since(since: str, since_time: str) -> float:

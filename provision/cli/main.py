@@ -66,6 +66,8 @@ VERBS = {
 """Verb -> module; the function has the verb's name, dashes as underscores. The order is that of ``--help``."""
 
 GROUPS = {
+    "node": "provision.cli.node",
+    "top": "provision.cli.top",
     "queue": "provision.cli.job_queue",
     "bench": "provision.cli.bench",
     "data": "provision.cli.data",
@@ -75,29 +77,10 @@ GROUPS = {
 """Verbs that have verbs of their own; the module holds a typer app called ``app``."""
 
 SECTIONS = {
-    "Nodes": (
-        *(
-            "init",
-            "adopt",
-            "plan",
-            "apply",
-            "history",
-            "unlock",
-            "bootstrap",
-            "verify",
-            "gdr",
-            "topo",
-            "reload",
-            "reset",
-        ),
-        "support-bundle",
-    ),
-    "Jobs that end with their command": ("place", "hostfile", "run", "nccl-log"),
-    "Batch jobs": (
-        *("submit", "list", "get", "logs", "attach", "wait", "stop", "restart", "delete", "prune", "events"),
-        *("port-forward", "queue"),
-    ),
-    "To measure and to try": ("bench", "lab", "demo"),
+    "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo reload reset node support-bundle",
+    "Jobs that end with their command": "place hostfile run nccl-log",
+    "Batch jobs": "submit list get logs attach wait stop restart delete prune events port-forward top queue",
+    "To measure and to try": "bench lab demo",
 }
 """How ``--help`` orders the verbs."""
 
@@ -112,12 +95,7 @@ ALIASES = {
 }
 """Other words for a verb, those of docker, kubectl and arena; `describe` is ``get -e -g``."""
 
-JOB_VERBS = frozenset(
-    {
-        *("submit", "list", "get", "logs", "attach", "wait", "stop", "restart", "delete", "prune", "events"),
-        *("port-forward", "top", "queue", "node", "image"),
-    }
-)
+JOB_VERBS = frozenset({*SECTIONS["Batch jobs"].split(), "node", "image"})
 """Verbs of batch jobs: they have more forms of output."""
 
 _FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K"}
@@ -262,10 +240,10 @@ class _Sections(typer.core.TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a list for each section."""
         limit = formatter.width - 6 - max(map(len, self.commands), default=0)
-        listed = {name for names in SECTIONS.values() for name in names}
-        others = [name for name in self.commands if name not in listed]
+        listed = " ".join(SECTIONS.values()).split()
+        others = " ".join(name for name in self.commands if name not in listed)
         for title, names in {**SECTIONS, "Others": others}.items():
-            known = [(name, self.get_command(ctx, name)) for name in names]
+            known = [(name, self.get_command(ctx, name)) for name in names.split()]
             rows = [(name, command.get_short_help_str(limit)) for name, command in known if command]
             if rows:
                 with formatter.section(title):

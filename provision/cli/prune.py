@@ -32,7 +32,7 @@ def prune(
       provision prune --since 7d --dry-run
       provision prune -s 12h --status failed,stopped
     """
-    from provision.workflow.jobs import aged_out
+    from provision.workflow.job_watch import aged_out
 
     del all_namespaces
     limit = seconds(since, "--since")

@@ -33,7 +33,7 @@ def restart(
     """
     from provision.cli.following import follow as follow_to_the_end
     from provision.report.job_document import job_document
-    from provision.workflow.jobs import exit_code
+    from provision.workflow.job_watch import exit_code
 
     runner = engine_of(inventory, lab)
     with patience(f"restarting {name}"):

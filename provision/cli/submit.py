@@ -123,7 +123,7 @@ def _hand_in(typed: Words, found: Submission) -> None:
 
 def _to_the_end(typed: Words, job: JobRecord, runner: Engine) -> int:
     from provision.cli.following import follow, wait_to_the_end
-    from provision.workflow.jobs import exit_code
+    from provision.workflow.job_watch import exit_code
 
     job = follow(runner, job) if typed.true("follow") else wait_to_the_end(runner, job.spec.name)
     if typed.true("wait") and not typed.true("follow"):

@@ -36,7 +36,7 @@ def wait(
     from provision.cli.following import report_end, tell
     from provision.model.job import JobStatus
     from provision.report.job_document import job_document
-    from provision.workflow.jobs import exit_code, wait_for
+    from provision.workflow.job_watch import exit_code, wait_for
 
     states = {"succeeded": JobStatus.SUCCEEDED, "complete": JobStatus.SUCCEEDED, "running": JobStatus.RUNNING}
     if wanted.lower() not in states:

@@ -14,7 +14,7 @@ from provision.inventory.load import load
 from provision.inventory.sources import shown
 from provision.model import Cluster, Secret
 
-__all__ = ["Addition", "additions", "record"]
+__all__ = ["Addition", "additions", "record", "set_for_hosts"]
 
 _HEADER = """\
 # What others set up on the nodes, kept as it stands: recorded by `provision adopt`. Change it to ask for another.
@@ -86,6 +86,68 @@ def record(cluster: Cluster, parts: tuple[Addition, ...], *, become_password: Se
         for file, text in before.items():
             _restore(file, text)
         raise
+
+
+def set_for_hosts(
+    cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]], *, become_password: Secret | None = None
+) -> tuple[Path, ...]:
+    """Give hosts variables of their own, in host_vars, in place of what stands there; all else stays as it is written.
+
+    Args:
+        cluster: as it was loaded.
+        wanted: node -> variables.
+        become_password: as it was loaded with.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ProvisionError: a file cannot be written, or the inventory would say something else; every file is as it was.
+    """
+    base = cluster.inventory if cluster.inventory.is_dir() else cluster.inventory.parent
+    parts = tuple(Addition(_file(base / "host_vars", name), name, own) for name, own in wanted.items() if own)
+    before = {part.file: _read(part) for part in parts}
+    try:
+        for part in parts:
+            _write(part.file, _with(before[part.file], part))
+        _insist(cluster, load(cluster.inventory, become_password=become_password), parts)
+    except BaseException:
+        for file, text in before.items():
+            _restore(file, text)
+        raise
+    return tuple(part.file for part in parts)
+
+
+def _with(text: str | None, part: Addition) -> str:
+    """Return the file with the variables, each where it stands already, else at the end."""
+    lines = (text or "---\n").splitlines()
+    for name, value in part.variables.items():
+        line = f"{name}: {_value(value)}"
+        begin, end = _lines_of(name, "\n".join(lines), part)
+        lines[begin:end] = [line]
+    return "\n".join(lines) + "\n"
+
+
+def _lines_of(name: str, text: str, part: Addition) -> tuple[int, int]:
+    """Return where a variable stands, from and to; the end of the file for one that does not."""
+    lines = text.splitlines()
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise _by_hand(part, f"{shown(part.file)} is no YAML") from error
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
+        return len(lines), len(lines)
+    if not isinstance(root, yaml.MappingNode) or root.flow_style:
+        raise _by_hand(part, f"{shown(part.file)} does not have its variables one below the other")
+    keys = [key for key, _ in root.value]
+    starts = [key.start_mark.line for key in keys]
+    at = next((number for number, key in enumerate(keys) if key.value == name), None)
+    if at is None:
+        return len(lines), len(lines)
+    end = starts[at + 1] if at + 1 < len(starts) else len(lines)
+    while end - 1 > starts[at] and lines[end - 1].lstrip()[:1] in {"", "#"}:
+        end -= 1
+    return starts[at], end
 
 
 def _read(part: Addition) -> str | None:

@@ -44,14 +44,13 @@ def test_the_documents_pytorch_job():
     """The command of the page on PyTorch, word for word: three nodes, code, data and TensorBoard."""
     words = next(words for words in commands("arena-pytorch-distributed.txt") if "--name=pytorch-dist" in words)
     found = made(words[1:])
+    line = "python /root/code/mnist-pytorch/mnist.py --epochs 10 --backend nccl"
+    line += " --dir /mnist_data/pytorch_data/logs --data /mnist_data/pytorch_data/"
 
     assert found.spec == JobSpec(
         "pytorch-dist",
         Kind.PYTORCH,
-        (
-            "python /root/code/mnist-pytorch/mnist.py --epochs 10 --backend nccl"
-            + " --dir /mnist_data/pytorch_data/logs --data /mnist_data/pytorch_data/",
-        ),
+        (line,),
         image="registry.cn-beijing.aliyuncs.com/ai-samples/pytorch-with-tensorboard:1.5.1-cuda10.1-cudnn7-runtime",
         gpus=1,
         workers=3,

@@ -1,0 +1,49 @@
+"""How busy the GPUs of nodes and jobs are, for the verbs that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from provision.cli.levels import warn
+
+if TYPE_CHECKING:
+    from provision.model import Cluster
+    from provision.model.job import JobRecord
+    from provision.workflow.job_nodes import Usage
+
+__all__ = ["gpu_block", "metrics", "usage_of"]
+
+
+def usage_of(cluster: Cluster, names: Sequence[str]) -> Usage:
+    """Ask nodes for their GPUs; who does not tell is named on stderr."""
+    from provision.workflow.job_nodes import usage
+
+    found = usage(cluster, names)
+    for name, why in found.unreachable.items():
+        warn(f"{name} did not tell of its GPUs: {why}")
+    return found
+
+
+def gpu_block(job: JobRecord, used: Usage) -> list[str]:
+    """Return the GPUs of a job, as get -g has them."""
+    from provision.report.job_detail import gpu_lines
+    from provision.report.job_nodes import memory, per_cent
+    from provision.report.job_words import simulated_note
+
+    told = {one.uuid: (per_cent(one), memory(one)) for gpus in used.gpus.values() for one in gpus}
+    return [*gpu_lines(job, told), *simulated_note(used.simulated)]
+
+
+def metrics(used: Usage, uuids: Sequence[str]) -> dict[str, dict[str, int | None]]:
+    """Return arena's ``gpuMetrics`` of an instance: GPU's index -> duty cycle and memory (MiB)."""
+    return {
+        str(one.index): {
+            "gpuDutyCycle": one.busy_percent,
+            "usedGPUMemory": one.used_mib,
+            "totalGPUMemory": one.total_mib,
+        }
+        for gpus in used.gpus.values()
+        for one in gpus
+        if one.uuid in uuids
+    }

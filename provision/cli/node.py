@@ -1,0 +1,237 @@
+"""``provision node``: nodes as batch jobs see them."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption, cluster_from, print_json, say, show
+from provision.cli.job_options import FormOption, cluster_and_engine, engine_of, present
+from provision.cli.levels import info, patience, warn
+from provision.errors import NodeUnreachable, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from provision.model import Cluster, Node
+    from provision.model.job_views import NodeView
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Show, label and drain nodes as batch jobs see them.
+
+\b
+Examples:
+  provision node list
+  provision node label gpu1 gpu.schedule=topology
+  provision node drain gpu2 --reason "the fan is loud"
+""",
+)
+
+_SCHEDULE = ("gpu.schedule", "ack.node.gpu.schedule")
+"""Our word, and that of the document."""
+_MODES = ("default", "topology", "share")
+_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
+NodesArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of nodes.")]
+
+
+@app.command("list")
+def list_(
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    form: FormOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show nodes with their GPUs and labels, and why one takes no jobs.
+
+    \b
+    Examples:
+      provision node list
+      provision node list -o json
+    """
+    from provision.report.job_nodes import node_documents, node_list_text
+
+    runner = engine_of(inventory, lab)
+    with patience("asking the nodes"):
+        nodes = runner.jobs(nodes=True).nodes
+    present(
+        form,
+        as_json=as_json,
+        document=lambda: node_documents(nodes),
+        text=lambda: "\n".join(node.name for node in nodes) if form == "name" else node_list_text(nodes),
+    )
+
+
+@app.command("label")
+def label(
+    words: Annotated[
+        list[str], typer.Argument(metavar="NODE... KEY=VALUE...", help="Nodes, and labels; KEY- takes one away.")
+    ],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Change a label that has another value.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even while jobs hold GPUs of the node.")] = False,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Label nodes; labels stand in the inventory (host_vars), and submit --selector asks for them.
+
+    gpu.schedule says which jobs get the node's GPUs: topology those with --gputopology, default all others, share
+    those that share GPUs. A node has one of them; another one needs --overwrite, and no job on the node's GPUs.
+
+    \b
+    Examples:
+      provision node label gpu1 gpu2 gpu.schedule=topology
+      provision node label gpu1 gpu.schedule=default --overwrite
+      provision node label gpu1 rack=r1 old-
+    """
+    from provision.inventory.record import set_for_hosts
+
+    names = [word for word in words if "=" not in word and not word.endswith("-")]
+    changes = _changes([word for word in words if word not in names])
+    if not names or not changes:
+        raise UsageError("nodes and labels are wanted", remedy="provision node label gpu1 gpu.schedule=topology")
+    cluster, runner = cluster_and_engine(inventory, lab)
+    _known(cluster, names)
+    wanted = {name: _wanted(cluster.node(name), changes, overwrite=overwrite) for name in names}
+    moved = [name for name, own in wanted.items() if "cluster_gpu_schedule" in own]
+    if moved and not force:
+        with patience("asking the nodes"):
+            views = {view.name: view for view in runner.jobs(nodes=True).nodes}
+        for name in moved:
+            _insist_free(name, views.get(name))
+    files = set_for_hosts(cluster, wanted)
+    if as_json:
+        print_json({"nodes": {name: dict(own) for name, own in wanted.items()}, "files": [str(file) for file in files]})
+        return
+    for name in names:
+        show(f"{name} {'labeled' if wanted[name] else 'is as wanted'}")
+    for file in files:
+        info(f"written: {file}")
+
+
+@app.command("drain")
+def drain(
+    names: NodesArgument,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown to those whose jobs wait.")] = "",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let nodes take no new batch jobs; what runs there goes on. `resume` takes it back.
+
+    \b
+    Examples:
+      provision node drain gpu2 --reason "memory errors"
+    """
+    _drain(names, f"{reason or 'drained'} ({getpass.getuser()})", inventory, lab, as_json=as_json)
+
+
+@app.command("resume")
+def resume(
+    names: NodesArgument,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let nodes take batch jobs again.
+
+    \b
+    Examples:
+      provision node resume gpu2
+    """
+    _drain(names, "", inventory, lab, as_json=as_json)
+
+
+def _drain(names: Sequence[str], reason: str, inventory: str | None, lab: str | None, *, as_json: bool) -> None:
+    from provision.workflow import job_nodes
+
+    cluster = cluster_from(inventory, lab)
+    _known(cluster, names)
+    with patience("asking the nodes"):
+        done = job_nodes.drain(cluster, names, reason)
+    word = "drained" if reason else "resumed"
+    if as_json:
+        print_json({name: {"ok": error is None, "error": error and error.message} for name, error in done.items()})
+    for name, error in done.items():
+        if error is not None:
+            say(f"error: {error}")
+            say(f"hint: {error.remedy}" if error.remedy else f"hint: {name} is as it was")
+        elif not as_json:
+            show(f"{name} {word}")
+    raise typer.Exit(NodeUnreachable.exit_code if any(done.values()) else 0)
+
+
+def _known(cluster: Cluster, names: Sequence[str]) -> None:
+    known = [node.name for node in cluster.nodes]
+    odd = [name for name in names if name not in known]
+    if odd:
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+
+
+def _changes(words: Sequence[str]) -> dict[str, str | None]:
+    """Return label -> value, None for one that goes.
+
+    Raises:
+        UsageError: a label that cannot be.
+    """
+    found: dict[str, str | None] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = name if equals else name.removesuffix("-")
+        name = _SCHEDULE[0] if name in _SCHEDULE else name
+        if not _KEY.fullmatch(name) or name in found:
+            raise UsageError(f"{word}: this is no label, or it is given twice", remedy="Write KEY=VALUE, or KEY-.")
+        if name == _SCHEDULE[0] and equals and value not in _MODES:
+            raise UsageError(f"{word}: there is no such mode", remedy=f"Modes are {', '.join(_MODES)}.")
+        found[name] = value if equals else None
+    return found
+
+
+def _wanted(node: Node, changes: Mapping[str, str | None], *, overwrite: bool) -> dict[str, Any]:
+    """Return the variables that a host gets.
+
+    Raises:
+        UsageError: a label has another value, and that is not to be changed.
+    """
+    found: dict[str, Any] = {}
+    told = node.variables.get("cluster_labels")
+    old = {str(key): str(value) for key, value in told.items()} if isinstance(told, Mapping) else {}
+    labels = dict(old)
+    for name, value in changes.items():
+        is_mode = name == _SCHEDULE[0]
+        before = node.variables.get("cluster_gpu_schedule") if is_mode else old.get(name)
+        if is_mode and value is None:
+            warn(f"{node.name} stays {before or 'default'}: the mode goes by its value; set {name}=default --overwrite")
+            continue
+        if before == value:
+            continue
+        if before is not None and value is not None and not overwrite:
+            raise UsageError(
+                f"{node.name} has {name}={before} already", remedy=f"To change it to {value}, add --overwrite."
+            )
+        if is_mode:
+            found["cluster_gpu_schedule"] = value
+        elif value is None:
+            labels.pop(name, None)
+        else:
+            labels[name] = value
+    return found | ({"cluster_labels": labels} if labels != old else {})
+
+
+def _insist_free(name: str, view: NodeView | None) -> None:
+    if view is None or not view.ready:
+        why = view.reason if view else "it did not answer"
+        raise NodeUnreachable(
+            f"whether jobs hold its GPUs is not known: {why}", node=name, remedy="Try again, or add --force."
+        )
+    jobs = sorted({gpu.job for gpu in view.gpus if gpu.job})
+    if jobs:
+        raise UsageError(
+            f"{', '.join(jobs)} {'holds' if len(jobs) == 1 else 'hold'} GPUs of {name}",
+            remedy="Wait until they have ended, or add --force.",
+        )

@@ -1,0 +1,238 @@
+"""``provision top``: what nodes, jobs and GPUs are doing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption, show
+from provision.cli.job_gpus import gpu_block, metrics, usage_of
+from provision.cli.job_options import (
+    AllOption,
+    FormOption,
+    LongInventoryOption,
+    TypeOption,
+    cluster_and_engine,
+    insist_on_kind,
+    now,
+    present,
+    say_missing,
+)
+from provision.cli.levels import patience
+from provision.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from provision.jobs.engines.base import Engine
+    from provision.model import Cluster
+    from provision.model.job_views import JobSurvey, NodeView
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Show what nodes, jobs and GPUs are doing.
+
+\b
+Examples:
+  provision top node
+  provision top job
+  provision top gpu -r
+""",
+)
+
+_EVERY = 2.0
+RefreshOption = Annotated[bool, typer.Option("--refresh", "-r", help="Show it anew every two seconds, until Ctrl-C.")]
+_MODES = {"n": "none", "e": "default", "t": "topology", "s": "share"}
+
+
+@app.command("node")
+def node(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NODE...]", help="Only these nodes.")] = None,
+    detail: Annotated[bool, typer.Option("--details", "-d", help="With the instances and GPUs of each.")] = False,
+    mode: Annotated[
+        str,
+        typer.Option("--gpu-mode", "-m", metavar="MODE", help="n: without GPUs; e, t, s: default, topology, share."),
+    ] = "",
+    metric: Annotated[bool, typer.Option("--metric", help="With how busy their GPUs are.")] = False,
+    refresh: RefreshOption = False,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    form: FormOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show nodes, how many GPUs each has, and how many of them jobs hold.
+
+    ROLE is master for the node that keeps the queue. A GPU that a process uses which no job explains is given to none.
+
+    \b
+    Examples:
+      provision top node
+      provision top node gpu1 -d
+      provision top node -o json
+    """
+    from provision.report import job_nodes as report
+
+    if mode and mode not in _MODES:
+        raise UsageError(f"-m {mode}: there is no such mode", remedy="n, e (default), t (topology) or s (share).")
+    cluster, runner = cluster_and_engine(inventory, lab)
+
+    def once() -> None:
+        with patience("asking the nodes"):
+            survey = runner.jobs(nodes=True)
+        nodes = _chosen(survey, names or [])
+        nodes = [one for one in nodes if mode in {"", _letter(one)}]
+        form_or_detail = detail or form == "wide"
+        present(
+            form,
+            as_json=as_json,
+            document=lambda: report.top_node_document(nodes),
+            text=lambda: (
+                "\n".join(one.name for one in nodes)
+                if form == "name"
+                else report.top_node_text(nodes, detail=form_or_detail)
+            ),
+        )
+        if metric and not as_json:
+            used = usage_of(cluster, [one.name for one in nodes])
+            show("\n" + report.gpu_text(nodes, used.gpus, used.simulated))
+
+    _repeat(once, refresh)
+
+
+@app.command("job")
+def job(
+    name: Annotated[str, typer.Argument(metavar="[JOB]", help="This job's GPUs. [all jobs]")] = "",
+    instance: Annotated[str, typer.Option("--instance", "-i", metavar="INSTANCE", help="Only this instance.")] = "",
+    kind: TypeOption = "",
+    refresh: RefreshOption = False,
+    inventory: LongInventoryOption = None,
+    lab: LabOption = None,
+    form: FormOption = "",
+    as_json: JsonOption = False,
+    all_namespaces: AllOption = False,
+) -> None:
+    """Show how many GPUs jobs asked for and hold; of one job, how busy and how full each of its GPUs is.
+
+    \b
+    Examples:
+      provision top job
+      provision top job mnist -r
+    """
+    from provision.report.job_document import survey_documents
+    from provision.report.job_list import names_text, top_text
+    from provision.report.job_words import simulated_note
+    from provision.workflow.job_watch import chosen_jobs
+
+    del all_namespaces
+    if refresh and not name:
+        raise UsageError("-r is for one job", remedy="Name it: provision top job NAME -r")
+    cluster, runner = cluster_and_engine(inventory, lab)
+    if name:
+        _repeat(lambda: _one_job(name, instance, kind, cluster, runner, form=form, as_json=as_json), refresh)
+        return
+    with patience("asking the nodes"):
+        survey = runner.jobs(nodes=True)
+    say_missing(survey)
+    jobs = chosen_jobs(survey.jobs, kind=kind)
+    notes = simulated_note([one.name for one in survey.nodes if one.simulated])
+    present(
+        form,
+        as_json=as_json,
+        document=lambda: survey_documents(jobs, now(), runner.name),
+        text=lambda: names_text(jobs) if form == "name" else "\n".join([top_text(jobs, now()), *notes]),
+    )
+
+
+@app.command("gpu")
+def gpu(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NODE...]", help="Only these nodes.")] = None,
+    refresh: RefreshOption = False,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    form: FormOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show each GPU: how busy, how full, how warm, and whose: the instance that holds it, user, program and pid.
+
+    DUTY is for how much of the last moment anything ran on it; a GPU at 100 % may still be used badly.
+
+    \b
+    Examples:
+      provision top gpu
+      provision top gpu gpu1 -r
+      provision top gpu -o wide
+    """
+    from provision.report import job_nodes as report
+
+    cluster, runner = cluster_and_engine(inventory, lab)
+
+    def once() -> None:
+        with patience("asking the nodes"):
+            nodes = _chosen(runner.jobs(nodes=True), names or [])
+            used = usage_of(cluster, [one.name for one in nodes])
+        present(
+            form,
+            as_json=as_json,
+            document=lambda: report.gpu_document(nodes, used.gpus, used.simulated),
+            text=lambda: report.gpu_text(nodes, used.gpus, used.simulated, wide=form == "wide"),
+        )
+
+    _repeat(once, refresh)
+
+
+def _one_job(
+    name: str, instance: str, kind: str, cluster: Cluster, runner: Engine, *, form: str, as_json: bool
+) -> None:
+    from dataclasses import replace
+
+    from provision.report.job_document import job_document
+    from provision.report.job_list import wide_text
+
+    with patience("asking the nodes"):
+        found = runner.get(name)
+        insist_on_kind(found, kind)
+        seats = [
+            seat for seat in found.seats if instance in {"", seat.instance, seat.instance.removeprefix(f"{name}-")}
+        ]
+        if instance and not seats:
+            raise NotFound(f"{name} has no instance {instance}", remedy=f"`provision get {name}` lists its instances.")
+        used = usage_of(cluster, [seat.node for seat in seats if seat.gpus])
+    shown = replace(found, seats=tuple(seats))
+    document = job_document(shown, now(), runner.name)
+    for one, seat in zip(document["instances"], seats, strict=True):
+        one["gpuMetrics"] = metrics(used, seat.uuids)
+    present(
+        form,
+        as_json=as_json,
+        document=lambda: document,
+        text=lambda: "\n".join([wide_text([found], now()), "", *gpu_block(shown, used)]),
+    )
+
+
+def _chosen(survey: JobSurvey, names: Sequence[str]) -> list[NodeView]:
+    known = {one.name: one for one in survey.nodes}
+    odd = [name for name in names if name not in known]
+    if odd:
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+    return [known[name] for name in names] if names else list(survey.nodes)
+
+
+def _letter(node: NodeView) -> str:
+    return next((letter for letter, name in _MODES.items() if name == node.mode), "") if node.gpus else "n"
+
+
+def _repeat(once: Callable[[], None], refresh: bool) -> None:
+    while True:
+        if refresh and sys.stdout.isatty():
+            sys.stdout.write("\033[H\033[2J")
+        once()
+        if not refresh:
+            return
+        time.sleep(_EVERY)

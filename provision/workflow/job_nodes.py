@@ -1,0 +1,61 @@
+"""Nodes as batch jobs see them: how busy their GPUs are, and whether they take jobs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from provision.errors import ProvisionError
+
+if TYPE_CHECKING:
+    from provision.facts.gpu_usage import GpuUsage
+    from provision.model import Cluster
+
+__all__ = ["Usage", "drain", "usage"]
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The GPUs of nodes now."""
+
+    gpus: Mapping[str, Sequence[GpuUsage]]
+    """Node -> its GPUs."""
+    simulated: tuple[str, ...] = ()
+    """Nodes whose nvidia-smi says that it is a stand-in."""
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    """Node -> why it told nothing."""
+
+
+def usage(cluster: Cluster, names: Sequence[str]) -> Usage:
+    """Ask nodes how busy and how full their GPUs are, by one SSH session each."""
+    from provision.connectors import each
+    from provision.facts.gpu_usage import SCRIPT, gpu_usage
+
+    nodes = [node for node in cluster.nodes if node.name in names]
+    found = each(nodes, lambda way: way.run(SCRIPT, timeout=_SECONDS))
+    told = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}
+    lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
+    lost |= {name: one.last_lines(1) or "nvidia-smi failed" for name, one in told.items() if not one.ok}
+    return Usage(
+        {name: gpu_usage(one.stdout) for name, one in told.items() if one.ok},
+        tuple(name for name, one in told.items() if "SIMULATED" in one.stderr),
+        lost,
+    )
+
+
+def drain(cluster: Cluster, names: Sequence[str], reason: str) -> dict[str, ProvisionError | None]:
+    """Let nodes take no new batch jobs, or with an empty reason take them again; what runs there goes on.
+
+    Returns:
+        Node -> what went wrong there, None for nothing.
+    """
+    from provision.connectors import each
+
+    program = importlib.import_module("provision.jobs.engines.direct.node_program")
+    nodes = [node for node in cluster.nodes if node.name in names]
+    found = each(nodes, lambda way: program.ask(way, "drain", reason=reason))
+    return {name: one if isinstance(one, ProvisionError) else None for name, one in found.items()}

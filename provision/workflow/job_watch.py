@@ -1,0 +1,111 @@
+"""Batch jobs above any engine: what is waited for, which are meant, and what a job's end means for a script."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from provision.errors import TimedOut, UsageError
+from provision.model.job import JobRecord, JobStatus
+
+__all__ = ["aged_out", "chosen_jobs", "exit_code", "wait_for"]
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 5.0
+_HIGHEST_CODE = 125
+_NEVER_PRUNED = "jobs that wait or run are never pruned"
+
+
+def exit_code(job: JobRecord) -> int:
+    """Return 0 for a job that succeeded, else the code of the instance that failed first, from 1 to 125."""
+    if job.status is JobStatus.SUCCEEDED:
+        return 0
+    first = job.instances.get(job.first_failure)
+    code = first.exit_code if first and first.exit_code else job.exit_code
+    return min(max(code or 1, 1), _HIGHEST_CODE)
+
+
+def wait_for(
+    look: Callable[[], JobRecord],
+    wanted: JobStatus,
+    *,
+    timeout: float = 0.0,
+    tell: Callable[[JobRecord], None] = lambda _job: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> JobRecord:
+    """Look until the job is as wanted, or over.
+
+    Args:
+        look: returns the job as it is.
+        wanted: a job that is over is never RUNNING any more.
+        timeout: seconds; 0 for no end.
+        tell: is called for each new state.
+        sleep: waits.
+
+    Raises:
+        TimedOut: it did not come in time.
+    """
+    started, last, pause = time.monotonic(), None, _SHORTEST_PAUSE
+    while True:
+        job = look()
+        if job.status != last:
+            tell(job)
+            last = job.status
+        if job.status == wanted or job.status.over:
+            return job
+        left = started + timeout - time.monotonic() if timeout else pause
+        if left <= 0:
+            why = f": {job.reason}" if job.reason else ""
+            raise TimedOut(
+                f"{job.spec.name} is {job.status} after {timeout:g} s, not {wanted}{why}",
+                remedy=f"`provision get {job.spec.name} -e` says what happened; it goes on by itself.",
+            )
+        sleep(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def chosen_jobs(
+    jobs: Sequence[JobRecord], *, kind: str = "", labels: dict[str, str] | None = None
+) -> tuple[JobRecord, ...]:
+    """Return the jobs of a kind (a word as it is typed, empty for all) that have all the labels.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    from provision.batch.names import kind_of
+
+    wanted = kind_of(kind) if kind else None
+    if kind and wanted is None:
+        raise UsageError(f"--type {kind}: there is no such type", remedy="Types are mpi, pytorch and run.")
+    return tuple(
+        job
+        for job in jobs
+        if wanted in {None, job.spec.kind}
+        and all(job.spec.labels.get(name) == value for name, value in (labels or {}).items())
+    )
+
+
+def aged_out(
+    jobs: Sequence[JobRecord], since: float, now: float, statuses: Sequence[str] = ()
+) -> tuple[JobRecord, ...]:
+    """Return the jobs that have been over for more than `since` seconds; never one that waits or runs.
+
+    Args:
+        jobs: all of them.
+        since: seconds.
+        now: seconds since the epoch.
+        statuses: only jobs that ended so; empty for all.
+
+    Raises:
+        UsageError: a status that is none, or that is not an end.
+    """
+    over = {str(status): status for status in JobStatus if status.over}
+    for word in statuses:
+        if word.upper() not in over:
+            raise UsageError(
+                f"--status {word}: {_NEVER_PRUNED}"
+                if word.upper() in JobStatus.__members__
+                else f"--status {word}: there is no such status",
+                remedy=f"Give one or more of {', '.join(over).lower()}.",
+            )
+    wanted = {over[word.upper()] for word in statuses} or set(over.values())
+    return tuple(job for job in jobs if job.status in wanted and now - (job.ended or job.submitted) > since)

@@ -1,0 +1,169 @@
+"""``top`` and ``node`` as they are typed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from provision.cli import node as node_verbs
+from provision.cli.main import main
+from provision.errors import ConnectionFailed
+from provision.facts.gpu_usage import GpuUsage
+from provision.model.job import JobStatus
+from provision.model.job_views import GpuView, JobSurvey, NodeView
+from provision.testing import make_cluster
+from provision.workflow.job_nodes import Usage
+from tests.support.memory_engine import MemoryEngine, job_of
+
+JOB = job_of("a", gpus=1, nodes=("gpu1", "gpu2"))
+NODES = (
+    NodeView(
+        "gpu1",
+        "10.0.0.1",
+        ready=True,
+        head=True,
+        mode="topology",
+        gpus=(GpuView(0, JOB.seats[0].uuids[0], "V100", "a", "a-master-0"), GpuView(1, "x", "V100")),
+    ),
+    NodeView("gpu2", "10.0.0.2", ready=True, labels={"rack": "r1"}, gpus=(GpuView(0, "y", "V100"),)),
+    NodeView("gpu3", "10.0.0.3", ready=False, reason="no route to host"),
+)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Jobs and nodes in memory; what would be written into the inventory."""
+    engine = MemoryEngine((JOB,), JobSurvey((), NODES))
+    cluster = make_cluster("gpu1", "gpu2", "gpu3", cluster_labels={"rack": "r1"})
+    done: dict[str, object] = {}
+    for place in ("provision.cli.job_options.cluster_from", "provision.cli.node.cluster_from"):
+        monkeypatch.setattr(place, lambda *_a, **_k: cluster)
+    monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: engine)
+    monkeypatch.setattr("provision.inventory.record.set_for_hosts", lambda _cluster, wanted: done.update(wanted) or ())
+    usage = Usage({"gpu1": (GpuUsage(0, JOB.seats[0].uuids[0], "V100", 87, 1, 2),)}, ("gpu1",), {"gpu2": "gone"})
+    monkeypatch.setattr("provision.workflow.job_nodes.usage", lambda *_a: usage)
+    return done
+
+
+@pytest.fixture
+def typed(capsys):
+    """Type a command; return exit code, stdout and stderr."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as stopped:
+            main(list(words))
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return call
+
+
+@pytest.mark.usefixtures("written")
+def test_top_node(typed):
+    """The cluster's footer; only some nodes; by mode; as JSON."""
+    assert "1/3 (33%)" in typed("top", "node")[1]
+    assert "0/1 (0%)" in typed("top", "node", "gpu2")[1]
+    assert "Allocated/Total GPUs In Node: 1/2" in typed("top", "node", "-d")[1]
+    assert typed("top", "node", "-m", "t", "-o", "name")[1] == "gpu1\n"
+    assert typed("top", "node", "-m", "n", "-o", "name")[1] == "gpu3\n"
+    assert json.loads(typed("top", "node", "-o", "json")[1])["allocatedGPUs"] == 1
+    assert typed("top", "node", "gpu9")[0] == 3
+    assert typed("-o", "json", "top", "node", "-m", "x")[0] == 2
+
+
+@pytest.mark.usefixtures("written")
+def test_top_job_and_top_gpu(typed):
+    """All jobs with totals; one job with its GPUs; a node that tells nothing is named; stand-ins are called so."""
+    assert typed("top", "job")[1].splitlines()[-4:] == [
+        "2",
+        "",
+        "Total Requested GPUs of Training Job:",
+        "2",
+    ]
+    _, out, err = typed("top", "job", "a", "-i", "master-0")
+    assert "87%" in out
+    assert "worker-0" not in out
+    assert "SIMULATED on gpu1" in out
+    assert "gpu2 did not tell of its GPUs: gone" in err
+    found = json.loads(typed("top", "job", "a", "--json")[1])
+    assert found["instances"][0]["gpuMetrics"]["0"]["gpuDutyCycle"] == 87
+    assert typed("top", "job", "-r")[0] == 2
+    assert "a-master-0" in typed("top", "gpu")[1]
+    assert json.loads(typed("top", "gpu", "--json")[1])[0]["simulated"] is True
+    assert "87%" in typed("get", "a", "-g")[1]
+
+
+@pytest.mark.usefixtures("written")
+def test_node_list(typed):
+    """With labels and why one takes no jobs."""
+    out = typed("node", "list")[1]
+
+    assert "gpu1  Ready     master  2     topology      <none>" in out
+    assert "rack=r1" in out
+    assert "gpu3: no route to host" in out
+
+
+def test_a_label_is_written_into_the_inventory(typed, written):
+    """By the document's word too; a value that is there stays, unless it is to be overwritten."""
+    code, out, _ = typed("node", "label", "gpu2", "ack.node.gpu.schedule=topology", "leaf=l1")
+
+    assert (code, out) == (0, "gpu2 labeled\n")
+    assert written == {"gpu2": {"cluster_gpu_schedule": "topology", "cluster_labels": {"rack": "r1", "leaf": "l1"}}}
+    code, _, err = typed("node", "label", "gpu2", "rack=r2")
+    assert code == 2
+    assert "gpu2 has rack=r1 already" in err
+    assert typed("node", "label", "gpu2", "rack=r2", "--overwrite")[0] == 0
+    assert written["gpu2"] == {"cluster_labels": {"rack": "r2"}}
+    assert typed("node", "label", "gpu2", "rack-")[0] == 0
+    assert written["gpu2"] == {"cluster_labels": {}}
+
+
+def test_the_mode_stays_while_jobs_hold_gpus(typed, written):
+    """Unless it is forced; who does not answer is not known to be free. Taking the label away changes nothing."""
+    code, _, err = typed("node", "label", "gpu1", "gpu.schedule=topology")
+    assert code == 2
+    assert "a holds GPUs of gpu1" in err
+    assert typed("node", "label", "gpu3", "gpu.schedule=topology")[0] == 7
+    assert written == {}
+    assert typed("node", "label", "gpu1", "gpu.schedule=topology", "--force")[0] == 0
+    assert written == {"gpu1": {"cluster_gpu_schedule": "topology"}}
+    written.clear()
+    code, _, err = typed("node", "label", "gpu2", "gpu.schedule-")
+    assert code == 0
+    assert "gpu2 stays default" in err
+    assert written == {"gpu2": {}}
+
+
+@pytest.mark.parametrize(
+    "words", [["gpu1"], ["a=b"], ["gpu1", "gpu.schedule=often"], ["gpu1", "=x"], ["gpu1", "a=1", "a=2"]]
+)
+def test_what_is_no_label(typed, written, words):
+    """Refused before anything is written."""
+    assert typed("node", "label", *words)[0] == 2
+    assert written == {}
+
+
+@pytest.mark.usefixtures("written")
+def test_drain_and_resume(typed, monkeypatch):
+    """With a reason and who; a node that cannot be reached is an error, the others are drained."""
+    seen = []
+
+    def drain(_cluster, names, reason):
+        seen.append((list(names), reason))
+        return {name: ConnectionFailed("no route", node=name) if name == "gpu3" else None for name in names}
+
+    monkeypatch.setattr("provision.workflow.job_nodes.drain", drain)
+    monkeypatch.setattr(node_verbs.getpass, "getuser", lambda: "eve")
+
+    assert typed("node", "drain", "gpu1", "--reason", "fan")[:2] == (0, "gpu1 drained\n")
+    code, out, err = typed("node", "resume", "gpu1", "gpu3")
+    assert (code, out) == (7, "gpu1 resumed\n")
+    assert "error: gpu3: no route" in err
+    assert seen == [(["gpu1"], "fan (eve)"), (["gpu1", "gpu3"], "")]
+    assert typed("node", "drain", "gpu9")[0] == 3
+
+
+def test_states_are_the_words_of_arena():
+    """Six of them; three are ends."""
+    assert [str(status) for status in JobStatus if status.over] == ["SUCCEEDED", "FAILED", "STOPPED"]

@@ -1,0 +1,260 @@
+"""Batch jobs as tables and JSON: the documents' own layouts from the same values, and what we add to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from provision.facts.gpu_usage import GpuProcess, GpuUsage
+from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind
+from provision.model.job_views import GpuView, NodeView
+from provision.report import job_detail, job_document, job_list, job_nodes
+from tests.support.benchmark import document
+from tests.support.memory_engine import job_of
+
+NOW = 1_700_000_000.0
+ARENA = "arena-pytorch-distributed.txt"
+ACK = "ack-topology-aware-scheduling-zh.txt"
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def blocks(name, first):
+    """The outputs in a document that begin with a line, each without its indentation."""
+    lines = document(name).splitlines()
+    for at, line in enumerate(lines):
+        if line.strip().startswith(first):
+            indent = len(line) - len(line.lstrip())
+            found = []
+            for following in lines[at:]:
+                if following.strip() and len(following) - len(following.lstrip()) < indent:
+                    break
+                if following.strip() == "```":
+                    break
+                found.append(following[indent:].rstrip())
+            yield found
+
+
+def told(name, first, count):
+    """The first such output, of so many lines."""
+    return next(block[:count] for block in blocks(name, first))
+
+
+def rows(lines, at=1):
+    return [line.split() for line in lines[at:]]
+
+
+def ago(text):
+    return NOW - int(text[:-1]) * SECONDS[text[-1]]
+
+
+def kinds(word):
+    """A document's trainer as one of ours of the same length of word, where there is none of that kind."""
+    return {"PYTORCHJOB": Kind.PYTORCH, "TFJOB": Kind.MPI, "MPIJOB": Kind.MPI}[word.upper()]
+
+
+def test_list_looks_like_the_documents():
+    """NAME STATUS TRAINER AGE NODE, in two-space columns; N/A for jobs that are over."""
+    expected = told(ARENA, "NAME          STATUS     TRAINER     AGE  NODE", 5)
+    jobs = [
+        job_of(
+            name,
+            kinds(trainer),
+            status=JobStatus(status),
+            submitted=ago(age),
+            nodes=("n",),
+        )
+        for name, status, trainer, age, _ in rows(expected)
+    ]
+    first = dataclasses.replace(jobs[0].seats[0], address=rows(expected)[0][4])
+    jobs[0] = dataclasses.replace(jobs[0], seats=(first,))
+
+    found = job_list.list_text(job_list.newest_first(jobs), NOW).replace("MPIJOB", "TFJOB ")
+    assert [line.split() for line in found.splitlines()] == [line.split() for line in expected]
+    assert [re.sub(r"TFJOB +", "TFJOB       ", line) for line in found.splitlines()] == expected
+
+
+def test_top_job_looks_like_the_documents():
+    """Sorted by what is asked for; the two totals below."""
+    expected = told(ARENA, "NAME          GPU(Requests)", 11)
+    jobs = []
+    for name, asked, held, status, trainer, age, node in rows(expected[:5]):
+        nodes = tuple(f"n{number}" for number in range(int(asked)))
+        job = job_of(
+            name, kinds(trainer), status=JobStatus(status), submitted=ago(age), nodes=nodes, gpus=1, workers=len(nodes)
+        )
+        seats = tuple(dataclasses.replace(seat, address=node) if seat.chief else seat for seat in job.seats)
+        jobs.append(dataclasses.replace(job, seats=seats))
+        assert sum(map(len, job.leases.values())) == int(held)
+    jobs.sort(key=lambda job: job.spec.name)
+
+    found = job_list.top_text(jobs, NOW).replace("mpijob", "tfjob ").splitlines()
+    found = [re.sub(r"tfjob +", "tfjob       ", line) for line in found]
+    assert (found[0], found[1], found[5:]) == (expected[0], expected[1], expected[5:])
+    assert sorted(found[2:5]) == sorted(expected[2:5])
+
+
+@pytest.mark.parametrize(("at", "busy"), [(0, (0, 0, 0)), (1, (2, 0, 1))])
+def test_top_node_looks_like_the_documents(at, busy):
+    """Its columns, its rule and its footer; a node is Ready, as newer ones write it."""
+    block = list(blocks(ARENA, "NAME                       IPADDRESS"))[at][:10]
+    expected = [line.replace("ready", "Ready") for line in block]
+    nodes = []
+    for number, (name, address, role, _, total, _) in enumerate(rows(expected[:7])):
+        held = busy[number - 3] if number > 2 else 0
+        gpus = tuple(GpuView(n, f"GPU-{number}-{n}", job="a" if n < held else "") for n in range(int(total)))
+        nodes.append(NodeView(name, address, ready=True, head=role == "master", gpus=gpus))
+
+    assert job_nodes.top_node_text(nodes).splitlines() == expected
+
+
+def test_get_looks_like_the_documents():
+    """The heads, the indented table with a rule under each word, the launcher as chief without GPU."""
+    for block in blocks(ACK, "Name:      "):
+        expected = block[:15]
+        name, duration = expected[0].split()[1], expected[5].split()[1]
+        suffix = expected[10].split()[0].rpartition("-")[2]
+        node = expected[10].split()[-1]
+        job = job_of(
+            name, Kind.MPI, nodes=(node,), submitted=ago(duration), gpus=1, workers=4, words=("Running", suffix)
+        )
+        assert job_detail.get_text(job, NOW).splitlines() == expected
+
+
+def test_get_ends_with_the_tensorboards_address_where_there_is_one():
+    """Two lines, as in the document; none without it."""
+    expected = told(ARENA, "Your tensorboard will be available on:", 2)
+    with_one = job_of(record={"tensorboard": expected[1]})
+
+    assert job_detail.get_text(with_one, NOW).splitlines()[-3:] == ["", *expected]
+    assert "tensorboard" not in job_detail.get_text(job_of(), NOW)
+
+
+FAILED = job_of(
+    status=JobStatus.FAILED,
+    gpus=1,
+    record={
+        "reason": "rank 1 failed",
+        "first_failure": "pytorch-dist-worker-0",
+        "first_rank": 1,
+        "attempt": 2,
+        "ended": 1060.0,
+        "instances": {
+            "pytorch-dist-worker-0": InstanceRecord(
+                "pytorch-dist-worker-0", "Error", 137, 9, "out of memory", 1000.0, 1060.0, last_lines=("last words",)
+            )
+        },
+        "unreachable": ("gpu1",),
+        "events": (JobEvent(1050.0, "gpu2", "Warning", "the container was killed"),),
+    },
+)
+
+
+def test_a_failed_job_says_who_failed_first_where_how_and_with_which_last_words():
+    """And what is not known, because its node does not answer."""
+    text = job_detail.get_text(FAILED, 1070.0, events=True)
+
+    assert "Reason:    rank 1 failed" in text
+    assert "Attempt:   2" in text
+    assert "First failure: rank 1, pytorch-dist-worker-0 on gpu2: killed by SIGKILL (exit code 137)" in text
+    assert "  out of memory\n  | last words" in text
+    assert "gpu1 does not answer" in text
+    assert "pytorch-dist-master-0  Unknown" in text
+    assert "  gpu2    Warning  20s  the container was killed" in text
+
+
+def test_a_waiting_job_says_why():
+    """Without instances, which it has none of."""
+    job = job_of(status=JobStatus.PENDING, seats=False, record={"reason": "gpu1 has 0 of 8 GPUs free"})
+    text = job_detail.get_text(job, NOW)
+
+    assert "Status:    PENDING" in text
+    assert "Reason:    gpu1 has 0 of 8 GPUs free" in text
+    assert "Duration:  0s" in text
+
+
+def test_wide_has_times_image_and_model(monkeypatch):
+    """In the form that arena has."""
+    monkeypatch.setenv("TZ", "UTC")
+    import time
+
+    time.tzset()
+    job = job_of(submitted=1_136_214_245.0, annotations={"modelName": "m"})
+    text = job_detail.get_text(job, NOW, wide=True)
+
+    assert "CreateTime: 2006-01-02 15:04:05" in text
+    assert "ModelName:  m" in text
+    assert "EndTime" not in text
+
+
+def test_json_keeps_arenas_keys():
+    """Scripts for arena go on; ours stand beside."""
+    job = job_of(gpus=2, submitted=NOW - 57, env={"LR": "1"}, secret_env=("TOKEN",), annotations={"modelName": "m"})
+    found = job_document.job_document(job, NOW)
+    arena = "uuid name namespace duration status trainer tensorboard chiefName instances priority requestGPUs"
+    arena += " allocatedGPUs creationTimestamp modelName modelVersion modelSource"
+    ours = "engine attempt reason exitCodes placement codeSHA imageDigest env"
+    instance = "ip status name age node nodeIP chief requestGPUs gpuMetrics creationTimestamp"
+
+    assert set(arena.split()) | set(ours.split()) <= set(found)
+    assert set(instance.split()) <= set(found["instances"][0])
+    assert (found["duration"], found["trainer"], found["chiefName"]) == ("57s", "pytorchjob", "pytorch-dist-master-0")
+    assert (found["requestGPUs"], found["allocatedGPUs"], found["env"]) == (4, 4, {"LR": "1"})
+    assert set(found["placement"][0]) >= {"instance", "node", "gpus", "links"}
+
+
+def test_json_of_a_failed_job():
+    """Each instance's code, and the first failure."""
+    found = job_document.job_document(FAILED, NOW)
+
+    assert found["exitCodes"] == {"pytorch-dist-worker-0": 137}
+    assert found["firstFailure"]["node"] == "gpu2"
+    assert found["firstFailure"]["lastLines"] == ["last words"]
+
+
+def test_top_node_names_what_differs_and_what_is_simulated():
+    """Modes only where they differ, GPUs that a stranger uses, drained and lost nodes, stand-ins."""
+    gpus = (GpuView(0, "a", job="j", instance="j-master-0"), GpuView(1, "b", foreign="python3 (pid 7 of eve)"))
+    nodes = [
+        NodeView("n1", "10.0.0.1", ready=True, head=True, mode="topology", gpus=gpus, simulated=True),
+        NodeView("n2", "10.0.0.2", ready=True, drained=True, reason="the fan is loud"),
+        NodeView("n3", "10.0.0.3", ready=False, reason="no route to host"),
+    ]
+    lines = job_nodes.top_node_text(nodes).splitlines()
+    detail = job_nodes.top_node_text(nodes, detail=True)
+
+    assert lines[0].split()[-2:] == ["GPU(Mode)", "UNHEALTHY"]
+    assert lines[1].split() == ["n1", "10.0.0.1", "master", "Ready", "2", "1", "topology", "1"]
+    assert lines[2].split()[3] == "Ready,SchedulingDisabled"
+    assert lines[3].split()[3] == "NotReady"
+    assert "1/2 (50%)" in lines
+    assert "n2: the fan is loud" in lines
+    assert lines[-1].startswith("SIMULATED on n1")
+    assert "1   busy (unmanaged)  -     python3 (pid 7 of eve)" in detail
+    assert "0   using             -     j-master-0" in detail
+
+
+def test_gpus_say_how_busy_and_whose():
+    """Of get -g and of top gpu; what the driver does not tell is N/A."""
+    job = job_of("j", gpus=1, nodes=("n1",))
+    uuid = job.seats[0].uuids[0]
+    process = GpuProcess(7, "python3", "eve", 100)
+    busy = GpuUsage(0, uuid, "V100", 87, 1024, 32768, 45, 250.4, 300.0, (process,))
+    block = job_detail.gpu_lines(job, {uuid: (job_nodes.per_cent(busy), job_nodes.memory(busy))})
+    node = NodeView("n1", "10.0.0.1", ready=True, gpus=(GpuView(0, uuid, job="j", instance="j-master-0"),))
+    top = job_nodes.gpu_text([node], {"n1": [busy, GpuUsage(1, "x", "V100")]}, ["n1"])
+
+    assert block[1].split("  ")[1:3] == ["INSTANCE", "  NODE(IP)"] or "GPU(DutyCycle)" in block[1]
+    assert block[3].split() == ["j-master-0", "10.0.0.1", "1", "0", "87%", "1024MiB", "/", "32768MiB"]
+    assert block[-1] == "Allocated/Requested GPUs of Job: 1/1"
+    assert "n1    0    87%   1024/32768   45C   250W/300W  j-master-0 eve:python3/7" in top
+    assert top.splitlines()[2].split() == ["n1", "1", "N/A", "N/A", "N/A", "N/A", "-"]
+    assert "SIMULATED on n1" in top
+
+
+def test_data_list_looks_like_the_documents():
+    """Its columns, an empty description and owner among them."""
+    expected = told(ARENA, "NAME           ACCESSMODE", 2)
+
+    assert job_nodes.data_text([("training-data", "ReadWriteMany", "", "", "35m")]).splitlines() == expected
