@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from provision.cli.levels import info, warn
+from provision.errors import Interrupted
 
 if TYPE_CHECKING:
     from provision.jobs.engines.base import Engine, LogRequest
     from provision.model.job import JobRecord
 
-__all__ = ["follow", "report_end", "wait_to_the_end", "writer"]
+__all__ = ["follow", "leaving", "report_end", "tell", "wait_to_the_end", "writer"]
 
 
 def writer(*, named: bool) -> Callable[[str, bytes], None]:
@@ -26,6 +28,22 @@ def writer(*, named: bool) -> Callable[[str, bytes], None]:
     return write
 
 
+@contextmanager
+def leaving(name: str) -> Iterator[None]:
+    """Say on Ctrl-C that the job goes on.
+
+    Raises:
+        Interrupted: it was pressed.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; {name} goes on",
+            remedy=f"provision logs -f {name} shows it again; provision stop {name} ends it",
+        ) from None
+
+
 def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) -> JobRecord:
     """Show a job's output from its start to its end, and how it ended; before, wait until it starts."""
     from provision.jobs.engines.base import LogRequest
@@ -33,12 +51,13 @@ def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) ->
     from provision.workflow.job_watch import wait_for
 
     name = job.spec.name
-    if not job.status.over and job.status is not JobStatus.RUNNING:
-        job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell)
     wanted = request or LogRequest(follow=True)
-    job = runner.logs(name, wanted, writer(named=wanted.every))
-    if not job.status.over:
-        job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED)
+    with leaving(name):
+        if not job.status.over and job.status is not JobStatus.RUNNING:
+            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell)
+        job = runner.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
+        if not job.status.over:
+            job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED)
     report_end(job)
     return job
 
@@ -48,7 +67,8 @@ def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRe
     from provision.model.job import JobStatus
     from provision.workflow.job_watch import wait_for
 
-    job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, tell=tell)
+    with leaving(name):
+        job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, tell=tell)
     report_end(job)
     return job
 

@@ -63,8 +63,8 @@ def submit(
         --data=training-data:/data "python /root/train.py --data /data"
       provision submit mpi --gputopology=true --name=vgg --gpus=1 --workers=4 \\
         --image=IMAGE "mpirun -np 4 python /examples/train.py"
-      provision submit mpi --name=vgg --gpus=8 --workers=2 --image=IMAGE --np auto \\
-        -- python3 train.py
+      provision submit mpi --name=vgg --gpus=8 --workers=2 --image=IMAGE \\
+        --np auto -- python3 train.py
       provision submit -f job.yaml --name=again --follow
       provision submit -f job.yaml --dry-run -o yaml
     """

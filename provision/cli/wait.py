@@ -33,7 +33,7 @@ def wait(
       provision wait mnist
       provision wait mnist --for running --timeout 5m && provision logs -f mnist
     """
-    from provision.cli.following import report_end, tell
+    from provision.cli.following import leaving, report_end, tell
     from provision.model.job import JobStatus
     from provision.report.job_document import job_document
     from provision.workflow.job_watch import exit_code, wait_for
@@ -45,7 +45,8 @@ def wait(
     limit = seconds(timeout, "--timeout")
     with patience("asking the nodes"):
         runner.get(name)
-    job = wait_for(lambda: runner.get(name), states[wanted.lower()], timeout=limit, tell=tell)
+    with leaving(name):
+        job = wait_for(lambda: runner.get(name), states[wanted.lower()], timeout=limit, tell=tell)
     if job.status.over:
         report_end(job)
     if form or as_json:

@@ -123,6 +123,20 @@ def test_following_shows_the_output_on_stdout(engine, typed):
     assert "pytorch-dist SUCCEEDED" in err
 
 
+def test_ctrl_c_leaves_the_job_and_says_so(engine, typed, monkeypatch):
+    """It outlives the shell; how to see it again, and how to end it."""
+
+    def interrupted(*_words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "logs", interrupted)
+    code, _, err = typed(*SUBMIT, "--follow", "x")
+
+    assert code == 130
+    assert "pytorch-dist goes on" in err
+    assert "provision stop pytorch-dist ends it" in err
+
+
 def test_a_name_that_is_taken_exits_4_and_no_job_exits_3(engine, typed):
     """Scripts tell them apart; JSON has the error too."""
     engine.known["pytorch-dist"] = job_of()
