@@ -269,13 +269,13 @@ def test_a_spec_survives_its_file_and_its_record():
 def test_flags_override_a_file_and_join_its_variables():
     """Values of a file are taken as they are written; no quotes are needed."""
     text = "type: pytorchjob\nname: a\nimage: i\nworkers: 4\nrunning-timeout: 3600\nenv: {LR: 0.10, ON: yes}\n"
-    text += "data:\n  - d:/d\ncommand: python3 x.py\n"
+    text += "labels: {a: 1}\ndata:\n  - d:/d\ncommand: python3 x.py\n"
     base = read_document(text, "job.yaml")
-    found = submission(read_words(["--workers=2", "-e", "LR=0.2", "--name=b"]), Here(), base).spec
+    found = submission(read_words(["--workers=2", "-e", "LR=0.2", "-l", "b=2", "--name=b"]), Here(), base).spec
 
     assert (found.kind, found.name, found.workers, found.running_timeout) == (Kind.PYTORCH, "b", 2, 3600.0)
     assert dict(found.env) == {"LR": "0.2", "ON": "yes"}
-    assert found.data == (("d", "/d"),)
+    assert (found.data, dict(found.labels)) == ((("d", "/d"),), {"a": "1", "b": "2"})
     with pytest.raises(UsageError, match="pytorch"):
         submission(read_words(["mpi"]), Here(), base)
 

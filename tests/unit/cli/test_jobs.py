@@ -312,6 +312,9 @@ def test_stop_delete_and_prune(engine, typed):
     assert typed("stop", "a", "--grace", "1m")[:2] == (0, "a STOPPED\n")
     assert ("stop", "a", 60.0) in engine.calls
     assert typed("prune", "-s", "1h")[1] == ""
+    engine.known["r"] = job_of("r")
+    assert json.loads(typed("prune", "-s", "10s", "--dry-run", "--json")[1])["found"] == ["a", "b", "s"]
+    del engine.known["r"]
     assert typed("prune", "-s", "10s", "--dry-run", "--status", "failed")[1] == "b would be deleted\n"
     assert set(engine.known) == {"a", "b", "p", "s"}
     assert typed("prune", "-s", "10s", "--status", "running")[0] == 2
