@@ -69,6 +69,7 @@ GROUPS = {
     "node": "provision.cli.node",
     "top": "provision.cli.top",
     "queue": "provision.cli.job_queue",
+    "image": "provision.cli.image",
     "bench": "provision.cli.bench",
     "data": "provision.cli.data",
     "secret": "provision.cli.secret",
@@ -77,7 +78,7 @@ GROUPS = {
 """Verbs that have verbs of their own; the module holds a typer app called ``app``."""
 
 SECTIONS = {
-    "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo reload reset node support-bundle",
+    "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo reload reset node image support-bundle",
     "Jobs that end with their command": "place hostfile run nccl-log",
     "Batch jobs": "submit list get logs attach wait stop restart delete prune events port-forward top queue",
     "To measure and to try": "bench lab demo",

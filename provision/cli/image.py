@@ -1,0 +1,130 @@
+"""``provision image``: images of jobs on the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from provision.cli.common import InventoryOption, JsonOption, LabOption, cluster_from, print_json, show
+from provision.cli.levels import patience
+from provision.errors import NotFound, ProvisionError, UsageError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="""Pull images on all nodes, see that they are the same, and what is in them.
+
+\b
+Examples:
+  provision image pull registry.example.com/training:1
+  provision image list registry.example.com/training:1
+  provision image inspect registry.example.com/training:1
+""",
+)
+
+ImageArgument = Annotated[str, typer.Argument(metavar="IMAGE", help="The image's reference.")]
+NodesOption = Annotated[
+    list[str] | None, typer.Option("--nodes", "-w", metavar="NODE,...", help="Only these nodes; may be repeated.")
+]
+
+
+@app.command("pull")
+def pull(
+    image: ImageArgument,
+    nodes: NodesOption = None,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pull an image on all nodes at once, so that jobs start without waiting for it; 1 when they then differ.
+
+    \b
+    Examples:
+      provision image pull registry.example.com/training:1
+      provision image pull registry.example.com/training:1 --nodes gpu1,gpu2
+    """
+    from provision.workflow import images
+
+    with patience(f"pulling {image}"):
+        found = images.pull(*_asked(inventory, lab, nodes), _checked(image))
+    _present(image, found, as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    image: ImageArgument,
+    nodes: NodesOption = None,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what each node has of an image; exit 1 when it is not the same everywhere.
+
+    \b
+    Examples:
+      provision image list registry.example.com/training:1
+    """
+    from provision.workflow import images
+
+    with patience("asking the nodes"):
+        found = images.look(*_asked(inventory, lab, nodes), _checked(image))
+    _present(image, found, as_json=as_json)
+
+
+@app.command("inspect")
+def inspect(
+    image: ImageArgument,
+    node: Annotated[str, typer.Option("--node", metavar="NODE", help="On this node. [the first]")] = "",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the versions in an image (system, Python, PyTorch, CUDA, NCCL, MPI, OFED), and what does not fit the host.
+
+    \b
+    Examples:
+      provision image inspect registry.example.com/training:1
+    """
+    from provision.report.image_report import contents_document, contents_text
+    from provision.workflow import images
+
+    cluster, names = _asked(inventory, lab, [node] if node else None)
+    where = names[0] if names else cluster.nodes[0].name
+    with patience(f"looking into {image} on {where}"):
+        found = images.inspect(cluster, where, _checked(image))
+    if as_json:
+        print_json(contents_document(image, where, found.image, found.host))
+    else:
+        show(contents_text(image, where, found.image, found.host))
+
+
+def _checked(image: str) -> str:
+    if not image or image.startswith("-") or any(letter.isspace() for letter in image):
+        raise UsageError(f"{image!r}: this is no image's reference", remedy="Such as registry.example.com/training:1")
+    return image
+
+
+def _asked(inventory: str | None, lab: str | None, nodes: list[str] | None) -> tuple[Any, list[str]]:
+    cluster = cluster_from(inventory, lab)
+    names = [word for text in nodes or () for word in text.split(",") if word]
+    known = [node.name for node in cluster.nodes]
+    odd = [name for name in names if name not in known]
+    if odd:
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+    return cluster, names
+
+
+def _present(image: str, found: Mapping[str, Any], *, as_json: bool) -> None:
+    from provision.report.image_report import states_document, states_text
+
+    document = states_document(image, found)
+    if as_json:
+        print_json(document)
+    else:
+        show(states_text(image, found))
+    lost = any(isinstance(state, ProvisionError) for state in found.values())
+    raise typer.Exit(1 if lost or not document["same"] else 0)

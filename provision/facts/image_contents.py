@@ -1,0 +1,96 @@
+"""What of a training job's software an image has, and the host beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["HOST_SCRIPT", "IMAGE_SCRIPT", "THINGS", "ImageContents", "image_contents", "mismatch"]
+
+THINGS = ("os", "python", "torch", "cuda", "cudnn", "nccl", "mpi", "horovod", "lightcc", "ofed", "rdma-core", "sshd")
+"""In the order in which they are shown."""
+
+_PYTHON = """
+import sys
+print("python=" + sys.version.split()[0])
+try:
+    import torch
+    print("torch=" + torch.__version__)
+    print("cuda=" + str(torch.version.cuda or ""))
+    print("cudnn=" + str(torch.backends.cudnn.version() or ""))
+    if torch.version.cuda:
+        version = torch.cuda.nccl.version()
+        print("nccl=" + (".".join(map(str, version)) if isinstance(version, tuple) else str(version)))
+except Exception:
+    pass
+try:
+    from importlib.metadata import version
+    for name in ("horovod", "lightcc"):
+        try:
+            print(name + "=" + version(name))
+        except Exception:
+            pass
+except ImportError:
+    pass
+"""
+
+HOST_SCRIPT = """
+ofed=$(ofed_info -n 2>/dev/null) || ofed=
+echo "ofed=$ofed"
+version=$( (dpkg-query -W -f '${Version}' rdma-core || rpm -q --qf '%{VERSION}' rdma-core) 2>/dev/null) || version=
+echo "rdma-core=$version"
+"""
+"""A shell script for a host, or the inside of an image."""
+
+IMAGE_SCRIPT = (
+    """
+[ ! -r /etc/os-release ] || . /etc/os-release
+echo "os=$PRETTY_NAME"
+mpi=$(mpirun --version 2>/dev/null | head -n 1) || mpi=
+echo "mpi=$mpi"
+command -v sshd >/dev/null 2>&1 || [ -x /usr/sbin/sshd ] && echo "sshd=yes"
+[ ! -r /usr/local/cuda/version.txt ] || echo "cuda=$(sed -n 's/^CUDA Version //p' /usr/local/cuda/version.txt)"
+"""
+    + HOST_SCRIPT
+    + f"""
+python=$(command -v python3 || command -v python) || exit 0
+"$python" - 2>/dev/null <<'PROGRAM'
+{_PYTHON}
+PROGRAM
+exit 0
+"""
+)
+"""A shell script for the inside of an image."""
+
+
+@dataclass(frozen=True)
+class ImageContents:
+    """What was found; what is not there is missing."""
+
+    versions: Mapping[str, str]
+
+
+def image_contents(text: str) -> ImageContents:
+    """Read what the scripts printed; the last that is said of a thing counts, empty ones are left out."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name in THINGS and value.strip():
+            found[name] = value.strip()
+    return ImageContents(found)
+
+
+def mismatch(image: ImageContents, host: ImageContents) -> str:
+    """Return what does not fit between an image's RDMA libraries and the host's driver; empty when nothing is known."""
+    inside, outside = (_release(one.versions.get("ofed", "")) for one in (image, host))
+    if inside and outside and inside != outside:
+        return f"the image has OFED {inside}, the host OFED {outside}"
+    if inside and not outside and host.versions:
+        return f"the image has OFED {inside}, the host the distribution's own RDMA drivers"
+    return ""
+
+
+def _release(text: str) -> str:
+    match = re.search(r"\d+\.\d+", text)
+    return match[0] if match else ""

@@ -1,0 +1,85 @@
+"""Images on nodes, and what is in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from provision.errors import ProvisionError
+from provision.facts.image_contents import THINGS, ImageContents, mismatch
+from provision.report.job_words import columns
+
+__all__ = ["contents_document", "contents_text", "states_document", "states_text"]
+
+_SHORT = 19
+"""``sha256:`` and twelve letters."""
+
+
+def states_text(image: str, states: Mapping[str, Any]) -> str:
+    """Return what each node has of an image, and whether it is the same everywhere.
+
+    Args:
+        image: its reference.
+        states: node -> an `ImageState` or the error.
+    """
+    rows = [[name, *_cells(state)] for name, state in states.items()]
+    lines = [image, *columns([["NODE", "IMAGE ID", "DIGEST", "SIZE"], *rows])]
+    return "\n".join([*lines, *([f"not the same everywhere: {', '.join(odd)}"] if (odd := _odd(states)) else [])])
+
+
+def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``image list --json`` and ``image pull --json`` print."""
+    return {
+        "image": image,
+        "same": not _odd(states),
+        "nodes": [
+            {"name": name, "error": state.message, "id": "", "digest": "", "megabytes": 0}
+            if isinstance(state, ProvisionError)
+            else {
+                "name": name,
+                "error": None,
+                "id": state.id,
+                "digest": state.digest,
+                "megabytes": state.megabytes,
+            }
+            for name, state in states.items()
+        ],
+    }
+
+
+def contents_text(image: str, node: str, inside: ImageContents, host: ImageContents) -> str:
+    """Return what an image has, beside what its host has, and what does not fit."""
+    rows = [
+        [thing, inside.versions.get(thing, "-"), host.versions.get(thing, "-")]
+        for thing in THINGS
+        if thing in inside.versions or thing in host.versions
+    ]
+    lines = [f"{image} on {node}", *columns([["WHAT", "IMAGE", "HOST"], *rows])]
+    odd = mismatch(inside, host)
+    return "\n".join([*lines, *([f"mismatch: {odd}"] if odd else [])])
+
+
+def contents_document(image: str, node: str, inside: ImageContents, host: ImageContents) -> dict[str, Any]:
+    """Return what ``image inspect --json`` prints."""
+    return {
+        "image": image,
+        "node": node,
+        "versions": dict(inside.versions),
+        "host": dict(host.versions),
+        "mismatch": mismatch(inside, host),
+    }
+
+
+def _cells(state: Any) -> list[str]:
+    if isinstance(state, ProvisionError):
+        return ["-", "-", f"error: {state.message}"]
+    if not state.id:
+        return ["-", "-", "is not there"]
+    return [state.id[:_SHORT], state.digest.rpartition("@")[2][:_SHORT] or "-", f"{state.megabytes} MB"]
+
+
+def _odd(states: Mapping[str, Any]) -> list[str]:
+    """Return the nodes that do not have what most have."""
+    ids = {name: "" if isinstance(state, ProvisionError) else state.id for name, state in states.items()}
+    usual = max(list(ids.values()), key=list(ids.values()).count, default="")
+    return [name for name, own in ids.items() if own != usual or not own]

@@ -1,0 +1,106 @@
+"""Images on nodes: pulled everywhere, the same everywhere, and what is in them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from provision.errors import NodeError, ProvisionError
+
+if TYPE_CHECKING:
+    from provision.facts.image_contents import ImageContents
+    from provision.model import Cluster
+
+__all__ = ["ImageState", "Inspected", "inspect", "look", "pull"]
+
+_PULL_SECONDS = 3600.0
+_SECONDS = 180.0
+_STATE = "{{.Id}} {{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}-{{end}} {{.Size}}"
+_MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class ImageState:
+    """An image on one node."""
+
+    id: str = ""
+    """Empty: it is not there."""
+    digest: str = ""
+    """``repository@sha256:...``; empty for one that came from no registry."""
+    megabytes: int = 0
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What an image has, and the node beside it."""
+
+    image: ImageContents
+    host: ImageContents
+
+
+def pull(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
+    """Pull an image on nodes, all at once, and return what each then has."""
+    word = shlex.quote(image)
+    return _on(cluster, names, f"docker pull --quiet -- {word} >/dev/null && {_inspection(word)}", _PULL_SECONDS)
+
+
+def look(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
+    """Return what each node has of an image, by its docker."""
+    word = shlex.quote(image)
+    script = f"docker version >/dev/null || exit; docker image inspect -- {word} >/dev/null 2>&1 || exit 0; "
+    return _on(cluster, names, script + _inspection(word), _SECONDS)
+
+
+def inspect(cluster: Cluster, name: str, image: str) -> Inspected:
+    """Look inside of an image on a node that has it, in a container without network that is removed.
+
+    Raises:
+        ProvisionError: the node could not be asked, or the image cannot be started there.
+    """
+    from provision.connectors import each
+    from provision.facts.image_contents import HOST_SCRIPT, IMAGE_SCRIPT, image_contents
+
+    run = f"docker run --rm --network none --entrypoint sh -- {shlex.quote(image)} -c {shlex.quote(IMAGE_SCRIPT)}"
+    script = f"{HOST_SCRIPT}\necho '== image'\n{run}"
+    found = each([cluster.node(name)], lambda way: way.run(script, timeout=_SECONDS))[name]
+    if isinstance(found, ProvisionError):
+        raise found
+    if not found.ok:
+        raise NodeError(
+            f"{image} cannot be looked into",
+            node=name,
+            remedy=f"`provision image pull {image}` brings it there.",
+            output=found.last_lines(),
+        )
+    host, _, inside = found.stdout.partition("== image\n")
+    return Inspected(image_contents(inside), image_contents(host))
+
+
+def _inspection(word: str) -> str:
+    return f"docker image inspect --format {shlex.quote(_STATE)} -- {word}"
+
+
+def _on(cluster: Cluster, names: Sequence[str], script: str, seconds: float) -> dict[str, ImageState | ProvisionError]:
+    from provision.connectors import each
+
+    nodes = [node for node in cluster.nodes if not names or node.name in names]
+    found = each(nodes, lambda way: way.run(script, timeout=seconds))
+    states: dict[str, ImageState | ProvisionError] = {}
+    for name, one in found.items():
+        if isinstance(one, ProvisionError):
+            states[name] = one
+        elif not one.ok:
+            states[name] = NodeError(one.last_lines(1) or "docker failed", node=name, output=one.last_lines())
+        else:
+            states[name] = _state(one.stdout)
+    return states
+
+
+def _state(text: str) -> ImageState:
+    words = text.split()
+    if len(words) != 3:  # noqa: PLR2004 - id, digest, size
+        return ImageState()
+    size = int(words[2]) // _MEGABYTE if words[2].isdecimal() else 0
+    return ImageState(words[0], "" if words[1] == "-" else words[1], size)

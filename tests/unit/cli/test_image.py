@@ -1,0 +1,96 @@
+"""``image`` as it is typed, over nodes that answer from a table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from provision.cli.main import main
+from provision.errors import ConnectionFailed
+from provision.facts.image_contents import IMAGE_SCRIPT, ImageContents, image_contents, mismatch
+from provision.model import CommandResult
+from provision.testing import make_cluster
+
+SAME = "sha256:aaaabbbbccccdddd r/t@sha256:1111222233334444 1500000000\n"
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys):
+    """Type a command, with what each node's docker prints; return exit code, stdout and the scripts."""
+    monkeypatch.setattr("provision.cli.image.cluster_from", lambda *_a, **_k: make_cluster("n1", "n2"))
+
+    def call(*words, **answers):
+        scripts = []
+
+        class Way:
+            def __init__(self, name):
+                self.name = name
+
+            def run(self, script, **_settings):
+                scripts.append((self.name, script))
+                answer = answers[self.name]
+                return answer if isinstance(answer, CommandResult) else CommandResult(answer, "", 0)
+
+        def each(nodes, function):
+            lost = {name for name, answer in answers.items() if isinstance(answer, Exception)}
+            return {n.name: answers[n.name] if n.name in lost else function(Way(n.name)) for n in nodes}
+
+        monkeypatch.setattr("provision.connectors.each", each)
+        with pytest.raises(SystemExit) as stopped:
+            main(["image", *words])
+        return stopped.value.code, capsys.readouterr().out, scripts
+
+    return call
+
+
+def test_an_image_is_pulled_everywhere_and_compared(typed):
+    """0 when all have the same; the reference is one word for the shell."""
+    code, out, scripts = typed("pull", "r/t:1;id", n1=SAME, n2=SAME)
+
+    assert code == 0
+    assert out.splitlines()[2].split() == ["n1", "sha256:aaaabbbbcccc", "sha256:111122223333", "1500", "MB"]
+    assert all("-- 'r/t:1;id'" in script for _, script in scripts)
+
+
+def test_nodes_that_differ_lack_it_or_do_not_answer_are_named(typed):
+    """1, also where one node alone is asked and has none."""
+    other = SAME.replace("aaaa", "ffff")
+    code, out, _ = typed("list", "r/t:1", n1=SAME, n2=other)
+    assert code == 1
+    assert "not the same everywhere: n2" in out
+    assert typed("list", "r/t:1", "--nodes", "n2", n2="")[0] == 1
+    code, out, _ = typed("list", "r/t:1", "--json", n1=SAME, n2=ConnectionFailed("no route"))
+    assert (code, json.loads(out)["same"], json.loads(out)["nodes"][1]["error"]) == (1, False, "no route")
+    assert typed("list", "r/t:1", "--nodes", "n9")[0] == 3
+    assert typed("list", "")[0] == 2
+
+
+def test_what_is_in_an_image_beside_its_host(typed):
+    """By name and version, and what does not fit."""
+    answer = "ofed=5.8-1.0.1.1\n== image\nos=Ubuntu 20.04.4 LTS\npython=3.8.10\nofed=5.4-3.1.0.0\ntorch=1.11.0+cu113\n"
+    code, out, _ = typed("inspect", "r/t:1", n1=answer)
+
+    assert code == 0
+    assert "torch   1.11.0+cu113        -" in out
+    assert "mismatch: the image has OFED 5.4, the host OFED 5.8" in out
+    assert json.loads(typed("inspect", "r/t:1", "--json", n1=answer)[1])["versions"]["python"] == "3.8.10"
+    assert typed("inspect", "r/t:1", n1=CommandResult("", "no such image", 125))[0] == 1
+
+
+def test_what_fits_is_not_called_a_mismatch():
+    """Equal releases, and what nobody knows."""
+    assert mismatch(ImageContents({"ofed": "5.8-1"}), ImageContents({"ofed": "5.8-3"})) == ""
+    assert mismatch(ImageContents({}), ImageContents({"ofed": "5.8"})) == ""
+
+
+def test_the_script_tells_of_this_machine():
+    """It is shell that runs, and says at least its system and Python."""
+    shell = shutil.which("sh")
+    done = subprocess.run([shell, "-c", IMAGE_SCRIPT], capture_output=True, text=True, timeout=60, check=True)
+    found = image_contents(done.stdout).versions
+
+    assert found["os"]
+    assert found["python"][0] == "3"
