@@ -66,26 +66,46 @@ class Refused(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one command line; return the exit status."""
-    try:
-        machine = load_machine()
-        people, text = answer(machine, arguments)
-    except Refused as refused:
-        say(f"{refused}\n")
-        return refused.status
-    say(text)
-    if not people:
-        sys.stderr.write(NOTICE.format(machine["name"]) + "\n")
-    return OK
+    """Answer one command line, with ``-l`` or ``-lms`` again and again; return the exit status."""
+    noticed = False
+    while True:
+        try:
+            machine = load_machine()
+            people, text = answer(machine, arguments)
+            pause = pause_of(arguments)
+        except Refused as refused:
+            say(f"{refused}\n")
+            return refused.status
+        heard = say(text)
+        if not people and not noticed:
+            noticed = True
+            sys.stderr.write(NOTICE.format(machine["name"]) + "\n")
+            sys.stderr.flush()
+        if pause is None or not heard:
+            return OK
+        time.sleep(pause)
 
 
-def say(text: str) -> None:
-    """Print; a reader that closes the pipe early, such as head, is no error."""
+def pause_of(arguments: list[str]) -> float | None:
+    """Return the seconds between two answers; None for a single one."""
+    options = read_options(arguments)[1]
+    for name, unit in (("loop", 1), ("loop-ms", 1000)):
+        if name in options:
+            if not options[name].isdecimal() or options[name] == "0":
+                raise Refused(f'"{options[name]}" is no time to wait between two answers of the SIMULATED nvidia-smi.')
+            return int(options[name]) / unit
+    return None
+
+
+def say(text: str) -> bool:
+    """Print, and return whether anybody reads; a reader that closes the pipe early, such as head, is no error."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def load_machine() -> dict[str, Any]:
@@ -160,7 +180,7 @@ def answer(machine: dict[str, Any], arguments: list[str]) -> tuple[bool, str]:
     """Return whether the text is for people (who see SIMULATED in it), and the text."""
     words, options = read_options(arguments)
     gpus = chosen(machine, options.get("id"))
-    for_people = not words and not set(options) - {"id", "query"}
+    for_people = not words and not set(options) - {"id", "query", "loop", "loop-ms"}
     if words[:1] == ["topo"]:
         text = topology(machine, options)
     elif words == ["nvlink"]:
@@ -183,8 +203,9 @@ def answer(machine: dict[str, Any], arguments: list[str]) -> tuple[bool, str]:
 def read_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     """Split a command line into words and options, ``-i 0``, ``--id 0`` and ``--id=0`` alike."""
     short = {"-L": "list-gpus", "-q": "query", "-x": "xml", "-i": "id", "-m": "matrix", "-s": "status", "-h": "help"}
+    short.update({"-l": "loop", "-lms": "loop-ms"})
     flags = {"list-gpus", "query", "xml", "matrix", "status", "help"}
-    valued = {"id", "query-gpu", "query-remapped-rows", "query-compute-apps", "format"}
+    valued = {"id", "query-gpu", "query-remapped-rows", "query-compute-apps", "format", "loop", "loop-ms"}
     words, options, rest = [], {}, list(arguments)
     while rest:
         word = rest.pop(0)

@@ -1,0 +1,279 @@
+"""What the GPUs themselves show: utilization, memory, clocks, links, and who uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from provision.advisor import thresholds as limit
+from provision.advisor.base import GPUS, USERS, Answer, Confidence, advice, found, ok, unknown
+from provision.advisor.cpus import cpu_set
+from provision.advisor.series import GpuSample, NodeSeries, mean
+from provision.advisor.wording import few, percent
+
+__all__ = ["NO_GPUS", "gpu_samples", "utilization"]
+
+Job = Sequence[NodeSeries]
+NO_GPUS = f"no GPU of the job was sampled often enough (nvidia-smi told nothing of them for {limit.FEWEST_SAMPLES})"
+_BITS = {0x40: "slowed down for heat", 0x80: "braked for power", 0x20: "slowed down by the driver for heat"}
+_GENERAL, _POWER_CAP = 0x08, 0x04
+_LANE_MB = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
+"""MB/s of one PCIe lane, by generation."""
+
+
+def gpu_samples(job: Job) -> Iterator[tuple[NodeSeries, str, list[GpuSample]]]:
+    """Return the GPUs of the job that were sampled often enough, with their nodes."""
+    for series in job:
+        for uuid, samples in series.job_gpus().items():
+            if sum(sample.utilization is not None for sample in samples) >= limit.FEWEST_SAMPLES.value:
+                yield series, uuid, samples
+
+
+def utilization(job: Job) -> dict[str, float]:
+    """Return the mean utilization of each GPU of the job, by its name for people."""
+    means = {series.name(uuid): mean(s.utilization for s in samples) for series, uuid, samples in gpu_samples(job)}
+    return {name: value for name, value in means.items() if value is not None}
+
+
+def _seconds(job: Job) -> float:
+    spans = [samples[-1].t - samples[0].t for _, _, samples in gpu_samples(job)]
+    return max(spans, default=0.0)
+
+
+@advice(
+    "low-duty-cycle",
+    "What feeds the GPUs is too slow: see the findings below. A job that is idle for ten minutes can be stopped.",
+    needs=GPUS,
+)
+def low_duty_cycle(job: Job) -> Answer:
+    """The GPUs wait for something: the one check that the others explain."""
+    means = utilization(job)
+    if not means:
+        return unknown(NO_GPUS)
+    low = {name: value for name, value in means.items() if value < limit.LOW_UTILIZATION.value}
+    shown = few([f"{name} {percent(value)}" for name, value in sorted(low.items(), key=lambda item: item[1])])
+    seconds = _seconds(job)
+    if low and max(low.values()) < limit.IDLE_UTILIZATION.value and len(low) == len(means):
+        long = seconds >= limit.IDLE_SECONDS.value
+        more = "" if long else f"; idle if it stays so for {limit.IDLE_SECONDS}"
+        return found(f"idle for {seconds:.0f} s: {shown}{more}", Confidence.HIGH if long else Confidence.MEDIUM)
+    if low:
+        return found(f"mean utilization over {seconds:.0f} s: {shown}", Confidence.HIGH)
+    lowest = min(means, key=lambda name: means[name])
+    told = f"mean utilization {percent(means[lowest])} or more ({lowest}) over {seconds:.0f} s"
+    power = _power(job)
+    if power is not None and power < limit.LOW_POWER.value:
+        return ok(f"{told}, but {percent(power)} of the power limit: kernels run always, and are small", Confidence.LOW)
+    return ok(told, Confidence.HIGH if power is not None else Confidence.MEDIUM)
+
+
+def _power(job: Job) -> float | None:
+    """Return the mean draw as per cent of the limit: utilization alone does not tell busy multiprocessors."""
+    return mean(
+        100 * sample.power / sample.power_limit
+        for _, _, samples in gpu_samples(job)
+        for sample in samples
+        if sample.power is not None and sample.power_limit
+    )
+
+
+def _memory(job: Job) -> dict[str, float]:
+    """Return the most that each GPU's memory was in use, in per cent."""
+    found = {}
+    for series, uuid, samples in gpu_samples(job):
+        told = [100 * s.memory_used / s.memory_total for s in samples if s.memory_used is not None and s.memory_total]
+        if told:
+            found[series.name(uuid)] = max(told)
+    return found
+
+
+@advice(
+    "batch-too-small",
+    "Raise the batch size until the memory is used, then num_workers, so that they keep up.",
+    needs=GPUS,
+)
+def batch_too_small(job: Job) -> Answer:
+    """Free memory on a GPU that is not busy is a batch that could be bigger."""
+    memory, means = _memory(job), utilization(job)
+    if not memory:
+        return unknown(NO_GPUS)
+    small = [
+        f"{name} {percent(value)} of memory at {percent(means[name])} utilization"
+        for name, value in memory.items()
+        if value < limit.LOW_MEMORY.value and means[name] < limit.BUSY_UTILIZATION.value
+    ]
+    if small:
+        return found(few(small))
+    return ok(f"memory in use {percent(min(memory.values()))} or more, or the GPUs are busy as it is")
+
+
+@advice(
+    "memory-nearly-full",
+    "Lower the batch size a little: the next longer sample ends the job (out of memory).",
+    needs=GPUS,
+)
+def memory_nearly_full(job: Job) -> Answer:
+    """A GPU without room ends the job at the next longer sample."""
+    memory = _memory(job)
+    if not memory:
+        return unknown(NO_GPUS)
+    full = [f"{name} {percent(value)}" for name, value in memory.items() if value > limit.FULL_MEMORY.value]
+    if full:
+        note = "; an allocator that keeps what it once had, as PyTorch's, looks so too"
+        return found(f"memory in use: {few(full)}{note}", Confidence.LOW)
+    return ok(f"memory in use {percent(max(memory.values()))} or less", Confidence.HIGH)
+
+
+@advice(
+    "clocks-throttled",
+    "Look at cooling, power supplies and the power limit of the node, and at Xid and ECC counters (provision verify).",
+    needs=GPUS,
+)
+def clocks_throttled(job: Job) -> Answer:
+    """What holds the clocks down holds the whole job up."""
+    slow: list[str] = []
+    capped, told = 0, 0
+    for series, uuid, samples in gpu_samples(job):
+        known = [(sample.clock_events, sample) for sample in samples if sample.clock_events is not None]
+        told += len(known)
+        capped += sum(bool(events & _POWER_CAP) for events, _ in known)
+        for bit, text in {**_BITS, _GENERAL: "slowed down"}.items():
+            share = 100 * sum(bool(events & bit) for events, _ in known) / max(1, len(known))
+            if share >= limit.THROTTLED_SHARE.value and not (bit == _GENERAL and slow):
+                hottest = max((sample.temperature or 0 for _, sample in known), default=0)
+                slow.append(f"{series.name(uuid)} {text} in {percent(share)} of samples, up to {hottest:.0f} C")
+    if slow:
+        return found(few(slow), Confidence.HIGH)
+    if not told:
+        return unknown("the driver does not tell why clocks are low")
+    often = percent(100 * capped / told)
+    text = f"nothing but load, settings or the power limit (in {often} of samples) holds clocks down"
+    return ok(text, Confidence.HIGH)
+
+
+@advice(
+    "pcie-bound",
+    "Use pin_memory and non_blocking copies; for a link below its width or speed reseat the card and see the BIOS.",
+    needs=GPUS,
+)
+def pcie_bound(job: Job) -> Answer:
+    """The way to the GPU is narrower than it could be, or full."""
+    slow, full, loaded, measured = [], [], 0, 0
+    for series, uuid, samples in gpu_samples(job):
+        busy = [s for s in samples if (s.utilization or 0) >= limit.WORK_UTILIZATION.value]
+        known = [s for s in busy if s.pcie_gen and s.pcie_width]
+        loaded += len(known)
+        narrow = [
+            s
+            for s in known
+            if (s.pcie_gen_max or 0) > (s.pcie_gen or 0) or (s.pcie_width_max or 0) > (s.pcie_width or 0)
+        ]
+        if known and 2 * len(narrow) > len(known):
+            one = narrow[-1]
+            now, most = _link(one.pcie_gen, one.pcie_width), _link(one.pcie_gen_max, one.pcie_width_max)
+            slow.append(f"{series.name(uuid)} {now} of {most} under load")
+        traffic = [(max(s.pcie_rx or 0, s.pcie_tx or 0), s) for s in known if s.pcie_rx is not None]
+        measured += len(traffic)
+        taken = mean(
+            100 * rate / (_LANE_MB.get(int(s.pcie_gen or 0), 7563) * (s.pcie_width or 16)) for rate, s in traffic
+        )
+        if taken is not None and taken >= limit.PCIE_SHARE.value:
+            full.append(f"{series.name(uuid)} {percent(taken)} of its link")
+    if slow:
+        return found(few(slow + full), Confidence.HIGH)
+    if full:
+        return found(few(full))
+    if not loaded:
+        return unknown("no GPU was busy while its PCIe link was told; idle links go to sleep")
+    if not measured:
+        return unknown(
+            "links have their full width and speed; the traffic on them was not measured (nvidia-smi dmon -s t)"
+        )
+    return ok("links have their full width and speed, and room")
+
+
+def _link(generation: float | None, width: float | None) -> str:
+    return f"gen {generation or 0:g} x{width or 0:g}"
+
+
+@advice(
+    "numa-mismatch",
+    "Bind each rank to the CPUs of its GPU's NUMA node (provision run --placement, numactl, or taskset).",
+    needs=USERS,
+)
+def numa_mismatch(job: Job) -> Answer:
+    """A rank on the other processor reaches its GPU through the link between processors."""
+    wrong, spread, judged = [], [], 0
+    for series in job:
+        numas = {device.numa for device in series.devices.values()}
+        for user in series.users or ():
+            device, process = series.devices.get(user.gpu), series.processes.get(user.pid)
+            if device is None or process is None or not process.instance or not process.cpus or not device.cpus:
+                continue
+            near, own = cpu_set(device.cpus), cpu_set(process.cpus)
+            if device.numa is None or not near or not own:
+                continue
+            judged += 1
+            text = f"{series.name(user.gpu)} (NUMA {device.numa:g}): pid {user.pid} may use CPUs {process.cpus}"
+            if not near & own:
+                wrong.append(text)
+            elif not own <= near and len(numas) > 1:
+                spread.append(text)
+    if wrong:
+        return found(few(wrong), Confidence.HIGH)
+    if spread:
+        return found(f"not bound: {few(spread)}", Confidence.LOW)
+    if not judged:
+        return unknown("which CPUs are near the GPUs, or which processes use them, is not known")
+    return ok(f"{judged} processes run on the CPUs near their GPUs", Confidence.HIGH)
+
+
+@advice(
+    "straggler-rank",
+    "Look at the node that is named: its clocks, its CPU and its storage (provision verify).",
+    needs=GPUS,
+)
+def straggler_rank(job: Job) -> Answer:
+    """All ranks wait for the slowest."""
+    means = utilization(job)
+    if not means:
+        return unknown(NO_GPUS)
+    if len(means) == 1:
+        return unknown("one GPU: there is no other rank to compare with")
+    low, high = min(means, key=lambda name: means[name]), max(means, key=lambda name: means[name])
+    told = f"{low} {percent(means[low])}, {high} {percent(means[high])}"
+    if means[high] - means[low] > limit.SPREAD.value:
+        note = "; a rank that waits in NCCL looks busy, so that the slow one may be either end"
+        return found(f"mean utilization differs: {told}{note}", Confidence.MEDIUM)
+    return ok(f"mean utilization of {len(means)} GPUs is alike: {told}", Confidence.LOW)
+
+
+@advice(
+    "wrong-device-use",
+    "Release GPUs that the job does not use (fewer --gpus), and ask the owner of the process that is not the job's.",
+    needs=USERS,
+)
+def wrong_device_use(job: Job) -> Answer:
+    """GPUs of the job without a process, or with somebody else's."""
+    unused, strangers, known, unasked = [], [], 0, []
+    for series in job:
+        if series.users is None:
+            unasked.append(series.node)
+            continue
+        given = {gpu: item.instance for item in series.containers.values() for gpu in item.gpus}
+        known += len(given)
+        used = {user.gpu for user in series.users}
+        unused += [series.name(gpu) for gpu in given if gpu not in used]
+        strangers += [
+            f"{series.name(user.gpu)}: pid {user.pid} ({user.comm or 'unknown program'})"
+            for user in series.users
+            if user.gpu in given and series.instance_of(user.pid) is None
+        ]
+    if strangers:
+        return found(f"a process outside the job's containers uses {few(strangers)}", Confidence.HIGH)
+    if unused:
+        return found(f"given to the job, and no process uses it: {few(unused)}")
+    if unasked:
+        return unknown(f"which processes use the GPUs of {few(unasked)} is not known")
+    if not known:
+        return unknown("which GPUs the job was given is not known")
+    return ok(f"{known} GPUs of the job are used by its processes alone", Confidence.HIGH)

@@ -1,0 +1,322 @@
+"""The checks over what was sampled of a job: what each finds, and that it does not find it where it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.advisor.advice import advise_from
+from provision.advisor.base import CHECKS, Confidence, Verdict
+from provision.advisor.series import (
+    Container,
+    ContainerSample,
+    Device,
+    GpuSample,
+    GpuUser,
+    NodeSample,
+    NodeSeries,
+    Process,
+    ProcessSample,
+)
+from provision.report.advice_report import advice_document, advice_text
+
+SECONDS = 40
+GIB = 1 << 30
+RANK, WORKERS = 100, (101, 102)
+
+
+class Node:
+    """A node with a healthy job on it, of which a test changes something."""
+
+    def __init__(self, name="gpu1"):
+        self.series = NodeSeries(name, cores=16.0, speeds={"eth0": 25.0})
+        self.series.containers = {"job-0": Container("job-0", ("GPU-a",), has_log=True)}
+        self.series.devices = {
+            "GPU-a": Device("GPU-a", 0, "H100", 0, "0-7"),
+            "GPU-b": Device("GPU-b", 1, "H100", 1, "8-15"),
+        }
+        self.series.users = (GpuUser(RANK, "GPU-a", "python3"),)
+        self.gpu()
+        self.process(RANK, 1, "python3", threads={"python3", "pt_data_pin"}, cores=0.5)
+        for pid in WORKERS:
+            self.process(pid, RANK, "pt_data_worker", cores=0.3)
+        self.node()
+
+    def gpu(self, uuid="GPU-a", **changes):
+        """Sample a GPU; a value may be a function of the second."""
+        usual = {
+            "utilization": 95.0,
+            "memory_used": 60_000.0,
+            "memory_total": 80_000.0,
+            "power": 600.0,
+            "power_limit": 700.0,
+            "temperature": 60.0,
+            "clock_events": 0,
+            "pcie_gen": 5.0,
+            "pcie_gen_max": 5.0,
+            "pcie_width": 16.0,
+            "pcie_width_max": 16.0,
+            "pcie_rx": 3000.0,
+            "pcie_tx": 100.0,
+        }
+        values = {**usual, **changes}
+        self.series.gpus[uuid] = [
+            GpuSample(float(t), **{k: v(t) if callable(v) else v for k, v in values.items()}) for t in range(SECONDS)
+        ]
+        return self
+
+    def process(self, pid, parent, comm, *, cores=0.0, threads=(), instance="job-0", cpus="0-7", state="S", **rates):
+        """Sample a process that keeps so many cores busy; a rate may be a function of the second."""
+
+        def counter(rate, t):
+            return int(sum(rate(s) for s in range(t)) if callable(rate) else rate * t)
+
+        usual = {"blkio": 0, "rchar": 1e8, "syscr": 100, "read_bytes": 0, "write_bytes": 0}
+        samples = [
+            ProcessSample(
+                float(t),
+                state(t) if callable(state) else state,
+                counter((lambda s: 100 * cores(s)) if callable(cores) else 100 * cores, t),
+                **{name: counter(rate, t) for name, rate in {**usual, **rates}.items()},
+            )
+            for t in range(SECONDS)
+        ]
+        self.series.processes[pid] = Process(
+            pid, comm, parent, instance, samples, frozenset(threads), [1], cpus, age=3600.0
+        )
+        return self
+
+    def node(self, *, some=0.0, io=0.0, running=8.0, sent=0.0, **container):
+        """Sample the node and its container; `some` and `io` are shares of the time, `sent` is bytes/s."""
+        usual = {
+            "log_lines": lambda t: t,
+            "throttled": 0,
+            "shm_size": 8.0 * GIB,
+            "shm_used": 1.0 * GIB,
+            "tfevents": lambda t: {"/logs/events.out.tfevents.1": 1000.0 * t},
+            "checkpoints": lambda _: {"/out/1.pt": 1000.0, "/out/2.pt": 4000.0},
+        }
+        values = {**usual, **container}
+        self.series.samples = [
+            NodeSample(
+                float(t),
+                cpu_some_us=1e6 * some * t,
+                io_some_us=1e6 * io * t,
+                running=running,
+                net={"eth0": (0.0, sent * t)},
+                containers={"job-0": ContainerSample(**{k: v(t) if callable(v) else v for k, v in values.items()})},
+            )
+            for t in range(SECONDS)
+        ]
+        return self
+
+
+def found(*nodes):
+    """Check -> finding."""
+    return {finding.check: finding for finding in advise_from([node.series for node in nodes or [Node()]])}
+
+
+def sawtooth(t):
+    return 80.0 if t % 4 < 2 else 2.0
+
+
+def slow(**changes):
+    return Node().gpu(utilization=sawtooth, **changes)
+
+
+def test_nothing_is_found_where_all_is_well():
+    """What cannot be compared on one GPU is unknown; all else is looked at, and is ok."""
+    findings = found()
+
+    assert {check: one.evidence for check, one in findings.items() if one.verdict is Verdict.FOUND} == {}
+    assert [check for check, one in findings.items() if one.verdict is Verdict.UNKNOWN] == ["straggler-rank"]
+
+
+def test_all_twenty_checks_and_the_note_on_missing_events_are_there():
+    """Each with the remedy that it gives when it finds something."""
+    ids = [check.id for check in CHECKS]
+
+    assert len(ids) == len(set(ids)) == 21
+    assert all(check.remedy for check in CHECKS)
+    assert {one.check for one in advise_from([])} == set(ids)
+
+
+def two_nodes(low, high, **changes):
+    nodes = [Node("gpu1").gpu(utilization=low), Node("gpu2").gpu(utilization=high)]
+    for node in nodes:
+        node.node(**changes)
+    return nodes
+
+
+CASES = {
+    "low-duty-cycle": ([slow()], "gpu1 GPU 0 41 %"),
+    "low-duty-cycle idle": ([Node().gpu(utilization=0.0)], "idle for 39 s"),
+    "cpu-bound-input": ([slow().process(RANK, 1, "python3", cores=1.0)], "uses 100 % of a core"),
+    "cpu-bound-input workers": ([slow().process(101, RANK, "pt_data_worker", cores=0.99)
+                                 .process(102, RANK, "pt_data_worker", cores=0.99)], "data workers use 99 %"),
+    "no-worker-processes": ([slow().process(101, 1, "sh").process(102, 1, "sh")], "has 0 Python children"),
+    "no-pin-memory": ([Node().process(RANK, 1, "python3", threads={"python3"})], "gpu1 pid 100 (job-0)"),
+    "no-prefetch": ([slow().process(101, RANK, "pt_data_worker", cores=lambda t: 1.0 if t % 4 in (1, 2) else 0.0)],
+                    "work in turn (correlation -"),
+    "too-many-workers": ([Node().node(running=40.0, some=0.5)], "40 threads want 16 cores"),
+    "too-many-workers quota": ([Node().node(throttled=lambda t: 3 * t)], "CPU quota used up 117 times"),
+    "slow-storage": ([slow().node(io=0.3)], "waited for storage 30 %"),
+    "slow-storage blocked": ([slow().process(101, RANK, "pt_data_worker", state="D")], "blocked in 33 %"),
+    "slow-storage nfs": ([slow().node(nfs=lambda t: {"/data": (100.0 * t, 900.0 * t)})], "/data (NFS) takes 9.0 ms"),
+    "many-small-files": ([Node().process(101, RANK, "pt_data_worker", rchar=4096 * 2000, syscr=2000)],
+                         "2000 reads/s of 4.0 KiB"),
+    "batch-too-small": ([slow(memory_used=20_000.0)], "25 % of memory at 41 % utilization"),
+    "memory-nearly-full": ([Node().gpu(memory_used=78_000.0)], "98 %"),
+    "shm-too-small": ([Node().node(shm_size=64.0 * (1 << 20), shm_used=1.0)], "0.06 GiB"),
+    "shm-too-small full": ([Node().node(shm_used=7.9 * GIB)], "99 % used"),
+    "checkpoint-too-often": ([Node().node(checkpoints={"/out/1.pt": 1000.0, "/out/2.pt": 1030.0})], "every 30 s"),
+    "checkpoint-too-often bursts": ([slow().node(checkpoints=None).process(
+        RANK, 1, "python3", write_bytes=lambda t: 1e9 if t % 4 == 1 else 0)], "of them while a GPU waited"),
+    "tensorboard-too-often": ([Node().node(tfevents=lambda t: {"/logs/e": 1e6 * t})], "976.6 KiB/s"),
+    "no-tensorboard-events": ([Node().node(tfevents={})], "after 60 minutes"),
+    "log-too-chatty": ([Node().node(log_lines=lambda t: 100 * t)], "100.0 lines/s and rank"),
+    "pcie-bound": ([Node().gpu(pcie_gen=1.0)], "gen 1 x16 of gen 5 x16 under load"),
+    "pcie-bound full": ([Node().gpu(pcie_rx=60_000.0)], "95 % of its link"),
+    "numa-mismatch": ([Node().process(RANK, 1, "python3", cpus="8-15")], "GPU 0 (NUMA 0): pid 100 may use CPUs 8-15"),
+    "numa-mismatch unbound": ([Node().process(RANK, 1, "python3", cpus="0-15")], "not bound"),
+    "straggler-rank": (two_nodes(70.0, 95.0), "gpu1 GPU 0 70 %, gpu2 GPU 0 95 %"),
+    "clocks-throttled": ([Node().gpu(clock_events=0x48, temperature=91.0)], "slowed down for heat in 100 % of samples"),
+    "network-wait": (two_nodes(20.0, 20.0, sent=2.9e9), "eth0 is at 93 % of its line rate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_found_with_its_numbers(case):
+    """Evidence, confidence and the remedy."""
+    nodes, said = CASES[case]
+    finding = found(*nodes)[case.partition(" ")[0]]
+
+    assert finding.verdict is Verdict.FOUND, finding
+    assert said in finding.evidence
+    assert finding.remedy
+    assert isinstance(finding.confidence, Confidence)
+
+
+def test_devices_without_a_process_and_strangers_are_told():
+    """What was given to the job and is not used; and who else is there."""
+    unused, stranger = Node(), Node()
+    unused.series.containers = {"job-0": Container("job-0", ("GPU-a", "GPU-b"))}
+    stranger.series.users += (GpuUser(999, "GPU-a", "xmrig"),)
+
+    assert "gpu1 GPU 1" in found(unused)["wrong-device-use"].evidence
+    assert "pid 999 (xmrig)" in found(stranger)["wrong-device-use"].evidence
+
+
+def test_tcp_beside_rdma_is_told_by_ncclss_own_log():
+    """Whatever the load."""
+    nodes = two_nodes(95.0, 95.0)
+    for node in nodes:
+        node.series.speeds = {"mlx5_0/1": 200.0}
+        node.series.transport = "Socket"
+
+    finding = found(*nodes)["network-wait"]
+
+    assert (finding.verdict, finding.confidence) == (Verdict.FOUND, Confidence.HIGH)
+
+
+def test_a_busy_gpu_is_not_called_slow_for_its_storage_or_workers():
+    """Advice is for what holds the GPU up."""
+    node = Node().node(io=0.3).process(101, 1, "sh").process(102, 1, "sh")
+
+    findings = found(node)
+
+    assert findings["slow-storage"].verdict is Verdict.OK
+    assert findings["no-worker-processes"].verdict is Verdict.OK
+
+
+def test_full_utilization_at_low_power_is_no_full_use():
+    """Utilization says that a kernel ran, not that the GPU was busy."""
+    finding = found(Node().gpu(power=150.0))["low-duty-cycle"]
+
+    assert (finding.verdict, finding.confidence) == (Verdict.OK, Confidence.LOW)
+    assert "21 % of the power limit" in finding.evidence
+
+
+def test_older_torch_is_not_accused():
+    """It names neither its workers nor the thread that pins memory."""
+    node = (
+        slow()
+        .process(101, RANK, "python3")
+        .process(102, RANK, "python3")
+        .process(RANK, 1, "python3", threads={"python3"})
+    )
+
+    findings = found(node)
+
+    assert findings["no-worker-processes"].verdict is Verdict.OK
+    assert findings["no-pin-memory"].verdict is Verdict.UNKNOWN
+
+
+EMPTY = {
+    "gpus": {},
+    "users": None,
+    "processes": {},
+    "samples": [],
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_what_was_not_seen_is_never_ok(name):
+    """Take away what a check rests on, on one of two nodes, and it says so."""
+    whole, lacking = two_nodes(95.0, 95.0)
+    setattr(lacking.series, name, EMPTY[name])
+    rests = {
+        "gpus": {"low-duty-cycle", "batch-too-small", "memory-nearly-full", "clocks-throttled", "pcie-bound"},
+        "users": {"no-worker-processes", "no-pin-memory", "no-prefetch", "numa-mismatch", "wrong-device-use"},
+        "processes": {"slow-storage", "many-small-files", "checkpoint-too-often"},
+        "samples": {"too-many-workers", "shm-too-small", "tensorboard-too-often", "log-too-chatty"},
+    }  # fmt: skip
+
+    findings = found(whole, lacking)
+
+    assert {findings[check].verdict for check in rests[name]} == {Verdict.UNKNOWN}
+    assert all("gpu2" in findings[check].evidence for check in rests[name])
+
+
+def test_nodes_that_told_nothing_leave_everything_unknown():
+    """With the reason, and without a remedy or a confidence."""
+    findings = advise_from([NodeSeries("gpu1"), NodeSeries("gpu2")])
+
+    assert {one.verdict for one in findings} == {Verdict.UNKNOWN}
+    assert all(one.evidence and one.remedy is None and one.confidence is None for one in findings)
+
+
+def test_too_few_samples_are_unknown():
+    """Nine seconds are no job."""
+    node = Node()
+    node.series.gpus["GPU-a"] = node.series.gpus["GPU-a"][:9]
+
+    assert found(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(GpuSample) if field.name != "t"])
+def test_any_value_may_be_missing(field):
+    """A driver that does not tell one thing tells the others; nothing stumbles."""
+    findings = found(Node().gpu(**{field: None}))
+
+    assert all(one.evidence for one in findings.values())
+    if field == "clock_events":
+        assert findings["clocks-throttled"].verdict is Verdict.UNKNOWN
+    if field == "pcie_rx":
+        assert findings["pcie-bound"].verdict is Verdict.UNKNOWN
+
+
+def test_findings_come_first_and_stand_in_80_columns():
+    """As a table, and as one document; what is SIMULATED says so."""
+    node = slow(memory_used=20_000.0)
+    node.series.notes = ("SIMULATED: this nvidia-smi belongs to a lab",)
+    findings = advise_from([node.series])
+    text, document = advice_text("job", findings), advice_document("job", findings)
+
+    verdicts = [one["verdict"] for one in document["findings"]]
+    assert verdicts == sorted(verdicts, key=["found", "unknown", "ok"].index)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "SIMULATED" in text
+    assert (document["ok"], document["simulated"]) == (False, True)
+    assert set(document["findings"][0]) == {"check", "verdict", "evidence", "remedy", "confidence", "simulated"}

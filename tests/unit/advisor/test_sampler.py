@@ -1,0 +1,219 @@
+"""The program that looks at a node, run for real: on this machine's own /proc, with the lab's SIMULATED nvidia-smi."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from provision.advisor.advice import advise_from
+from provision.advisor.base import Verdict
+from provision.advisor.records import read_series
+from provision.lab.machines import load, to_json
+
+ROOT = Path(__file__).parents[3]
+SAMPLER = ROOT / "provision/advisor/files/sampler.py"
+STAND_IN = ROOT / "provision/lab/files/nvidia_smi.py"
+WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.002)"
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Variables under which nvidia-smi is the lab's, for a machine with two GPUs of an older driver."""
+    machine = {**json.loads(to_json(load("pair"))), "seed": "node 1", "driver_version": "530.30.02"}
+    (tmp_path / "machine.json").write_text(json.dumps(machine))
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin/nvidia-smi"
+    wrapper.write_text(f'#!/bin/sh\necho "$$" >>{tmp_path}/pids\nexec {sys.executable} -IS {STAND_IN} "$@"\n')
+    wrapper.chmod(0o755)
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PROVISION_LAB_MACHINE_FILE": str(tmp_path / "machine.json")}
+
+
+def start(environment, **asked):
+    """Send the program as it is sent to a node; its input stays open."""
+    child = subprocess.Popen(
+        [sys.executable, "-IS", "-c", SAMPLER.read_text()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    child.stdin.write(json.dumps(asked).encode() + b"\n")
+    child.stdin.flush()
+    return child
+
+
+def finish(child):
+    """Wait for its end, with the input still open; return its records and what it said on stderr."""
+    out, err = child.stdout.read(), child.stderr.read()
+    assert child.wait(20) == 0, err
+    return [json.loads(line) for line in out.splitlines()], err.decode()
+
+
+def until(child, kind):
+    """Read records up to the first of a kind."""
+    records = [json.loads(child.stdout.readline())]
+    while records[-1]["kind"] != kind:
+        records.append(json.loads(child.stdout.readline()))
+    return records
+
+
+def own_cgroup():
+    """A word that stands in the cgroup of this test's processes, in place of a container's id."""
+    return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"
+
+
+def alive(pid):
+    return Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_window_is_sampled_and_read(node, tmp_path):
+    """GPUs, processes, pressure, network, shared memory, logs and files; then it ends by itself and nothing is left."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/events.out.tfevents.1").write_text("x" * 100)
+    (tmp_path / "logs/model.pt").write_text("x")
+    (tmp_path / "log").write_text("before\n")
+    job = subprocess.Popen([sys.executable, "-c", WORKING], env={**node})
+    container = {
+        "id": own_cgroup(),
+        "pid": job.pid,
+        "instance": "job-0",
+        "gpus": ["GPU-x"],
+        "log": str(tmp_path / "log"),
+        "watch": [str(tmp_path / "logs")],
+    }
+    try:
+        child = start(node, seconds=1.2, interval=0.1, containers=[container])
+        seen = until(child, "node")
+        with (tmp_path / "log").open("a") as log:
+            log.write("one\ntwo\n")
+        rest, err = finish(child)
+    finally:
+        job.kill()
+        job.wait()
+    series = read_series("gpu1", [json.dumps(record) for record in seen + rest])
+
+    assert err == ""
+    assert (series.unread, series.ended) == (0, "window")
+    assert len(series.gpus) == len(series.devices) == 2
+    assert all(len(samples) >= 5 for samples in series.gpus.values())
+    sample = next(iter(series.gpus.values()))[0]
+    assert sample.memory_total > 1000
+    assert (sample.utilization, sample.clock_events) == (0, 1)
+    assert series.simulated
+    assert series.users == ()
+    process = series.processes[job.pid]
+    assert (process.ppid, process.instance) == (os.getpid(), "job-0")
+    assert 0 < series.cores_of(process) < 1
+    assert process.rate("rchar") is not None
+    assert process.threads
+    assert len(series.samples) >= 8
+    last = series.samples[-1].containers["job-0"]
+    assert last.log_lines == 2
+    assert last.shm_size > 0
+    first = series.samples[0].containers["job-0"]
+    assert first.tfevents == {str(tmp_path / "logs/events.out.tfevents.1"): 100}
+    assert list(first.checkpoints) == [str(tmp_path / "logs/model.pt")]
+    assert any(place == "/" for place, _, _ in series.mounts["job-0"])
+    assert all(one.simulated or one.verdict is Verdict.UNKNOWN for one in advise_from([series]))
+    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_it_ends_when_its_input_closes(node, tmp_path):
+    """The operator's session is gone: nothing samples on, and no nvidia-smi is left."""
+    child = start(node, seconds=600, interval=0.2)
+    lines = [child.stdout.readline() for _ in range(4)]
+    child.stdin.close()
+    begin = time.monotonic()
+    rest = child.stdout.read().splitlines()
+
+    assert child.wait(10) == 0
+    assert time.monotonic() - begin < 5
+    assert json.loads(lines[0])["kind"] == "begin"
+    assert json.loads(rest[-1])["reason"] == "closed"
+    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_it_ends_when_nobody_reads(node, tmp_path):
+    """A broken pipe is no traceback."""
+    child = start(node, seconds=600, interval=0.1)
+    child.stdout.readline()
+    child.stdout.close()
+
+    assert child.wait(10) == 0
+    assert child.stderr.read() == b""
+    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_sigterm_leaves_no_nvidia_smi(node, tmp_path):
+    """However it is ended."""
+    child = start(node, seconds=600, interval=0.1)
+    until(child, "gpu")
+    child.send_signal(signal.SIGTERM)
+    child.stdout.read()
+
+    assert child.wait(10) == 1
+    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_a_node_without_nvidia_smi_is_sampled_too(node, tmp_path):
+    """What is missing is noted, and the GPUs are unknown, not idle."""
+    records, err = finish(start({**node, "PATH": str(tmp_path)}, seconds=0.3, interval=0.1))
+    series = read_series("gpu1", [json.dumps(record) for record in records])
+
+    assert err == ""
+    assert (series.gpus, series.users) == ({}, None)
+    assert any("nvidia-smi" in note for note in series.notes)
+    assert {one.check: one.verdict for one in advise_from([series])}["low-duty-cycle"] is Verdict.UNKNOWN
+
+
+def test_fields_that_a_driver_does_not_know_are_left_out(node, tmp_path):
+    """An older one calls the clocks' reasons otherwise; one that knows neither tells the rest."""
+    stub = tmp_path / "bin/nvidia-smi"
+    stub.write_text(
+        """#!/bin/sh
+for field in clocks_event_reasons clocks_throttle_reasons; do
+  case "$*" in *$field*) echo "Field \\"$field.active\\" is not a valid field to query."; exit 2;; esac
+done
+case "$*" in *query-compute*) echo "77, GPU-1, 500"; exit 0;; esac
+while :; do echo 'GPU-1, 0, H100, 00000000:3B:00.0, 97, 100, [N/A], 10.5, 20, 30, 5, 5, 16, 16'; sleep 0.1; done
+"""
+    )
+
+    records, _ = finish(start(node, seconds=0.5, interval=0.1))
+    series = read_series("gpu1", [json.dumps(record) for record in records])
+
+    sample = series.gpus["GPU-1"][0]
+    assert (sample.utilization, sample.memory_total, sample.clock_events, sample.pcie_width) == (97, None, None, 16)
+    assert [(user.pid, user.gpu) for user in series.users] == [(77, "GPU-1")]
+
+
+@pytest.mark.parametrize("line", [b"", b"rubbish\n", b"[]\n"])
+def test_what_is_no_question_is_refused(line):
+    """In one sentence."""
+    done = subprocess.run(
+        [sys.executable, "-IS", SAMPLER], input=line, capture_output=True, timeout=20, check=False, env={"PATH": ""}
+    )
+
+    if line:
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"sampler: ")
+    assert b"Traceback" not in done.stderr
+
+
+def test_it_runs_under_python_3_8_and_needs_the_standard_library_alone():
+    """Nodes have what they have."""
+    tree = ast.parse(SAMPLER.read_text(), feature_version=(3, 8))
+    imports = re.findall(r"^(?:import|from) (\w+)", SAMPLER.read_text(), re.MULTILINE)
+
+    assert tree.body
+    assert set(imports) <= sys.stdlib_module_names
