@@ -1,6 +1,8 @@
 """The cheapest way to put a number of GPUs together from nodes, each of which gives some or none.
 
 Costs are integers that hold several criteria, the weightiest on top; so the sum of two is both, criterion by criterion.
+What no cheapest way contains is left out first, and most nodes are settled by that; among the rest all ways are tried,
+node by node and total by total.
 """
 
 from __future__ import annotations
@@ -9,13 +11,76 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from provision.topology.bounds import Bounds, Choices, Offer
+
 __all__ = ["Offer", "cheapest", "picks"]
 
 _IMPOSSIBLE = 1 << 400
 """Far more than any cost; costs may be below zero, so that nothing is compared with this itself."""
 
-Offer = Sequence[tuple[int, int]]
-"""What a node may give: number and cost, in the order in which equal ones are preferred."""
+
+def cheapest(
+    leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, *, at_most: int | None = None
+) -> int | None:
+    """Return the least cost of `total`; None where nothing adds up to it.
+
+    Args:
+        leaves: leaf switch by leaf switch the offers of its nodes.
+        total: how many are needed.
+        leaf_cost: what using a leaf switch costs by itself, at least 0.
+        at_most: ways that cost more do not count.
+    """
+    return _cheapest(Bounds(leaves, total, leaf_cost), at_most)
+
+
+def picks(
+    leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, *, at_most: int | None = None
+) -> list[int] | None:
+    """Return what each node gives in the cheapest way, 0 for nothing; None where nothing adds up.
+
+    Of equal ways the one that uses the first node is taken, then the second and so on, and earlier offers first.
+    """
+    bounds = Bounds(leaves, total, leaf_cost)
+    cost = _cheapest(bounds, at_most)
+    rest = None if cost is None else _Rest.of(bounds, cost)
+    return None if rest is None else rest.picks()
+
+
+def _cheapest(bounds: Bounds, at_most: int | None) -> int | None:
+    for limit in bounds.limits() if at_most is None else [at_most]:
+        rest = _Rest.of(bounds, limit)
+        cost = None if rest is None else rest.least()
+        if cost is not None and (limit is None or cost <= limit):
+            return cost
+    return None
+
+
+@dataclass(frozen=True)
+class _Node:
+    """What a node gives at least, and its cost; and what it may give and cost more, in the order of preference.
+
+    Nothing more is one of the latter, and the only one where the node is settled.
+    """
+
+    least: tuple[int, int]
+    more: Choices
+
+    @classmethod
+    def of(cls, choices: Choices) -> _Node:
+        number, cost = min(choices)
+        return cls((number, cost), [(other - number, own - cost) for other, own in choices])
+
+    @property
+    def settled(self) -> bool:
+        return len(self.more) == 1
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """The nodes of a leaf switch, and whether one of them surely gives something."""
+
+    nodes: Sequence[_Node]
+    used: bool
 
 
 @dataclass(frozen=True)
@@ -34,67 +99,94 @@ class _Table:
         return costs[total - self.low] if 0 <= total - self.low < len(costs) else _IMPOSSIBLE
 
 
-def cheapest(leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int) -> int | None:
-    """Return the least cost of `total`; None where nothing adds up to it.
+@dataclass(frozen=True)
+class _Rest:
+    """What is still to be decided: so many more from the nodes that are not settled, at a cost beyond what is."""
 
-    Args:
-        leaves: leaf switch by leaf switch the offers of its nodes.
-        total: how many are needed.
-        leaf_cost: what using a leaf switch costs by itself.
-    """
-    cost = _IMPOSSIBLE
-    for table in _tables(leaves, total, leaf_cost):
-        cost = table.cost(total, opened=False)
-    return cost if cost < _IMPOSSIBLE >> 1 else None
+    leaves: Sequence[_Leaf]
+    total: int
+    cost: int
+    leaf_cost: int
 
+    @classmethod
+    def of(cls, bounds: Bounds, at_most: int | None) -> _Rest | None:
+        """Leave out what no way of at most this cost contains; None where nothing adds up."""
+        kept = bounds.useful(at_most)
+        if kept is None:
+            return None
+        found: list[_Leaf] = []
+        for leaf in kept:
+            known = {id(choices): _Node.of(choices) for choices in leaf}
+            nodes = [known[id(choices)] for choices in leaf]
+            found.append(_Leaf(nodes, any(node.least[0] for node in nodes)))
+        surely = [node.least for leaf in found for node in leaf.nodes]
+        total = bounds.total - sum(number for number, _ in surely)
+        cost = sum(own for _, own in surely) + bounds.leaf_cost * sum(leaf.used for leaf in found)
+        return cls(found, total, cost, bounds.leaf_cost) if total >= 0 else None
 
-def picks(leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int) -> list[int] | None:
-    """Return what each node gives in the cheapest way, 0 for nothing; None where nothing adds up.
+    def least(self) -> int | None:
+        """Return the least cost of all; None where nothing adds up."""
+        cost = _IMPOSSIBLE
+        for table in self._tables():
+            cost = table.cost(self.total, opened=self.leaves[0].used)
+        return self.cost + cost if cost < _IMPOSSIBLE >> 1 else None
 
-    Of equal ways the one that uses the first node is taken, then the second and so on, and earlier offers first.
-    """
-    tables = list(_tables(leaves, total, leaf_cost))
-    if not tables or tables[-1].cost(total, opened=False) >= _IMPOSSIBLE >> 1:
-        return None
-    given: list[int] = []
-    for leaf in leaves:
-        opened = False
-        here = tables.pop()
-        for offer in leaf:
-            after = tables.pop()
-            rest = here.cost(total, opened=opened) - (0 if opened else leaf_cost)
-            equal = (number for number, own in offer if after.cost(total - number, opened=True) + own == rest)
-            given.append(next(equal, 0))
-            opened = opened or bool(given[-1])
-            total -= given[-1]
-            here = after
-    return given
+    def picks(self) -> list[int] | None:
+        """Return what each node gives; None where nothing adds up."""
+        tables = list(self._tables())
+        if not tables or tables[-1].cost(self.total, opened=self.leaves[0].used) >= _IMPOSSIBLE >> 1:
+            return None
+        given: list[int] = []
+        total = self.total
+        for leaf in self.leaves:
+            opened, here = leaf.used, tables.pop()
+            for node in leaf.nodes:
+                more = 0
+                if not node.settled:
+                    cost, here = here.cost(total, opened=opened), tables.pop()
+                    more = self._chosen(node, here, total, cost, opened=opened)
+                given.append(node.least[0] + more)
+                total, opened = total - more, opened or bool(more)
+        return given
 
+    def _chosen(self, node: _Node, after: _Table, total: int, cost: int, *, opened: bool) -> int:
+        """Return the first of the node's choices that makes the least cost; where no other does, nothing more does."""
+        for number, own in node.more:
+            extra = 0 if opened or not number else self.leaf_cost
+            if after.cost(total - number, opened=opened or bool(number)) + own + extra == cost:
+                return number
+        return 0
 
-def _tables(leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int) -> Iterator[_Table]:
-    """Yield the tables from behind the last node to the first, one more behind each leaf; none where all is too few."""
-    most = accumulate((max((number for number, _ in offer), default=0) for leaf in leaves for offer in leaf), initial=0)
-    lows = [max(0, total - before) for before in most]  # what the nodes from one on have to give, at least
-    if lows[-1]:
-        return
-    table = _Table(0, [0], [0])
-    for leaf in reversed(leaves):
-        table = _Table(table.low, table.fresh, table.fresh)
-        yield table
-        for offer in reversed(leaf):
-            lows.pop()
-            table = _with_node(table, offer, total, leaf_cost, lows[-1])
+    def _tables(self) -> Iterator[_Table]:
+        """Yield the tables from behind the last open node to the first, one more behind each leaf; none when too few."""
+        offers = (
+            [number for number, _ in node.more] for leaf in self.leaves for node in leaf.nodes if not node.settled
+        )
+        # What the nodes from one on have to give, at least.
+        lows = [max(0, self.total - before) for before in accumulate(map(max, offers), initial=0)]
+        if lows[-1]:
+            return
+        table, used = _Table(0, [0], [0]), True
+        for leaf in reversed(self.leaves):
+            behind = table.opened if used else table.fresh
+            table, used = _Table(table.low, behind, behind), leaf.used
             yield table
+            for node in reversed(leaf.nodes):
+                if not node.settled:
+                    lows.pop()
+                    table = self._with_node(table, node, lows[-1])
+                    yield table
+
+    def _with_node(self, after: _Table, node: _Node, low: int) -> _Table:
+        """Put a node before those of a table."""
+        offers = [choice for choice in node.more if choice[0]]
+        span = low, self.total
+        opened = _least(after, after.opened, offers, span, 0)
+        fresh = _least(after, after.fresh, offers, span, self.leaf_cost) if self.leaf_cost else opened
+        return _Table(low, fresh, opened)
 
 
-def _with_node(after: _Table, offer: Offer, total: int, leaf_cost: int, low: int) -> _Table:
-    """Put a node before those of a table."""
-    opened = _least(after, after.opened, offer, (low, total), 0)
-    fresh = _least(after, after.fresh, offer, (low, total), leaf_cost) if leaf_cost else opened
-    return _Table(low, fresh, opened)
-
-
-def _least(after: _Table, without: Sequence[int], offer: Offer, span: tuple[int, int], extra: int) -> list[int]:
+def _least(after: _Table, without: Sequence[int], offer: Choices, span: tuple[int, int], extra: int) -> list[int]:
     """Return the least cost of each total within `span`, without the node or with one of its offers."""
     low, high = span
     end = after.low + len(after.opened)
@@ -102,8 +194,8 @@ def _least(after: _Table, without: Sequence[int], offer: Offer, span: tuple[int,
     best += [_IMPOSSIBLE] * (min(high + 1, end + max((number for number, _ in offer), default=0)) - low - len(best))
     for number, own in offer:
         first, cost, shift = max(low, after.low + number), own + extra, number + after.low
-        other = [old + cost for old in after.opened[first - shift : max(0, high + 1 - shift)]]
+        other = after.opened[first - shift : max(0, high + 1 - shift)]
         at = first - low
         here = best[at : at + len(other)]
-        best[at : at + len(other)] = [a if a <= b else b for a, b in zip(here, other, strict=True)]  # noqa: FURB136 - twice as fast
+        best[at : at + len(other)] = [a if a <= (b := old + cost) else b for a, old in zip(here, other, strict=True)]
     return best

@@ -123,6 +123,11 @@ class Costs:
         """Return the cost of a set."""
         return sum(pick.sums[which] * factor for which, factor in self._factors.items())
 
+    def limit(self, cost: int, last: Sum) -> int:
+        """Return the most that is told of a sum of costs by `cost`, the same down to the sum `last` and no further."""
+        factor = self._factors[last]
+        return cost * factor + factor // 2
+
     @property
     def of_leaf(self) -> int:
         """The cost of using one more leaf switch."""

@@ -66,6 +66,8 @@ class Search:
         self._windows = list(windows)
         self._floor = 0
         """The least bandwidth that is good enough so far."""
+        self._known: tuple[int, Sum] | None = None
+        """The least cost by the sums down to one, which narrowing has kept."""
         most = max((high for _, high in windows), default=0)
         kinds: dict[tuple[int, int, frozenset[int]], Table] = {}
         for node in nodes:
@@ -102,17 +104,17 @@ class Search:
     def _raise_floor(self, sums: tuple[Sum, ...]) -> None:
         """Ask for as much bandwidth as there is without a higher cost."""
         rates = sorted({pick.rate for pick in self._all_picks()})
-        wanted = self._least(sums)
+        wanted = self._wanted(sums)
         low, high = 0, len(rates) - 1
         while low < high:
             middle = (low + high + 1) // 2
             self._floor = rates[middle]
-            low, high = (middle, high) if self._least(sums) == wanted else (low, middle - 1)
+            low, high = (middle, high) if self._least(sums, at_most=wanted) == wanted else (low, middle - 1)
         self._floor = rates[low]
 
     def _narrow(self, sums: tuple[Sum, ...]) -> None:
         """Keep the windows of the smallest spread that can do without a higher cost."""
-        wanted = self._least(sums)
+        wanted = self._wanted(sums)
         if wanted is None:
             return
         nodes = self._costs(sums).nodes(wanted)
@@ -122,7 +124,7 @@ class Search:
                 spreads.setdefault(high - low, []).append((low, high))
         for spread in sorted(spreads):
             likely = (window for window in dict.fromkeys(spreads[spread]) if self._likely(window, nodes))
-            found = [window for window in likely if self._least(sums, [window]) == wanted]
+            found = [window for window in likely if self._least(sums, [window], at_most=wanted) == wanted]
             if found:
                 self._windows = found
                 return
@@ -159,31 +161,48 @@ class Search:
 
     # Costs
 
-    def _least(self, sums: tuple[Sum, ...], windows: Sequence[Window] | None = None) -> int | None:
-        """Return the least cost; without any sums 0 where the job fits; None where it does not."""
+    def _least(
+        self, sums: tuple[Sum, ...], windows: Sequence[Window] | None = None, *, at_most: int | None = None
+    ) -> int | None:
+        """Return the least cost; without any sums 0 where the job fits; None where it does not for `at_most`."""
         reached = [window for window in (self._windows if windows is None else windows) if self._reached(window)]
         if not sums:
             return 0 if reached else None
-        costs = self._costs(sums)
-        found = (
-            cheapest(self._leaves(self._offers(costs, window)), self._total, self._leaf_cost(costs))
-            for window in reached
-        )
-        return min((cost for cost in found if cost is not None), default=None)
+        costs, least = self._costs(sums), None
+        at_most = self._limit(costs) if at_most is None else at_most
+        for window in reached:
+            leaves = self._leaves(self._offers(costs, window))
+            found = cheapest(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
+            if found is not None:
+                least = at_most = found
+        return least
+
+    def _limit(self, costs: Costs) -> int | None:
+        """Return what the placement cannot cost more than, by what the weightier sums are at their least."""
+        return None if self._known is None else costs.limit(*self._known)
+
+    def _wanted(self, sums: tuple[Sum, ...]) -> int | None:
+        """Return the least cost, which nothing that comes later will raise."""
+        wanted = self._least(sums)
+        if sums and wanted is not None:
+            self._known = wanted, sums[-1]
+        return wanted
 
     def _placed(self, sums: tuple[Sum, ...]) -> list[tuple[FreeNode, Pick]]:
         """Return the first of the placements of least cost, by the nodes' order and the GPUs'."""
         costs = self._costs(sums)
+        at_most = self._limit(costs)
         found: list[tuple[int, list[tuple[int, tuple[int, ...]]], list[tuple[FreeNode, Pick]]]] = []
         for window in self._windows:
-            given = picks(self._leaves(self._offers(costs, window)), self._total, self._leaf_cost(costs))
+            leaves = self._leaves(self._offers(costs, window))
+            given = picks(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
             if given is None:
                 continue
             used = [(number, self._pick(number, size, costs)) for number, size in enumerate(given) if size]
             order = [(number, members(pick.mask)) for number, pick in used]
             total = sum(costs.of(pick) for _, pick in used)
-            leaves = len({self._nodes[number].leaf for number, _ in used}) * self._leaf_cost(costs)
-            found.append((total + leaves, order, [(self._nodes[number], pick) for number, pick in used]))
+            opened = len({self._nodes[number].leaf for number, _ in used}) * self._leaf_cost(costs)
+            found.append((total + opened, order, [(self._nodes[number], pick) for number, pick in used]))
         return min(found, key=lambda entry: entry[:2])[2]
 
     def _pick(self, number: int, size: int, costs: Costs) -> Pick:

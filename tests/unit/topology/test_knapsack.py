@@ -9,12 +9,16 @@ from provision.topology.knapsack import cheapest, picks
 
 
 def some_leaves(chance):
-    """Up to three leaf switches with up to three nodes, each of which offers up to three numbers at some cost."""
+    """Up to three leaf switches with up to three nodes, each of which offers up to three numbers at some cost.
+
+    Nodes that are alike share their offer.
+    """
 
     def offer():
         return [(number, chance.randint(-3, 4)) for number in chance.sample(range(1, 5), chance.randint(0, 3))]
 
-    return [[offer() for _ in range(chance.randint(0, 3))] for _ in range(chance.randint(1, 3))]
+    kinds = [offer() for _ in range(chance.randint(1, 6))]
+    return [[chance.choice(kinds) for _ in range(chance.randint(0, 3))] for _ in range(chance.randint(1, 3))]
 
 
 def by_trying(leaves, total, leaf_cost):
@@ -40,3 +44,18 @@ def test_the_cheapest_way_is_found_and_the_first_of_equals():
 
         assert cheapest(leaves, total, leaf_cost) == (expected[0] if expected else None)
         assert picks(leaves, total, leaf_cost) == (expected[2] if expected else None)
+
+
+def test_what_costs_too_much_is_not_found():
+    """The limit itself is not too much."""
+    chance = Random(2)  # noqa: S311
+    for _ in range(100):
+        leaves, total, leaf_cost = some_leaves(chance), chance.randint(1, 9), chance.choice([0, 2])
+        expected = by_trying(leaves, total, leaf_cost)
+        if expected is not None:
+            least, _, numbers = expected
+
+            assert cheapest(leaves, total, leaf_cost, at_most=least - 1) is None
+            assert cheapest(leaves, total, leaf_cost, at_most=least) == least
+            assert cheapest(leaves, total, leaf_cost, at_most=least + 2) == least
+            assert picks(leaves, total, leaf_cost, at_most=least + 2) == numbers

@@ -267,19 +267,30 @@ def test_packing_leaves_the_best_sets_to_others():
     assert gpus_of(place([node], Request(2, 1, pack=True))) == [("n", 2, 5)]
 
 
+def in_use(kind):
+    """A thousand nodes behind 32 leaf switches, 30 of 100 GPUs being busy at random."""
+    chance = Random(5)  # noqa: S311
+    frees = [sum((chance.random() > 0.3) << gpu for gpu in range(8)) for _ in range(1000)]
+    return [BOXES[kind].candidate(f"n{n}", free, leaf=f"l{n // 32}") for n, free in enumerate(frees)]
+
+
+LARGE = [Request(*size, uniform, pack) for size in ((1, 512), (1, 2048), (2, 1024), (4, 64), (8, 32))
+         for uniform in (False, True) for pack in (False, True)]  # fmt: skip
+OFTEN = {("DGX-1V", Request(1, 512)), ("DGX-1V", Request(1, 2048, pack=True))}
+
+
 @pytest.mark.parametrize(
-    "request_",
+    ("kind", "request_"),
     [
-        Request(1, 512),
-        *(pytest.param(Request(*some), marks=pytest.mark.long) for some in ((8, 32), (4, 64), (1, 2048))),
+        pytest.param(kind, request, marks=[] if (kind, request) in OFTEN else pytest.mark.long)
+        for kind in BOXES
+        for request in LARGE
     ],
     ids=str,
 )
-def test_a_thousand_nodes_in_use_are_chosen_from_in_two_seconds(request_):
-    """30 of 100 GPUs are busy at random. Processor time counts, for other tests run at the same time."""
-    chance = Random(5)  # noqa: S311
-    frees = [sum((chance.random() > 0.3) << gpu for gpu in range(8)) for _ in range(1000)]
-    nodes = [BOXES["DGX-1V"].candidate(f"n{n}", free, leaf=f"l{n // 32}") for n, free in enumerate(frees)]
+def test_a_thousand_nodes_in_use_are_chosen_from_in_two_seconds(kind, request_):
+    """Whatever is preferred. Processor time counts, for other tests run at the same time."""
+    nodes = in_use(kind)
 
     before = time.process_time()
     placed = place(nodes, request_)
