@@ -158,12 +158,13 @@ class _Rest:
         return 0
 
     def _tables(self) -> Iterator[_Table]:
-        """Yield the tables from behind the last open node to the first, one more behind each leaf; none when too few."""
-        offers = (
-            [number for number, _ in node.more] for leaf in self.leaves for node in leaf.nodes if not node.settled
-        )
-        # What the nodes from one on have to give, at least.
-        lows = [max(0, self.total - before) for before in accumulate(map(max, offers), initial=0)]
+        """Yield the tables from behind the last open node to the first, one more behind each leaf.
+
+        None when all that the nodes can give is too little.
+        """
+        unsettled = (node.more for leaf in self.leaves for node in leaf.nodes if not node.settled)
+        most = accumulate((max(number for number, _ in more) for more in unsettled), initial=0)
+        lows = [max(0, self.total - before) for before in most]  # what the nodes from one on have to give, at least
         if lows[-1]:
             return
         table, used = _Table(0, [0], [0]), True
