@@ -14,6 +14,7 @@ ProvisionError                exit 1
 ├── TimedOut                  exit 6   what was waited for did not come in time
 ├── NodeUnreachable           exit 7   a node that the answer needs could not be reached
 ├── LaunchError               exit 125 a job could not be started
+├── NoResult                  its job's exit code, or 1: a benchmark's job has ended without a result
 └── Interrupted               exit 130 Ctrl-C
 
 An error says what happened, on which node, and what to do about it. Errors never log or print:
@@ -32,6 +33,7 @@ __all__ = [
     "LockedError",
     "NameTaken",
     "NeverFits",
+    "NoResult",
     "NodeError",
     "NodeUnreachable",
     "NotFound",
@@ -132,6 +134,14 @@ class LaunchError(ProvisionError):
     """A job could not be started; nothing of it is left running."""
 
     exit_code = 125
+
+
+class NoResult(ProvisionError):
+    """A benchmark's job has ended without a result; the exit code is the job's where that is not 0."""
+
+    def __init__(self, message: str, job_code: int, *, remedy: str, output: str) -> None:
+        super().__init__(message, remedy=remedy, output=output)
+        self.exit_code = job_code or 1
 
 
 class Interrupted(ProvisionError):

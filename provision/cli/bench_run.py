@@ -9,7 +9,8 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,13 +25,17 @@ from provision.cli.common import (
     say,
     show,
 )
-from provision.errors import UsageError
+from provision.errors import ProvisionError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from _typeshed import ReadableBuffer as Buffer
 
-    from provision.benchmarks import NodeInfo, Record
+    from provision.benchmarks import Record
+    from provision.facts import NodeFacts
     from provision.hostfiles import HostEntry
+    from provision.jobs import Plan
 
 __all__ = ["Setting", "run", "run_words", "scale"]
 
@@ -119,19 +124,29 @@ class _Job:
     ours: bool
     """Our own program runs, and has to be brought into the containers."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether the options say themselves how many ranks there are."""
+        return any(word.partition("=")[0] in {"--gpus", "-g", "--workers"} for word in self.options)
+
+    @property
+    def as_in_the_guide(self) -> bool:
+        """Whether the command line is to be that of TACO Train's guide, to which nothing can be added."""
+        return "--preset=taco" in self.options or ("--preset", "taco") in pairwise(self.options)
+
     def words(self, ranks: int | None, entries: Sequence[HostEntry]) -> list[str]:
         """Return the words of ``provision run``."""
         from provision.workflow.bench_runs import program_folder
 
-        words = ["run", *self.where, *(["-n", str(ranks)] if ranks else []), *self.options]
-        for variable in self.environment:
-            words += ["--env", variable]
-        command = self.command
+        number = ["-n", str(ranks)] if ranks and not self.counts else []
+        command, own = self.command, []
         if self.ours:
             folder = str(program_folder())
-            words += ["--sync", folder, *_meeting(entries)]
+            own = ["--sync", folder]
+            own += _meeting(entries) if self.as_in_the_guide else ["--launcher", "python"]
             command = (*command[:1], f"{folder}/{command[1]}", *command[2:])
-        return [*words, "--", *command]
+        environment = [word for variable in self.environment for word in ("--env", variable)]
+        return ["run", *self.where, *number, *own, *self.options, *environment, "--", *command]
 
 
 def _meeting(entries: Sequence[HostEntry]) -> list[str]:
@@ -288,18 +303,26 @@ def _measure(
         print_json({"commands": commands}) if as_json else show("\n".join(commands))
         return
     done: list[Record] = []
-    for size in wanted:
-        say(f"bench {job.name}: {size or 'all'} rank{'s' * (size != 1)}")
-        nodes = bench_runs.node_infos(entries, size or 0, facts)
-        done.append(_one(job, size, entries, nodes, str(full.inventory)))
-        if done[-1].exit_code:
-            break
+    try:
+        for size in wanted:
+            ranks = f": {size} rank{'s' * (size != 1)}" if size and not job.counts else ""
+            say(f"bench {job.name}{ranks}")
+            done.append(_one(job, size, entries, facts, str(full.inventory)))
+            if done[-1].exit_code:
+                break
+    except ProvisionError:
+        _tell_kept(job, done)
+        raise
     _tell(job, done, as_json=as_json)
     raise typer.Exit(done[-1].exit_code)
 
 
 def _one(
-    job: _Job, size: int | None, entries: Sequence[HostEntry], nodes: tuple[NodeInfo, ...], inventory: str
+    job: _Job,
+    size: int | None,
+    entries: Sequence[HostEntry],
+    facts: Mapping[str, NodeFacts | ProvisionError],
+    inventory: str,
 ) -> Record:
     from provision.benchmarks import Record
     from provision.report.redaction import Redactor
@@ -315,10 +338,12 @@ def _one(
         command=without_secrets(shlex.join(job.command)),
         options=without_secrets(shlex.join(job.options)),
         environment=bench_runs.visible_environment(job.environment),
-        nodes=nodes,
     )
     begin = time.monotonic()
-    code, output = _launched(job.words(size, entries))
+    plans: list[Plan] = []
+    code, output = _launched(job.words(size, entries), plans)
+    seats = plans[0].seats if plans else ()
+    record = replace(record, nodes=bench_runs.node_infos(seats, facts))
     return bench_runs.finish(record, bench_runs.Ended(code, output, time.monotonic() - begin))
 
 
@@ -330,13 +355,18 @@ def _tell(job: _Job, done: Sequence[Record], *, as_json: bool) -> None:
         print_json({"name": job.name, "kept": [record.id for record in done], **runs_document(runs)})
         return
     show(runs_text(runs))
-    say(f"kept: {', '.join(record.id for record in done)}; again: provision bench table {shlex.quote(job.name)}")
+    _tell_kept(job, done)
 
 
-def _launched(words: Sequence[str]) -> tuple[int, str]:
+def _tell_kept(job: _Job, done: Sequence[Record]) -> None:
+    if done:
+        say(f"kept: {', '.join(record.id for record in done)}; again: provision bench table {shlex.quote(job.name)}")
+
+
+def _launched(words: Sequence[str], plans: list[Plan]) -> tuple[int, str]:
     """Do what `provision` does with these words, in this process; return its exit code and what the job printed.
 
-    The job's output goes to stderr at once, as stdout is for the result.
+    The job's output goes to stderr at once, as stdout is for the result. The plan by which it ran is put into `plans`.
     """
     from provision.cli.main import build_app
 
@@ -344,7 +374,7 @@ def _launched(words: Sequence[str]) -> tuple[int, str]:
     shown = _Shown()
     stream = io.TextIOWrapper(shown, encoding="utf-8", write_through=True)
     with contextlib.redirect_stdout(stream):
-        code = command.main(args=list(words), prog_name="provision", standalone_mode=False)
+        code = command.main(args=list(words), prog_name="provision", standalone_mode=False, obj=plans)
     stream.flush()
     return (code if isinstance(code, int) else 0), shown.getvalue().decode(errors="replace")
 

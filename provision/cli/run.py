@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli import run_options, run_placing
+from provision.cli import run_nodes, run_options, run_placing
 from provision.cli.common import (
     AllowDegradedOption,
     AskBecomePassOption,
@@ -27,20 +27,17 @@ from provision.cli.common import (
     show,
     take_degraded,
 )
-from provision.errors import HostNotTrusted, Interrupted, LaunchError, ProvisionError
+from provision.errors import Interrupted, LaunchError, ProvisionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
     from provision.jobs import JobRequest, Plan
-    from provision.model import Cluster
 
 __all__ = ["run"]
 
 
 def run(
+    context: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", help="The program and its arguments.")],
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -167,7 +164,7 @@ def run(
             entries, found = workflow.stated_entries(full, limit), workflow.stated_networks(full)
             facts: dict[str, NodeFacts] = {}
         else:
-            entries, degraded, facts = _entries(
+            entries, degraded, facts = run_nodes.entries_for_ranks(
                 full, limit, allow_missing=allow_missing, allow_degraded=allow_degraded, choosing=asked is not None
             )
             if asked is not None:
@@ -194,6 +191,8 @@ def run(
         if explain or dry_run:
             _show(plan, chosen, explain=explain, as_json=as_json)
             return
+    if context.obj is not None:
+        context.obj.append(plan)
     raise typer.Exit(jobs.run(plan, _write))
 
 
@@ -259,60 +258,6 @@ def _plan(request: JobRequest, dry_run: bool, yes: bool) -> Plan:
         for line in jobs.sync(request, lambda question: confirm(question, yes=yes)):
             say(line)
     return jobs.prepare(request)
-
-
-def _entries(
-    cluster: Cluster, limit: str | None, *, allow_missing: bool, allow_degraded: bool, choosing: bool = False
-) -> tuple[list[HostEntry], list[tuple[str, str]], dict[str, NodeFacts]]:
-    """Return the nodes that get ranks, which of them should take none and why, and what is known of each.
-
-    The cluster has the roles' defaults.
-
-    LaunchError when one that was asked for cannot take ranks, unless that is allowed, or nodes are being chosen.
-    """
-    from provision import workflow
-
-    nodes = workflow.chosen(cluster, limit)
-    found = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
-    entries, left_out = workflow.host_entries(cluster, found, allow_degraded=allow_degraded)
-    degraded = workflow.degraded(cluster, found)
-    distrusted = [(name, why) for name, why in left_out if isinstance(found[name], HostNotTrusted)]
-    if distrusted or (left_out and not (allow_missing or choosing)):
-        held_back = {} if allow_degraded else {name: verdict.remedy or "" for name, verdict in degraded.items()}
-        raise _missing(distrusted or left_out, found, held_back)
-    for name, reason in left_out:
-        say(f"left out: {name}: {reason}")
-    if not entries:
-        raise LaunchError(
-            "no node can take ranks",
-            remedy="`provision verify` says what each node lacks; `provision apply` mends it",
-            output="\n".join(f"{name}: {reason}" for name, reason in left_out),
-        )
-    listed = {entry.name for entry in entries}
-    taken = [(name, verdict.reason) for name, verdict in degraded.items() if name in listed]
-    return entries, taken, {name: facts for name, facts in found.items() if not isinstance(facts, ProvisionError)}
-
-
-def _missing(
-    left_out: list[tuple[str, str]],
-    found: Mapping[str, NodeFacts | ProvisionError],
-    held_back: Mapping[str, str] | None = None,
-) -> LaunchError:
-    """Name every node that was asked for and cannot take ranks, and what to do about the first.
-
-    `held_back` has the remedies of those that would be taken with --allow-degraded.
-    """
-    name, reason = left_out[0]
-    error, held = found[name], held_back or {}
-    known = error.remedy if isinstance(error, ProvisionError) else held.get(name)
-    remedy = known or f"`provision verify --limit {name}` says what it lacks; `provision apply --limit {name}` mends it"
-    if not any(isinstance(found[node], HostNotTrusted) for node, _ in left_out):
-        remedy = remedy.rstrip(".") + "; or go on without it: --allow-missing, or --limit with the others"
-        remedy += "; or with it as it is: --allow-degraded" if name in held else ""
-    if len(left_out) == 1:
-        return LaunchError(reason, node=name, remedy=remedy)
-    lines = "\n".join(f"  {node}: {why}" for node, why in left_out)
-    return LaunchError(f"{len(left_out)} of {len(found)} nodes cannot take ranks:\n{lines}", remedy=remedy)
 
 
 def _write(stream: str, line: bytes) -> None:

@@ -17,7 +17,7 @@ from provision.commands.mca import Parameter
 from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
-from provision.hostfiles import HostEntry, fitted, openmpi
+from provision.hostfiles import HostEntry, openmpi
 from provision.jobs.held import held_gpus
 from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
@@ -58,8 +58,8 @@ class Plan:
     """What the launcher itself needs in its environment, and the ranks need not."""
     findings: tuple[LaunchFinding, ...] = ()
     """What is odd about it, and what surely fails."""
-    gpus: Mapping[str, int] = field(default_factory=dict)
-    """Node -> how many of its GPUs the ranks use."""
+    seats: tuple[HostEntry, ...] = ()
+    """The nodes that get ranks, each with as many slots as it gets ranks."""
 
 
 def prepare(request: JobRequest) -> Plan:
@@ -106,18 +106,14 @@ def _plan(
         line.settings,
         line.environment,
         lint(_scene(request, head.version, used)),
-        {
-            entry.name: entry.slots
-            for entry in fitted(used, min(ranks, sum(e.slots for e in used)))
-            if entry.kind == "gpu"
-        },
+        tuple(_seats(used, ranks)),
     )
 
 
-def _gpus(used: Sequence[HostEntry], ranks: int) -> dict[str, int]:
-    """Return node -> how many GPUs its ranks use; more ranks than slots use them all."""
-    entries = fitted(used, min(ranks, sum(entry.slots for entry in used)))
-    return {entry.name: entry.slots for entry in entries if entry.kind == "gpu"}
+def _seats(used: Sequence[HostEntry], ranks: int) -> Iterator[HostEntry]:
+    for entry in used:
+        yield replace(entry, slots=min(entry.slots, ranks))
+        ranks -= min(entry.slots, ranks)
 
 
 def _scene(request: JobRequest, version: int, used: Sequence[HostEntry]) -> LaunchScene:
@@ -155,7 +151,7 @@ def run(plan: Plan, write: Write) -> int:
     request = plan.request
     with contextlib.ExitStack() as stack:
         with _starting():
-            stack.enter_context(held_gpus(request, plan.gpus))
+            stack.enter_context(held_gpus(request, {seat.name: seat.slots for seat in plan.seats if seat.kind == "gpu"}))
             head = connect(request.nodes[request.head])
             stack.callback(head.close)
             check_logins(head, request, _others(plan))

@@ -13,7 +13,7 @@ from typing import Any
 
 import provision.benchmarks
 from provision.benchmarks import NodeInfo, Record, parse
-from provision.errors import ProvisionError
+from provision.errors import NoResult, ProvisionError
 from provision.facts import NodeFacts, Unknown
 from provision.facts.container import Container
 from provision.facts.derived import simulated
@@ -78,21 +78,17 @@ def visible_environment(words: Sequence[str]) -> dict[str, str | None]:
     return shown
 
 
-def node_infos(
-    entries: Sequence[HostEntry], ranks: int, facts: Mapping[str, NodeFacts | ProvisionError]
-) -> tuple[NodeInfo, ...]:
-    """Return the nodes that get ranks, slots being filled in order, with what is known of each."""
+def node_infos(seats: Sequence[HostEntry], facts: Mapping[str, NodeFacts | ProvisionError]) -> tuple[NodeInfo, ...]:
+    """Return the nodes that get ranks, one for each slot, with what is known of each."""
     infos: list[NodeInfo] = []
-    for entry in entries:
-        here = min(entry.slots, ranks)
-        ranks -= here
-        found = facts.get(entry.name)
-        if here > 0:
-            infos.append(_node_info(entry, here, found) if isinstance(found, NodeFacts) else NodeInfo(entry.name, here))
+    for seat in seats:
+        found = facts.get(seat.name)
+        plain = NodeInfo(seat.name, seat.slots)
+        infos.append(_node_info(seat, found) if isinstance(found, NodeFacts) else plain)
     return tuple(infos)
 
 
-def _node_info(entry: HostEntry, ranks: int, facts: NodeFacts) -> NodeInfo:
+def _node_info(entry: HostEntry, facts: NodeFacts) -> NodeInfo:
     gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
     products = Counter(gpu.name for gpu in gpus)
     system = None if isinstance(facts.system, Unknown) else facts.system
@@ -100,7 +96,7 @@ def _node_info(entry: HostEntry, ranks: int, facts: NodeFacts) -> NodeInfo:
     stand_ins = facts.simulated if isinstance(facts.simulated, Mapping) else {}
     return NodeInfo(
         name=entry.name,
-        ranks=ranks,
+        ranks=entry.slots,
         gpus=", ".join(f"{count}x {name}" for name, count in products.items()) if entry.kind == "gpu" else "CPU",
         driver=gpus[0].driver if gpus else "",
         system=system.title if system else "",
@@ -138,13 +134,15 @@ def finish(record: Record, ended: Ended) -> Record:
     """Complete and keep the record of a benchmark; its runs are labelled by its name.
 
     Raises:
-        ProvisionError: it printed no result, or the result cannot be kept.
+        NoResult: it printed none.
+        ProvisionError: the result cannot be kept.
     """
     runs, unfinished = parse(ended.output, record.name)
     if not runs:
         why = unfinished[0].told if unfinished else "it printed no result in the known form"
-        raise ProvisionError(
+        raise NoResult(
             f"the benchmark ended with code {ended.exit_code}, and there is no result to keep: {why}",
+            ended.exit_code,
             remedy="Its output above says why; `provision verify` judges the nodes.",
             output=ended.output[-4000:],
         )

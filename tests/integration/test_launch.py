@@ -1,11 +1,11 @@
 """Jobs on the GPUs that were chosen for them, and host files that real launchers read, on containers of two nodes.
 
-The long ones have a lab of their own that stands for two DGX-1, with MPICH and PyTorch in its training containers.
+The long ones have a lab of their own that stands for two DGX-1, with MPICH and PyTorch in its training containers, and
+at the end Open MPI 5.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 
@@ -19,7 +19,8 @@ MESH = f"mesh{os.getpid()}"
 QUADS = ({0, 1, 2, 3}, {4, 5, 6, 7})
 TELL = 'echo "$OMPI_COMM_WORLD_RANK $(hostname) $CUDA_VISIBLE_DEVICES $NCCL_IB_HCA"'
 REACH = "ssh -F /etc/provision/ssh/ssh_config"
-OPENMPI = f"mpirun --allow-run-as-root --hostfile /tmp/hosts --bind-to none --mca plm_rsh_agent '{REACH}'"
+NETWORKS = "--mca oob_tcp_if_include eth1 --mca btl_tcp_if_include eth1"
+OPENMPI = f"mpirun --allow-run-as-root --hostfile /tmp/hosts --bind-to none --mca plm_rsh_agent '{REACH}' {NETWORKS}"
 
 
 def told(done):
@@ -41,12 +42,20 @@ def gpus_of(provision, lab, node):
     return [line.partition("UUID: ")[2].rstrip(")") for line in listed.splitlines() if "UUID" in line]
 
 
-def started_by(provision, lab, launcher, command, ranks):
-    """Write the launcher's host file into the first node's container, start `hostname` by it, and count the answers."""
+def trained(output):
+    """Count by node the nine ranks that trained, which have to end with one gradient."""
+    told = [line.replace("]:", "] ").split()[-4:] for line in output.splitlines() if " 9 " in line]
+    assert sorted(int(rank) for rank, *_ in told) == list(range(9)), output
+    assert len({gradient for *_, gradient in told}) == 1, output
+    return Counter(node for _, _, node, _ in told)
+
+
+def started_by(provision, lab, launcher, command, ranks, program="hostname"):
+    """Write the launcher's host file into the first node's container, start a program by it, and count the answers."""
     hosts = provision.ok("hostfile", "--lab", lab, "--launcher", launcher, "-n", str(ranks)).out
     in_container(provision, lab, f"{lab}-1", "cat > /tmp/hosts", stdin=hosts)
     done = provision(
-        "lab", "ssh", lab, f"{lab}-1", "--", f"docker exec provision-training {command} hostname", timeout=120
+        "lab", "ssh", lab, f"{lab}-1", "--", f"docker exec provision-training {command} {program}", timeout=120
     )
     assert done.code == 0, str(done)
     return Counter(done.out.split())
@@ -84,10 +93,11 @@ def test_a_job_without_room_for_all_its_workers_starts_none(provision, cluster):
 
 def test_open_mpi_reads_its_host_file(provision, cluster):
     """The real mpirun fills the nodes as the file says."""
-    networks = "--mca oob_tcp_if_include eth1 --mca btl_tcp_if_include eth1"
-
     assert cluster["nodes"]
-    assert started_by(provision, LAB, "openmpi", f"{OPENMPI} {networks}", 3) == {f"{LAB}-1": 2, f"{LAB}-2": 1}
+    assert started_by(provision, LAB, "openmpi", OPENMPI, 3) == {f"{LAB}-1": 2, f"{LAB}-2": 1}
+
+
+BOUND = "sh -c 'echo $(hostname):$(grep Cpus_allowed_list /proc/self/status | cut -f 2)'"
 
 
 # On two machines of eight GPUs
@@ -185,11 +195,36 @@ def test_a_node_with_a_job_is_no_choice(provision, mesh):
 
 
 @pytest.mark.long
-def test_mpich_reads_its_host_file(provision, equipped):
-    """Over the containers' own logins."""
-    command = "mpiexec.hydra -launcher ssh -launcher-exec /tmp/reach -f /tmp/hosts -n 9"
+@pytest.mark.parametrize(
+    ("launcher", "command"),
+    [
+        ("openmpi", OPENMPI),
+        ("mpich", "mpiexec.hydra -launcher ssh -launcher-exec /tmp/reach -f /tmp/hosts -n 9"),
+    ],
+    ids=["openmpi", "mpich"],
+)
+def test_a_launcher_reads_its_host_file(provision, equipped, launcher, command):
+    """Over the containers' own logins: the first node is full before the second gets a rank."""
+    assert started_by(provision, equipped, launcher, command, 9) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
 
-    assert started_by(provision, equipped, "mpich", command, 9) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
+
+@pytest.mark.long
+def test_torchrun_trains_by_the_lines_for_it(provision, equipped):
+    """Node rank, processes, and where they meet, as each line says, one torchrun on each node."""
+    started = []
+    for line in provision.ok("hostfile", "--lab", equipped, "--launcher", "torchrun", "-n", "9").out.splitlines():
+        node, rank, processes, address, port = line.split()
+        in_container(provision, equipped, node, "cat > /tmp/train.py", stdin=TRAIN)
+        torchrun = f"torchrun --nnodes 2 --node-rank {rank} --nproc-per-node {processes}"
+        given = "-e OMP_NUM_THREADS=1 -e GLOO_SOCKET_IFNAME=eth1 -e PET_TEE=1 -e PET_REDIRECTS=1"
+        words = f"{torchrun} --master-addr {address} --master-port {port} /tmp/train.py"
+        started.append(
+            provision.start("lab", "ssh", equipped, node, "--", f"docker exec {given} provision-training {words}")
+        )
+    outputs = [process.communicate(timeout=300)[0] for process in started]
+
+    assert [process.returncode for process in started] == [0, 0], outputs
+    assert trained("".join(outputs)) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
 
 
 @pytest.mark.long
@@ -205,18 +240,103 @@ def test_pytorch_trains_over_both_nodes(provision, equipped, tmp_path, words):
     launcher, *more = words
     common = ["--sync", str(tmp_path), "-n", "9", "-e", "OMP_NUM_THREADS=1", "--launcher", launcher]
     done = provision("run", "--lab", equipped, *common, *more, "train.py")
-    lines = [line.replace("]:", "] ").split()[-4:] for line in done.out.splitlines()]
 
     assert done.code == 0, str(done)
-    assert sorted(int(line[0]) for line in lines) == list(range(9))
-    assert Counter(line[2] for line in lines) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
-    assert len({line[3] for line in lines}) == 1
+    assert trained(done.out) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
 
 
 @pytest.mark.long
-def test_the_synthetic_benchmark_runs_and_is_kept(provision, equipped):
-    """On CPUs, with our own program and torch's gloo."""
+def test_the_synthetic_benchmark_runs_on_chosen_gpus_and_is_kept(provision, equipped):
+    """On CPUs, with our own program and torch's gloo: as the first node is busy, all of it is on the second."""
+    first = provision.start(
+        "run", "--lab", equipped, "--limit", f"{equipped}-1", "-n", "1", "--", "sh", "-c", "echo ready; sleep 600"
+    )
     words = ["-n", "2", "--model", "convnet", "--device", "cpu", "--batch-size", "4", "--num-iters", "1"]
-    document = provision.ok("bench", "run", "--lab", equipped, *words, "-e", "OMP_NUM_THREADS=1", "--json").document
+    words += ["--with", "--gputopology", "-e", "OMP_NUM_THREADS=1", "--json"]
+    try:
+        assert any("ready" in line for line in first.stdout)
+        document = provision.ok("bench", "run", "--lab", equipped, *words).document
+    finally:
+        first.terminate()
+        first.wait(60)
+    (kept,) = provision.ok("bench", "list", "--json").document["results"]
 
-    assert json.dumps(document).count("convnet")
+    assert [run["model"] for run in document["runs"]] == ["convnet"]
+    assert [(node["name"], node["ranks"]) for node in kept["nodes"]] == [(f"{equipped}-2", 2)]
+
+
+@pytest.mark.long
+def test_the_synthetic_benchmark_scales_over_both_nodes(provision, equipped):
+    """One process, a node, and more than one node; a job that fails has the last word."""
+    words = [
+        "--model",
+        "convnet",
+        "--device",
+        "cpu",
+        "--batch-size",
+        "2",
+        "--num-iters",
+        "1",
+        "-e",
+        "OMP_NUM_THREADS=1",
+    ]
+    runs = provision.ok("bench", "scale", "--lab", equipped, "--sizes", "1,8,9", *words, "--json").document["runs"]
+    failed = provision("bench", "run", "--lab", equipped, "-n", "2", "--", "sh", "-c", "exit 7")
+
+    assert [run["gpus"] for run in runs] == [1, 8, 9]
+    assert runs[0]["efficiency"] == 1
+    assert failed.code == 7
+    assert "there is no result to keep" in failed.err
+
+
+# With Open MPI 5: these come last, for the containers' MPICH and PyTorch are those of another release
+
+NEXT_RELEASE = """
+docker exec -i provision-training sh -e <<'END'
+export DEBIAN_FRONTEND=noninteractive
+sed -i 's/bookworm/trixie/' /etc/apt/sources.list.d/debian.sources
+apt-get -qq update
+apt-get -qq install -y --no-install-recommends openmpi-bin >/dev/null
+END
+"""
+PRRTE = f"--prtemca plm_ssh_agent '{REACH}' --prtemca prte_if_include eth1 --mca btl_tcp_if_include eth1"
+OPENMPI5 = f"mpirun --allow-run-as-root --hostfile /tmp/hosts {PRRTE}"
+
+
+@pytest.fixture(scope="module")
+def modern(provision: Provision, equipped: str):
+    """The same with Open MPI 5, of Debian's next release."""
+    for number in (1, 2):
+        done = provision("lab", "ssh", equipped, f"{equipped}-{number}", "--", "sh", stdin=NEXT_RELEASE)
+        assert done.code == 0, str(done)
+        assert "(Open MPI) 5." in in_container(provision, equipped, f"{equipped}-{number}", "mpirun --version").out
+    return equipped
+
+
+@pytest.mark.long
+def test_open_mpi_5_reads_its_host_file(provision, modern):
+    """As version 4 does."""
+    command = f"{OPENMPI5} --bind-to none"
+
+    assert started_by(provision, modern, "openmpi5", command, 9) == {f"{modern}-1": 8, f"{modern}-2": 1}
+
+
+@pytest.mark.long
+def test_open_mpi_5_reads_its_rank_file(provision, modern):
+    """Each rank is bound to the CPUs that the file gives it; ranks outnumber CPUs here."""
+    words = ["hostfile", "--lab", modern, "--launcher", "openmpi5", "-n", "9", "--rankfile"]
+    text = provision.ok(*words).out
+    in_container(provision, modern, f"{modern}-1", "cat > /tmp/ranks", stdin=text)
+    mapped = "--map-by rankfile:file=/tmp/ranks --bind-to core:overload-allowed"
+    bound = started_by(provision, modern, "openmpi5", f"{OPENMPI5} {mapped}", 9, BOUND)
+    planned = [line.replace("=", " ").split() for line in text.splitlines()]
+
+    assert bound == Counter(f"{node}:{cpus}" for _, _, node, _, cpus in planned)
+
+
+@pytest.mark.long
+def test_a_job_runs_by_open_mpi_5(provision, modern):
+    """In its own names, with its ranks' numbers before their lines."""
+    ranks = told(provision("run", "--lab", modern, "-n", "9", "--", "sh", "-c", TELL))
+
+    assert [node for node, *_ in ranks] == [f"{modern}-1"] * 8 + [f"{modern}-2"]

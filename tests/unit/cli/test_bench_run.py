@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import shlex
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,13 @@ from provision import jobs, workflow
 from provision.cli.bench_run import Setting, run_words
 from provision.cli.main import main
 from provision.errors import LaunchError
+from provision.facts.managed import Managed
 from provision.jobs import preflight
 from provision.model import Cluster
 from provision.workflow import survey
 from provision.workflow.bench_runs import PROGRAM, default_sizes
 from tests.support.benchmark import rendered
-from tests.unit.checks.conftest import healthy, make_node
+from tests.unit.checks.conftest import healthy, linked, make_node
 
 LOOKED_AT = preflight.Container(4, "/usr/bin/mpirun", root=True, library_path=False)
 SPEED = {1: 100.0, 8: 97.0, 16: 90.0}
@@ -34,17 +37,21 @@ class Nodes:
         self.synced = []
         self.code = 0
         self.cut = False
+        self.fails_at = 0
+        """At so many ranks there is no result, and the code is what it is set to; 0 where others succeed."""
+        self.facts = {}
 
     def start(self, plan, write):
         """Stand in for the transport: everything up to it is ours."""
         self.plans.append(plan)
-        ranks = int(plan.argv[plan.argv.index("-np") + 1])
+        ranks = sum(seat.slots for seat in plan.seats)
         about = 'About: {"torch": "2.4.0", "nccl": "2.20.5"}\n'
         text = rendered(gpus=ranks, iterations=[SPEED[ranks] + wobble for wobble in (-0.1, 0.0, 0.1)])
-        lines = (about + (text[:60] if self.cut else text)).splitlines()
+        failed = self.cut or ranks == self.fails_at
+        lines = (about + (text[:60] if failed else text)).splitlines()
         for line in lines:
             write("stdout", f"[0] {line}\n".encode())
-        return self.code
+        return self.code if failed or not self.fails_at else 0
 
     def __call__(self, *words):
         """Run the command; return exit code, stdout and stderr."""
@@ -68,8 +75,9 @@ def nodes(monkeypatch, capsys, tmp_path):
         gpus=tuple(dataclasses.replace(gpu, index=i, name="NVIDIA A100", driver="535.1") for i in range(8)),
         gpu_pci=tuple(f"0000:0{i}:00.0" for i in range(8)),
     )
-    probed = lambda nodes, **_: {node.name: facts for node in nodes}  # noqa: E731
     there = Nodes(capsys)
+    there.facts = dict.fromkeys(("gpu1", "gpu2"), facts)
+    probed = lambda nodes, **_: {node.name: there.facts[node.name] for node in nodes}  # noqa: E731
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("provision.cli.common.inventory_from", lambda *_: Path("hosts.yml"))
     monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: Cluster("c", Path("hosts.yml"), members))
@@ -110,7 +118,7 @@ def test_the_output_is_shown_as_it_comes_and_only_the_result_on_stdout(nodes):
 
 
 def test_our_program_is_brought_along_and_told_where_the_ranks_meet(nodes):
-    """One file in a folder of its own, the same in every container; the first rank's node is the first host."""
+    """One file in a folder of its own, the same in every container; the ranks meet at the first one's node."""
     nodes("run", "--model", "vgg16", "--batch-size", "32", "--device", "cpu", "--env", "OMP_NUM_THREADS=2")
     (plan,) = nodes.plans
     (folder,) = nodes.synced
@@ -119,9 +127,45 @@ def test_our_program_is_brought_along_and_told_where_the_ranks_meet(nodes):
     assert [file.name for file in folder.iterdir()] == [PROGRAM]
     assert plan.request.command[:2] == ("python3", str(folder / PROGRAM))
     assert "--model vgg16 --batch-size 32" in shlex.join(plan.request.command)
-    assert environment["MASTER_ADDR"] == "10.77.0.1"
+    assert met_at(plan) == "10.77.0.1"
     assert environment["OMP_NUM_THREADS"] == "2"
     assert plan.hostfile.startswith("gpu1 slots=8")
+
+
+def met_at(plan):
+    """The address that every rank is told."""
+    packed = base64.b64decode(plan.environment["PROVISION_RANKS"])
+    return json.loads(zlib.decompress(packed))["master"]["address"]
+
+
+def test_on_chosen_gpus_the_ranks_meet_at_the_first_chosen_node_which_is_kept(nodes):
+    """The first node of the inventory is busy; the benchmark goes to the second, and so says its record."""
+    free = dataclasses.replace(nodes.facts["gpu2"], topology=linked(*["PIX"] * 8), managed=Managed())
+    busy = dataclasses.replace(free, managed=Managed(jobs=("process 4711 holds /dev/nvidia0",)))
+    nodes.facts.update(gpu1=busy, gpu2=free)
+    code, _, err = nodes("run", "-n", "8", "--with", "--gputopology", "--name", "chosen")
+    (plan,) = nodes.plans
+    (record,) = nodes.json("list")["results"]
+
+    assert code == 0, err
+    assert (plan.used, met_at(plan)) == (("gpu2",), "10.77.0.2")
+    assert [(node["name"], node["ranks"]) for node in record["nodes"]] == [("gpu2", 8)]
+
+
+@pytest.mark.parametrize("words", [["--preset", "taco"], ["--with", "--preset=taco"], ["--gdr"]], ids=str)
+def test_the_guides_command_line_names_the_place_to_meet(nodes, words):
+    """Nothing may stand before its program, so that a variable says it."""
+    _, out, _ = nodes("run", "--dry-run", "-n", "16", *words)
+
+    assert "--env MASTER_ADDR=10.77.0.1 --env MASTER_PORT=" in out
+    assert "--launcher" not in out
+
+
+def test_options_that_say_how_many_gpus_are_not_told_a_number_too(nodes):
+    """-n and --workers would contradict each other."""
+    words = ["run", "--dry-run", "--with", "--gputopology --gpus 2 --workers 3", "--", "train"]
+
+    assert nodes(*words)[1] == "provision run --gputopology --gpus 2 --workers 3 -- train\n"
 
 
 def test_a_program_of_ones_own_is_started_as_it_is(nodes):
@@ -182,14 +226,25 @@ def test_stand_ins_are_named_wherever_the_result_shows(nodes, monkeypatch):
     assert "SIMULATED" in nodes("list")[1]
 
 
-def test_a_job_that_prints_no_result_is_an_error_and_nothing_is_kept(nodes):
-    """It says what there was of it."""
-    nodes.cut, nodes.code = True, 3
+@pytest.mark.parametrize(("ended", "expected"), [(3, 3), (0, 1), (137, 137)])
+def test_a_job_that_prints_no_result_is_an_error_and_nothing_is_kept(nodes, ended, expected):
+    """It says what there was of it; the exit code is the job's, unless the job takes itself for a success."""
+    nodes.cut, nodes.code = True, ended
     code, out, err = nodes("run")
 
-    assert (code, out) == (1, "")
-    assert "ended with code 3, and there is no result to keep" in err
+    assert (code, out) == (expected, "")
+    assert f"ended with code {ended}, and there is no result to keep" in err
     assert nodes("list")[1] == ""
+
+
+def test_what_was_measured_before_a_size_without_a_result_stands(nodes):
+    """It is kept, and the failing job's code is the command's."""
+    nodes.fails_at, nodes.code = 16, 7
+    code, _, err = nodes("scale", "--name", "base")
+
+    assert code == 7
+    assert "kept: " in err
+    assert [run["gpus"] for run in nodes.json("table", "base")["runs"]] == [1, 8]
 
 
 def test_a_size_that_does_not_fit_is_refused_before_anything_runs(nodes):
