@@ -12,7 +12,7 @@ import pytest
 
 from provision import workflow
 from provision.cli import main as entry
-from provision.cli import run as verb
+from provision.cli import run_nodes as verb
 from provision.cli.main import main
 from provision.connectors import failures
 from provision.errors import ConnectionFailed, HostNotTrusted
