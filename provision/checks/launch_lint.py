@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from provision.checks.launch_lint_nccl import NCCL_JUDGES
 from provision.checks.launch_scene import LaunchFinding, LaunchScene, data_interface, few, interfaces
 from provision.commands.mca import PRRTE, spelled
+from provision.facts import Unknown
 
 __all__ = ["LaunchFinding", "LaunchScene", "lint"]
 
@@ -69,6 +70,16 @@ def _unknown_flags(scene: LaunchScene) -> Iterator[LaunchFinding]:
         )
 
 
+def _joined_flags(scene: LaunchScene) -> Iterator[LaunchFinding]:
+    for word in scene.line.joined if scene.line and scene.version < PRRTE else ():
+        yield LaunchFinding(
+            word,
+            f"the containers have Open MPI {scene.version}, whose mpirun takes no value behind an equals sign",
+            f"Write {word.replace('=', ' ', 1)}",
+            fails=True,
+        )
+
+
 def _old_names(scene: LaunchScene) -> Iterator[LaunchFinding]:
     if scene.version < PRRTE:
         for parameter in scene.parameters:
@@ -119,6 +130,24 @@ def _mpi_interfaces(scene: LaunchScene) -> Iterator[LaunchFinding]:
                 )
 
 
+def _partitions(scene: LaunchScene) -> Iterator[LaunchFinding]:
+    """A GPU in MIG mode has no use as a whole, and ranks that go by its number share its first instance."""
+    slots = {entry.name for entry in scene.entries if entry.kind == "gpu"}
+    cut = {
+        name: [str(gpu.index) for gpu in facts.gpus if gpu.health.mig]
+        for name, facts in scene.facts.items()
+        if name in slots and not isinstance(facts.gpus, Unknown)
+    }
+    shown = [f"{name} {', '.join(indices)}" for name, indices in cut.items() if indices]
+    if shown and not scene.placed:
+        yield LaunchFinding(
+            f"GPUs in MIG mode get ranks: {few(shown)}",
+            "by numbers all ranks of a node get the same MIG instance, and no two instances work together",
+            "Leave these nodes out (--limit), switch MIG off (nvidia-smi -mig 0), or name an instance for each rank by "
+            "its UUID (nvidia-smi -L) in a --placement, with --own-gpus.",
+        )
+
+
 def _carries(word: str, there: Mapping[str, Sequence[str]]) -> bool:
     if "/" not in word:
         return word in there
@@ -129,4 +158,14 @@ def _carries(word: str, there: Mapping[str, Sequence[str]]) -> bool:
     return any(ipaddress.ip_address(address) in network for addresses in there.values() for address in addresses)
 
 
-_JUDGES = (_hosts, _ranks, _unknown_flags, _old_names, _both_lists, _mpi_interfaces, *NCCL_JUDGES)
+_JUDGES = (
+    _hosts,
+    _ranks,
+    _unknown_flags,
+    _joined_flags,
+    _old_names,
+    _both_lists,
+    _mpi_interfaces,
+    _partitions,
+    *NCCL_JUDGES,
+)

@@ -48,6 +48,8 @@ class LaunchScene:
     networks: Mapping[str, NodeNetwork] = field(default_factory=dict)
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     """Of the nodes with ranks; none where no node was asked."""
+    placed: bool = False
+    """Whether each rank has a GPU, or an instance of one, by its name."""
 
 
 def interfaces(facts: NodeFacts) -> dict[str, list[str]]:

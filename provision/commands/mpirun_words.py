@@ -29,6 +29,8 @@ personality ppr prefix preload-files rank-by rankfile report-events report-pid r
 slot-list stdin timeout tune wd wdir x xterm
 """
 _ALONE, _WITH_VALUE = frozenset(_ALONE_NAMES.split()), frozenset(_VALUE_NAMES.split())
+_NEVER_JOINED = frozenset({"H", "c"})
+"""Open MPI 5 reads ``-np=4`` and ``--host=a:8``, and not these with an equals sign."""
 _RANKS = frozenset({"np", "n", "c"})
 _HOSTS = frozenset({"H", "host"})
 _HOSTFILES = frozenset({"hostfile", "machinefile", "default-hostfile"})
@@ -50,6 +52,8 @@ class TypedLine:
     command: tuple[str, ...]
     unknown: tuple[str, ...] = ()
     """Flags that no version of Open MPI is known to have; they are taken to stand alone."""
+    joined: tuple[str, ...] = ()
+    """Words of a flag and its value joined by an equals sign, which Open MPI reads from version 5 on."""
 
     @property
     def variables(self) -> Mapping[str, str | None]:
@@ -114,30 +118,41 @@ def parse_line(words: Sequence[str]) -> TypedLine:
     """Read a line that begins with the launcher; never raises, whatever stands there."""
     settings: list[Setting] = []
     unknown: list[str] = []
+    joined: list[str] = []
     at = 1
     while at < len(words) and words[at].startswith("-"):
-        count = _count(words[at])
+        flag, value = _parted(words[at])
+        count = _count(flag)
         if count is None:
-            unknown.append(words[at])
-        setting = _setting(words[at : at + 1 + (count or 0)])
-        settings.append(setting)
-        at += 1 + (count or 0)
-    return TypedLine(words[0], tuple(settings), tuple(words[at:]), tuple(unknown))
+            unknown.append(flag)
+        if value is not None:
+            joined.append(words[at])
+        behind = at + 1 + (count or 0) - (value is not None)
+        values = [*([] if value is None else [value]), *words[at + 1 : behind]]
+        settings.append(_setting(flag, values, tuple(words[at:behind])))
+        at = behind
+    return TypedLine(words[0], tuple(settings), tuple(words[at:]), tuple(unknown), tuple(joined))
 
 
-def _setting(words: Sequence[str]) -> Setting:
-    flag, *values = words
-    if flag == "-x" and values:
+def _parted(word: str) -> tuple[str, str | None]:
+    """Return flag and value of ``--np=4``; a word that is no flag with a value stays whole."""
+    flag, equals, value = word.partition("=")
+    takes_one = _count(flag) and _bare(flag) not in _NEVER_JOINED
+    return (flag, value) if equals and takes_one else (word, None)
+
+
+def _setting(flag: str, values: Sequence[str], typed: tuple[str, ...]) -> Setting:
+    if _bare(flag) == "x" and values:
         name, given, value = values[0].partition("=")
-        return Setting("-x", name, value if given else None, "your command")
+        return Setting("-x", name, value if given else None, "your command", typed=typed)
     padded: Iterator[str] = iter(values)
     name = next(padded, "") if _bare(flag) in _PARAMETERS else ""
-    return Setting(flag, name, next(padded, None), "your command")
+    return Setting(flag, name, next(padded, None), "your command", typed=typed)
 
 
-def _count(word: str) -> int | None:
+def _count(flag: str) -> int | None:
     """How many words belong to a flag; None for one that is not known."""
-    name = _bare(word)
+    name = _bare(flag)
     return 2 if name in _PARAMETERS else 1 if name in _WITH_VALUE else 0 if name in _ALONE else None
 
 

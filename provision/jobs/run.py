@@ -134,6 +134,7 @@ def _scene(request: JobRequest, version: int, used: Sequence[HostEntry]) -> Laun
         fabric=request.wish.fabric,
         networks={name: request.found[name] for name in names if name in request.found},
         facts={name: request.facts[name] for name in names if name in request.facts},
+        placed=bool(request.placement),
     )
 
 

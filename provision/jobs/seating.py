@@ -99,7 +99,7 @@ def with_uuids(placement: Sequence[NodePlacement], facts: Mapping[str, NodeFacts
     """Return the placement with UUIDs for indices, where the node's GPUs are known: a container may count others.
 
     Raises:
-        UsageError: there is no such GPU.
+        UsageError: there is no such GPU, or it is in MIG mode and no instance of it is named.
     """
     return tuple(
         replace(node, ranks=tuple(replace(rank, gpus=_uuids(node.node, rank.gpus, facts)) for rank in node.ranks))
@@ -117,5 +117,13 @@ def _uuids(node: str, gpus: Sequence[str], facts: Mapping[str, NodeFacts]) -> tu
         raise UsageError(
             f"the placement names GPU {', '.join(missing)} of {node}, which has {', '.join(known)}",
             remedy="Make the placement anew: provision place",
+        )
+    cut = {name for gpu in found.gpus if gpu.health.mig for name in (str(gpu.index), gpu.uuid)}
+    whole = [gpu for gpu in gpus if gpu in cut]
+    if whole:
+        raise UsageError(
+            f"the placement names GPU {', '.join(whole)} of {node}, which is in MIG mode: a rank can only have one of "
+            "its instances",
+            remedy="Write an instance's UUID in its place (MIG-..., see `nvidia-smi -L` there), and give --own-gpus.",
         )
     return tuple(known.get(gpu, gpu) for gpu in gpus)

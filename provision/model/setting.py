@@ -25,6 +25,8 @@ class Setting:
     reason: str = ""
     nodes: Mapping[str, str] = field(default_factory=dict)
     """Values of a variable by node, where they differ; none of them stands on the command line."""
+    typed: tuple[str, ...] = ()
+    """Its words as somebody typed them; without any they are written as is usual."""
 
     @property
     def is_variable(self) -> bool:
@@ -40,6 +42,8 @@ class Setting:
         """Return its words on the command line; none for a variable that each node has its own value of."""
         if self.nodes:
             return []
+        if self.typed:
+            return list(self.typed)
         if self.is_variable:
             return [VARIABLE, self.name if self.value is None else f"{self.name}={self.value}"]
         return [self.flag, *([self.name] if self.name else []), *([] if self.value is None else [self.value])]

@@ -117,7 +117,9 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
         lines += _explained(placement, placement.key) if explain else []
     for worker in placement.workers:
         for gpu in worker.mig:
-            lines += _wrap(f"GPU {gpu} of {worker.node} is in MIG mode: give the job one of its UUIDs", "  ")
+            lines += _wrap(
+                f"GPU {gpu} of {worker.node} is in MIG mode: in its place give the job the UUID of an instance", "  "
+            )
     for warning in places.warnings:
         lines += _wrap(f"warning: {warning}", "  ")
     if places.simulated:

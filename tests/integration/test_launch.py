@@ -20,7 +20,7 @@ QUADS = ({0, 1, 2, 3}, {4, 5, 6, 7})
 TELL = 'echo "$OMPI_COMM_WORLD_RANK $(hostname) $CUDA_VISIBLE_DEVICES $NCCL_IB_HCA"'
 REACH = "ssh -F /etc/provision/ssh/ssh_config"
 NETWORKS = "--mca oob_tcp_if_include eth1 --mca btl_tcp_if_include eth1"
-OPENMPI = f"mpirun --allow-run-as-root --hostfile /tmp/hosts --bind-to none --mca plm_rsh_agent '{REACH}' {NETWORKS}"
+OPENMPI = f"mpirun --allow-run-as-root --hostfile /tmp/hosts --mca plm_rsh_agent '{REACH}' {NETWORKS}"
 
 
 def told(done):
@@ -94,10 +94,21 @@ def test_a_job_without_room_for_all_its_workers_starts_none(provision, cluster):
 def test_open_mpi_reads_its_host_file(provision, cluster):
     """The real mpirun fills the nodes as the file says."""
     assert cluster["nodes"]
-    assert started_by(provision, LAB, "openmpi", OPENMPI, 3) == {f"{LAB}-1": 2, f"{LAB}-2": 1}
+    assert started_by(provision, LAB, "openmpi", f"{OPENMPI} --bind-to none", 3) == {f"{LAB}-1": 2, f"{LAB}-2": 1}
 
 
 BOUND = "sh -c 'echo $(hostname):$(grep Cpus_allowed_list /proc/self/status | cut -f 2)'"
+
+
+def binds_as_told(provision, lab, launcher, command):
+    """Write a rank file for nine ranks into the first node's container; ranks that it starts have its CPUs."""
+    text = provision.ok("hostfile", "--lab", lab, "--launcher", launcher, "-n", "9", "--rankfile").out
+    in_container(provision, lab, f"{lab}-1", "cat > /tmp/ranks", stdin=text)
+    planned = [line.replace("=", " ").split() for line in text.splitlines()]
+
+    assert started_by(provision, lab, launcher, command, 9, BOUND) == Counter(
+        f"{node}:{cpus}" for _, _, node, _, cpus in planned
+    )
 
 
 # On two machines of eight GPUs
@@ -198,7 +209,7 @@ def test_a_node_with_a_job_is_no_choice(provision, mesh):
 @pytest.mark.parametrize(
     ("launcher", "command"),
     [
-        ("openmpi", OPENMPI),
+        ("openmpi", f"{OPENMPI} --bind-to none"),
         ("mpich", "mpiexec.hydra -launcher ssh -launcher-exec /tmp/reach -f /tmp/hosts -n 9"),
     ],
     ids=["openmpi", "mpich"],
@@ -209,15 +220,23 @@ def test_a_launcher_reads_its_host_file(provision, equipped, launcher, command):
 
 
 @pytest.mark.long
+def test_open_mpi_4_reads_its_rank_file(provision, equipped):
+    """Each rank is bound to the CPUs that the file gives it; ranks outnumber CPUs here."""
+    mapped = "--rankfile /tmp/ranks --mca rmaps_rank_file_physical 1 -np 9"
+
+    binds_as_told(provision, equipped, "openmpi", f"{OPENMPI} {mapped}")
+
+
+@pytest.mark.long
 def test_torchrun_trains_by_the_lines_for_it(provision, equipped):
     """Node rank, processes, and where they meet, as each line says, one torchrun on each node."""
     started = []
     for line in provision.ok("hostfile", "--lab", equipped, "--launcher", "torchrun", "-n", "9").out.splitlines():
         node, rank, processes, address, port = line.split()
         in_container(provision, equipped, node, "cat > /tmp/train.py", stdin=TRAIN)
-        torchrun = f"torchrun --nnodes 2 --node-rank {rank} --nproc-per-node {processes}"
+        torchrun = f"torchrun --nnodes 2 --node_rank {rank} --nproc_per_node {processes}"  # as all versions have it
         given = "-e OMP_NUM_THREADS=1 -e GLOO_SOCKET_IFNAME=eth1 -e PET_TEE=1 -e PET_REDIRECTS=1"
-        words = f"{torchrun} --master-addr {address} --master-port {port} /tmp/train.py"
+        words = f"{torchrun} --master_addr {address} --master_port {port} /tmp/train.py"
         started.append(
             provision.start("lab", "ssh", equipped, node, "--", f"docker exec {given} provision-training {words}")
         )
@@ -323,15 +342,10 @@ def test_open_mpi_5_reads_its_host_file(provision, modern):
 
 @pytest.mark.long
 def test_open_mpi_5_reads_its_rank_file(provision, modern):
-    """Each rank is bound to the CPUs that the file gives it; ranks outnumber CPUs here."""
-    words = ["hostfile", "--lab", modern, "--launcher", "openmpi5", "-n", "9", "--rankfile"]
-    text = provision.ok(*words).out
-    in_container(provision, modern, f"{modern}-1", "cat > /tmp/ranks", stdin=text)
+    """As version 4 does, from where version 5 wants it named."""
     mapped = "--map-by rankfile:file=/tmp/ranks --bind-to core:overload-allowed"
-    bound = started_by(provision, modern, "openmpi5", f"{OPENMPI5} {mapped}", 9, BOUND)
-    planned = [line.replace("=", " ").split() for line in text.splitlines()]
 
-    assert bound == Counter(f"{node}:{cpus}" for _, _, node, _, cpus in planned)
+    binds_as_told(provision, modern, "openmpi5", f"{OPENMPI5} {mapped}")
 
 
 @pytest.mark.long

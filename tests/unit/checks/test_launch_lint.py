@@ -13,7 +13,7 @@ from provision.facts.network import Address
 from provision.facts.rdma import Gid, RdmaStack
 from provision.gdr.networks import node_network
 from provision.hostfiles import HostEntry
-from tests.unit.checks.conftest import VARIABLES, healthy, rdma_device
+from tests.unit.checks.conftest import VARIABLES, gpu, healthy, rdma_device
 
 ENTRIES = (HostEntry("gpu1", "10.77.0.1", 8, "gpu"), HostEntry("gpu2", "10.77.0.2", 8, "gpu"))
 MAPPED = "0000:0000:0000:0000:0000:ffff:"
@@ -130,6 +130,33 @@ def test_names_of_version_4_are_told_under_version_5(typed, instead):
     assert "Open MPI 5, which does not take it so" in text
     assert f"Write {instead}" in text
     assert not any("does not take it so" in text for text in findings(typed))
+
+
+def test_values_behind_an_equals_sign_fail_under_version_4():
+    """Its mpirun knows no such flag, or takes the next word for the value; version 5 reads them."""
+    assert one("--np=16").startswith("FAILS --np=16: the containers have Open MPI 4")
+    assert one("--host=gpu1:8,gpu2:8").endswith("-> Write --host gpu1:8,gpu2:8")
+    assert findings("--np=16 --host=gpu1:8,gpu2:8", version=5) == []
+    assert "is more than the 16 slots" in one("--np=17", version=5)
+
+
+def partitioned(*indices):
+    """The second node with GPUs in MIG mode."""
+    gpus = tuple(
+        dataclasses.replace(card, health=dataclasses.replace(card.health, mig=card.index in indices))
+        for card in (gpu(index) for index in range(4))
+    )
+    return dataclasses.replace(healthy(2), gpus=gpus)
+
+
+def test_ranks_that_would_share_an_instance_are_told():
+    """A process sees one MIG instance, and by the number of a GPU it is the first, for every rank."""
+    text = one(second=partitioned(1, 3))
+
+    assert text.startswith("GPUs in MIG mode get ranks: gpu2 1, 3")
+    assert "--own-gpus" in text
+    assert findings(second=partitioned()) == []
+    assert lint(dataclasses.replace(scene(second=partitioned(1)), placed=True)) == ()
 
 
 def test_an_interface_that_only_one_node_lacks_is_told_with_that_node():

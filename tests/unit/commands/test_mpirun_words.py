@@ -18,6 +18,9 @@ LINES = (
     "/opt/bin/mpiexec --hostfile h -n 4 --prtemca prte_if_include bond0 --map-by ppr:8:node --output tag ./a.out",
     "mpirun -x A= -x B==c --tag-output --foo prog",
     "mpirun -np x prog",
+    "mpirun --np=4 --host=a:2,b:2 -x=A=1 --x B=2 --mca=btl tcp,self --map-by=slot --foo=1 -H=a prog --np=8",
+    "mpirun --np=",
+    "mpirun --mca=btl",
     "mpirun",
     "mpirun -np",
     "mpirun --mca btl",
@@ -47,6 +50,25 @@ def test_the_program_begins_where_the_flags_end():
         ("--mca", "pml", "ob1"),
         ("--mca", "btl", "^openib"),
     ]
+
+
+def test_values_behind_an_equals_sign_are_read():
+    """Open MPI 5 takes them so, with one dash and with two, except behind -H and -c."""
+    words = "mpirun -np=4 --host=a:2,b:2 -x=A=1=2 --x B --mca=btl tcp,self --map-by=slot:oversubscribe --wdir=/d prog"
+    line = parse_line(words.split())
+
+    assert (line.ranks, line.hosts, line.oversubscribes) == (4, (("a", 2), ("b", 2)), True)
+    assert line.variables == {"A": "1=2", "B": None}
+    assert [(p.flag, p.name, p.value) for p in line.parameters] == [("--mca", "btl", "tcp,self")]
+    assert line.command == ("prog",)
+    assert line.has("wdir")
+    assert line.unknown == ()
+    assert line.joined[:2] == ("-np=4", "--host=a:2,b:2")
+    assert parse_line(["mpirun", "-H=a", "--allow-run-as-root=1", "-c=2", "prog"]).unknown == (
+        "-H=a",
+        "--allow-run-as-root=1",
+        "-c=2",
+    )
 
 
 def test_slots_of_a_host_are_one_each_time_it_is_named():

@@ -136,6 +136,19 @@ def test_gpus_go_by_uuid_where_the_node_is_known():
         with_uuids([NodePlacement("gpu2", ranks=(RankPlacement(("7",)),))], facts)
 
 
+def test_a_gpu_in_mig_mode_goes_by_the_uuid_of_an_instance():
+    """Its own number or UUID would give every rank the first instance, or none; what to do is said."""
+    cut = dataclasses.replace(gpu(1), health=dataclasses.replace(gpu(1).health, mig=True))
+    facts = {"gpu2": dataclasses.replace(healthy(), gpus=(gpu(0), cut))}
+    named = [NodePlacement("gpu2", ranks=(RankPlacement(("0",)), RankPlacement(("MIG-5c3e",))))]
+
+    assert [rank.gpus for node in with_uuids(named, facts) for rank in node.ranks] == [("GPU-0",), ("MIG-5c3e",)]
+    for whole in ("1", "GPU-1"):
+        with pytest.raises(UsageError, match=f"names GPU {whole} of gpu2, which is in MIG mode") as refused:
+            with_uuids([NodePlacement("gpu2", ranks=(RankPlacement((whole,)),))], facts)
+        assert "nvidia-smi -L" in refused.value.remedy
+
+
 @pytest.mark.parametrize(
     ("launcher", "ranks", "words"),
     [("python", "4", ["python3", "train.py"]), ("torchrun", "2", ["torchrun", "train.py"])],
