@@ -14,8 +14,9 @@ from itertools import groupby
 from provision.topology.cards import members
 from provision.topology.knapsack import Offer, cheapest, picks
 from provision.topology.offers import Costs, FreeNode, OwnNics, Pick, Rate, Sum, sets
+from provision.topology.score import SetScores
 
-__all__ = ["BALANCED", "PACKED", "Order", "Rule", "Search", "Window"]
+__all__ = ["BALANCED", "PACKED", "Known", "Order", "Rule", "Search", "Window"]
 
 
 class Rule(IntEnum):
@@ -37,6 +38,9 @@ PACKED: Order = (*_LEFT_FREE, *_BETWEEN, Rule.BANDWIDTH, Sum.WEIGHTS)
 Window = tuple[int, int]
 Table = Mapping[int, Sequence[Pick]]
 """By number of GPUs what a node can give."""
+Kind = tuple[SetScores, int, frozenset[int]]
+"""Nodes with the same scores, free sets and barred sets give the same."""
+Known = dict[Kind, dict[int, list[Pick]]]
 
 
 class Search:
@@ -49,6 +53,7 @@ class Search:
         windows: the least and the most that each node of the job gives; one window has to fit.
         rate: the bandwidth of a job that has a set among its own.
         own_nics: how many GPUs of a set can have a card of their own: one that is PIX, one that is near.
+        known: sets that searches with the same `rate` and `own_nics` have looked at; they are kept there.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Search:
         *,
         rate: Rate,
         own_nics: OwnNics,
+        known: Known | None = None,
     ) -> None:
         self._nodes = nodes
         self._total = total
@@ -69,13 +75,16 @@ class Search:
         self._known: tuple[int, Sum] | None = None
         """The least cost by the sums down to one, which narrowing has kept."""
         most = max((high for _, high in windows), default=0)
-        kinds: dict[tuple[int, int, frozenset[int]], Table] = {}
+        kept: Known = {} if known is None else known
+        kinds: dict[Kind, Table] = {}
         for node in nodes:
-            kind = (id(node.scores), node.free, node.barred)
+            kind = (node.scores, node.free, node.barred)
             if kind not in kinds:
+                found = kept.setdefault(kind, {})
                 sizes = range(step, min(most, node.free.bit_count()) + 1, step)
-                kinds[kind] = {size: list(sets(node, size, rate, own_nics)) for size in sizes}
-        self._tables = [kinds[id(node.scores), node.free, node.barred] for node in nodes]
+                found.update({size: list(sets(node, size, rate, own_nics)) for size in sizes if size not in found})
+                kinds[kind] = {size: found[size] for size in sizes}
+        self._tables = [kinds[node.scores, node.free, node.barred] for node in nodes]
         self._kinds = list(kinds.values())
 
     def best(self, order: Order) -> list[tuple[FreeNode, Pick]] | None:

@@ -17,7 +17,7 @@ from provision.topology.cards import Network, members
 from provision.topology.offers import FreeNode, Pick, Sum
 from provision.topology.placement import Key, Placement, Request, Worker
 from provision.topology.score import SetScores
-from provision.topology.search import BALANCED, PACKED, Search, Window
+from provision.topology.search import BALANCED, PACKED, Known, Search, Window
 from provision.topology.shortage import offered, shortage
 
 __all__ = ["place"]
@@ -94,6 +94,7 @@ class _Chooser:
                 self._nodes.append(FreeNode(one.name, known, free, _leaf(one)))
                 self._domains.setdefault(one.domain, []).append(self._nodes[-1])
         self._place = {node.name: number for number, node in enumerate(self._nodes)}
+        self._known: dict[tuple[bool, Network | None], Known] = {}
 
     def best(self, barred: Barred) -> _Choice | None:
         """Return the best placement without the sets that are barred; None when the job does not fit."""
@@ -103,7 +104,13 @@ class _Chooser:
                 continue
             windows = self._windows(scope)
             search = Search(
-                scope.nodes, self._request.total, self._request.gpus, windows, rate=scope.rate, own_nics=scope.own_nics
+                scope.nodes,
+                self._request.total,
+                self._request.gpus,
+                windows,
+                rate=scope.rate,
+                own_nics=scope.own_nics,
+                known=self._known.setdefault((scope.several, scope.network), {}),
             )
             used = search.best(PACKED if self._request.pack else BALANCED)
             if used is not None:
@@ -158,8 +165,12 @@ class _Chooser:
     # What was found
 
     def runner_up(self, best: _Choice) -> Placement | None:
-        """Return the best placement that gives a node of the best another set, or none."""
-        found = [self.best({node.name: frozenset({pick.mask})}) for node, pick in best.used[:_TRIED]]
+        """Return the best placement that gives a node of the best another set, or none.
+
+        Of nodes that are alike the last one is asked, so that the first ones stay.
+        """
+        alike = {(node.scores, node.free, node.leaf, pick.mask): node.name for node, pick in best.used[:_TRIED]}
+        found = [self.best({name: frozenset({mask})}) for (*_, mask), name in alike.items()]
         others = [choice for choice in found if choice is not None]
         return self.placement(min(others, key=self._order)) if others else None
 
