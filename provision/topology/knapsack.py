@@ -30,7 +30,13 @@ def cheapest(
         leaf_cost: what using a leaf switch costs by itself, at least 0.
         at_most: ways that cost more do not count.
     """
-    return _cheapest(Bounds(leaves, total, leaf_cost), at_most)
+    bounds = Bounds(leaves, total, leaf_cost)
+    for limit in bounds.limits() if at_most is None else [at_most]:
+        rest = _Rest.of(bounds, limit)
+        cost = None if rest is None else rest.least(limit)
+        if cost is not None:
+            return cost
+    return None
 
 
 def picks(
@@ -41,17 +47,11 @@ def picks(
     Of equal ways the one that uses the first node is taken, then the second and so on, and earlier offers first.
     """
     bounds = Bounds(leaves, total, leaf_cost)
-    cost = _cheapest(bounds, at_most)
-    rest = None if cost is None else _Rest.of(bounds, cost)
-    return None if rest is None else rest.picks()
-
-
-def _cheapest(bounds: Bounds, at_most: int | None) -> int | None:
     for limit in bounds.limits() if at_most is None else [at_most]:
         rest = _Rest.of(bounds, limit)
-        cost = None if rest is None else rest.least()
-        if cost is not None and (limit is None or cost <= limit):
-            return cost
+        given = None if rest is None else rest.picks(limit)
+        if given is not None:
+            return given
     return None
 
 
@@ -124,17 +124,17 @@ class _Rest:
         cost = sum(own for _, own in surely) + bounds.leaf_cost * sum(leaf.used for leaf in found)
         return cls(found, total, cost, bounds.leaf_cost) if total >= 0 else None
 
-    def least(self) -> int | None:
-        """Return the least cost of all; None where nothing adds up."""
-        cost = _IMPOSSIBLE
+    def least(self, at_most: int | None) -> int | None:
+        """Return the least cost of all; None where nothing adds up to `at_most`."""
+        last = None
         for table in self._tables():
-            cost = table.cost(self.total, opened=self.leaves[0].used)
-        return self.cost + cost if cost < _IMPOSSIBLE >> 1 else None
+            last = table
+        return self._cost(last, at_most)
 
-    def picks(self) -> list[int] | None:
-        """Return what each node gives; None where nothing adds up."""
+    def picks(self, at_most: int | None) -> list[int] | None:
+        """Return what each node gives; None where nothing adds up to `at_most`."""
         tables = list(self._tables())
-        if not tables or tables[-1].cost(self.total, opened=self.leaves[0].used) >= _IMPOSSIBLE >> 1:
+        if self._cost(tables[-1] if tables else None, at_most) is None:
             return None
         given: list[int] = []
         total = self.total
@@ -148,6 +148,15 @@ class _Rest:
                 given.append(node.least[0] + more)
                 total, opened = total - more, opened or bool(more)
         return given
+
+    def _cost(self, first: _Table | None, at_most: int | None) -> int | None:
+        """Return the least cost by the table of the first node, unless that is too much."""
+        more = _IMPOSSIBLE if first is None else first.cost(self.total, opened=self.leaves[0].used)
+        return (
+            None
+            if more >= _IMPOSSIBLE >> 1 or (at_most is not None and self.cost + more > at_most)
+            else self.cost + more
+        )
 
     def _chosen(self, node: _Node, after: _Table, total: int, cost: int, *, opened: bool) -> int:
         """Return the first of the node's choices that makes the least cost; where no other does, nothing more does."""
