@@ -3,10 +3,12 @@ SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-# Debian packages: the nodes of the lab (qemu, mmdebstrap, extlinux), its registry and repository, its docker engine.
+# Debian packages: the nodes of the lab (qemu, mmdebstrap, extlinux), its registry and repository, its docker engine;
+# a browser, in which the page about benchmarks is looked at.
 PACKAGES := python3-venv openssh-client rsync iproute2 iptables procps kmod zstd openssl ca-certificates \
   qemu-system-x86 qemu-utils mmdebstrap e2fsprogs fdisk extlinux syslinux-common \
-  docker.io docker-registry skopeo dpkg-dev apt-utils gnupg git
+  docker.io docker-registry skopeo dpkg-dev apt-utils gnupg git \
+  chromium
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Bytecode is kept, whatever the environment says: tests start the command and its stand-ins a few hundred times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,7 +22,7 @@ help:
 	@echo "make check      lint, types, layers, unit tests (about a minute)"
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
-	@echo "make launch     jobs on two SIMULATED machines of eight GPUs, by MPICH and PyTorch too"
+	@echo "make launch     jobs on two SIMULATED machines of eight GPUs, by Open MPI 4 and 5, MPICH and PyTorch"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
 	@echo "make exhaustive the choice of GPUs, compared with trying every one"
@@ -106,7 +108,7 @@ drift: setup
 	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, \
 	  drift.py gray_faults.py plan_diff.py secrets.py site_reset.py)
 
-# MPICH and PyTorch come from the Debian mirror (half a gigabyte for each node), TensorBoard from PyPI.
+# MPICH, PyTorch and Open MPI 5 come from the Debian mirror (half a gigabyte for each node), TensorBoard from PyPI.
 launch: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_launch.py tests/integration/test_tensorboard.py -m long
 
