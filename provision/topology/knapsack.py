@@ -152,11 +152,8 @@ class _Rest:
     def _cost(self, first: _Table | None, at_most: int | None) -> int | None:
         """Return the least cost by the table of the first node, unless that is too much."""
         more = _IMPOSSIBLE if first is None else first.cost(self.total, opened=self.leaves[0].used)
-        return (
-            None
-            if more >= _IMPOSSIBLE >> 1 or (at_most is not None and self.cost + more > at_most)
-            else self.cost + more
-        )
+        too_much = at_most is not None and self.cost + more > at_most
+        return None if too_much or more >= _IMPOSSIBLE >> 1 else self.cost + more
 
     def _chosen(self, node: _Node, after: _Table, total: int, cost: int, *, opened: bool) -> int:
         """Return the first of the node's choices that makes the least cost; where no other does, nothing more does."""
