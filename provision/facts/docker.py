@@ -130,7 +130,7 @@ class DockerConfigFact:
     command: ClassVar[str] = r"""
 file=/etc/docker/daemon.json
 if [ -e $file ]; then
-  echo "sha256=$(sha256sum <$file | cut -c1-64)"
+  sum=$(sha256sum <$file); echo "sha256=${sum%% *}"
   sed -E 's,://([^" \\]|\\.)*@,://[removed]@,g' $file; echo
 fi
 for file in /etc/docker/certs.d/*/*.crt; do

@@ -152,8 +152,8 @@ class GpuPciFact:
     label: ClassVar[str] = "cat /sys/bus/pci/devices"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
-for card in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null); do
-  card=${card%/vendor}
+for card in /sys/bus/pci/devices/*; do
+  { read -r vendor <"$card/vendor"; } 2>/dev/null && [ "$vendor" = 0x10de ] || continue
   [ ! -e "$card/physfn" ] && [ ! -e "/sys/bus/pci/drivers/vfio-pci/${card##*/}" ] || continue
   read -r class <"$card/class"; case $class in 0x0300*|0x0302*) echo "${card##*/}";; esac
 done

@@ -28,9 +28,9 @@ class NvidiaContainerFact:
     label: ClassVar[str] = "command -v nvidia-container-runtime-hook"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
-echo "hook=$(command -v nvidia-container-runtime-hook)"
-echo "runtime=$(command -v nvidia-container-runtime)"
-echo "ctk=$(command -v nvidia-ctk)"
+printf hook=; command -v nvidia-container-runtime-hook || echo
+printf runtime=; command -v nvidia-container-runtime || echo
+printf ctk=; command -v nvidia-ctk || echo
 for file in /etc/cdi/*nvidia* /var/run/cdi/*nvidia*; do [ ! -e "$file" ] || echo "cdi $file"; done
 exit 0
 """

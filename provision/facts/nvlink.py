@@ -69,8 +69,9 @@ class FabricManagerFact:
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 count=0
-for card in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null); do
-  read -r class <"${card%/vendor}/class"; case $class in 0x0680*) count=$((count + 1));; esac
+for card in /sys/bus/pci/devices/*; do
+  { read -r vendor <"$card/vendor"; } 2>/dev/null && [ "$vendor" = 0x10de ] || continue
+  read -r class <"$card/class"; case $class in 0x0680*) count=$((count + 1));; esac
 done
 echo "switches=$count"
 [ "$count" -eq 0 ] || echo "unit=$(systemctl is-active nvidia-fabricmanager 2>/dev/null)"

@@ -15,15 +15,16 @@ _COLUMNS = 9
 _WIDTHS = range(1, 33)  # a device that has fallen off the bus reads as 63 lanes
 
 CARDS = r"""
-cards=$({
-  grep -lE '0x(10de|15b3)' /sys/bus/pci/devices/*/vendor 2>/dev/null | while read -r card; do
-    card=${card%/vendor}; echo "${card##*/}"
-  done
-  for device in /sys/class/infiniband/*; do
-    [ -e "$device/device" ] && [ ! -e "$device/parent" ] || continue
-    card=$(readlink -f "$device/device"); echo "${card##*/}"
-  done
-} | sort -u)
+cards=
+for card in /sys/bus/pci/devices/*; do
+  { read -r vendor <"$card/vendor"; } 2>/dev/null || continue
+  case $vendor in 0x10de|0x15b3) cards="$cards ${card##*/}";; esac
+done
+for device in /sys/class/infiniband/*; do
+  [ -e "$device/device" ] && [ ! -e "$device/parent" ] || continue
+  card=$(readlink -f "$device/device"); card=${card##*/}
+  case " $cards " in *" $card "*) ;; *) cards=$(printf '%s\n' $cards "$card" | sort | tr '\n' ' ');; esac
+done
 """
 """Shell text: ``cards`` are the addresses of what is NVIDIA's or Mellanox's, and of whatever makes an RDMA device.
 

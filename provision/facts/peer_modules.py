@@ -166,7 +166,8 @@ class NvidiaModulesFact:
     command: ClassVar[str] = r"""
 [ ! -r /proc/driver/nvidia/version ] || while IFS= read -r line; do echo "loaded=$line"; break
 done </proc/driver/nvidia/version
-others=$(grep -soE '(^|/)(SPELLINGS|nv_peer_mem)\.ko' "/lib/modules/$PROBE_RELEASE/modules.dep" | while read -r file; do
+listed=/lib/modules/$PROBE_RELEASE/modules.dep others=
+[ ! -r "$listed" ] || others=$(grep -soE '(^|/)(SPELLINGS|nv_peer_mem)\.ko' "$listed" | while read -r file; do
   file=${file##*/}; echo "${file%.ko}"
 done | sort -u)
 for module in $others ${others:+nvidia nvidia_peermem nv_peer_mem}; do
@@ -265,17 +266,24 @@ done
 get /sys/module/nvidia_peermem/parameters/peerdirect_support; echo "peerdirect=$value"
 grep -hsE '^[[:space:]]*options[[:space:]]+nvidia[-_]peermem[[:space:]]' \
   /etc/modprobe.d/*.conf /run/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf /lib/modprobe.d/*.conf
-if [ -d /sys/class/infiniband ] || grep -q '^ib_' /proc/modules; then
+if [ -d /sys/class/infiniband ] || { [ -e /proc/modules ] && grep -q '^ib_' /proc/modules; }; then
   grep -w ib_register_peer_memory_client /proc/kallsyms 2>/dev/null | while read -r _ _ _ module; do
     echo "provider=${module:-kernel}"
   done
 fi
 release=$PROBE_RELEASE; ofed=/usr/src/ofa_kernel
-grep -lsw ib_register_peer_memory_client "$ofed/$(uname -m)/$release/Module.symvers" \
+# Of the files those that say it; a program is started only where there is one to be read.
+saying() {
+  word=$1 title=$2; shift 2
+  for file; do
+    shift; [ ! -r "$file" ] || set -- "$@" "$file"
+  done
+  [ $# -eq 0 ] || grep -lsw "$word" "$@" | while read -r file; do echo "$title=$file"; done
+}
+saying ib_register_peer_memory_client symvers "$ofed/$PROBE_MACHINE/$release/Module.symvers" \
   "$ofed/$release/Module.symvers" "$ofed/default/Module.symvers" "/lib/modules/$release/build/Module.symvers" \
-  /var/lib/dkms/mlnx-ofed-kernel/*/build/Module.symvers | while read -r file; do echo "symvers=$file"; done
-grep -lsw peer_memory_client_ex $ofed/*/include/rdma/peer_mem.h $ofed/*/*/include/rdma/peer_mem.h \
-  | while read -r file; do echo "extended=$file"; done
+  /var/lib/dkms/mlnx-ofed-kernel/*/build/Module.symvers
+saying peer_memory_client_ex extended $ofed/*/include/rdma/peer_mem.h $ofed/*/*/include/rdma/peer_mem.h
 exit 0
 """
 

@@ -168,8 +168,8 @@ for verbs in /sys/class/infiniband_verbs/uverbs*; do
   [ ! -r "$verbs/ibdev" ] || { get "$verbs/ibdev"; printf 'uverbs\t%s\t%s\n' "${verbs##*/}" "$value"; }
 done
 for node in /dev/infiniband/*; do [ ! -e "$node" ] || printf 'node\t%s\n' "${node##*/}"; done
-for card in $(grep -l 0x15b3 /sys/bus/pci/devices/*/vendor 2>/dev/null); do
-  card=${card%/vendor}
+for card in /sys/bus/pci/devices/*; do
+  get "$card/vendor"; [ "$value" = 0x15b3 ] || continue
   get "$card/class"; case $value in 0x02*) printf 'pci\t%s\n' "${card##*/}";; esac
 done
 ! command -v ofed_info >/dev/null || printf 'ofed\t%s\n' "$(ofed_info -s)"

@@ -3,7 +3,7 @@
 Every command runs in a session and under a time limit of its own, writes into a file of its own, and reports its end
 through a pipe. So a command that hangs (even one that no signal can end) costs its own fact and nothing else, and
 none holds the SSH session open. Starting a program is what costs time on a slow node, so commands use the shell's own
-means and start few, and the limits grow with the time that a program start takes there: slow is not hung.
+means and start few, and the limits grow with the time that program starts take there: slow is not hung.
 
 A session of its own costs more than most commands do. Those that only read files (`TOGETHER`) therefore share one, one
 after the other; when one of them hangs, those behind it are started again, each in a session of its own. Facts that
@@ -43,13 +43,19 @@ _TOGETHER_SECONDS = 20
 STUCK = "/run/provision-probe.stuck"
 """Names on a node the processes of earlier looks that no signal could end; only root can write there."""
 
+_SMI = "gpus nvlinks topology"
+"""Facts that ask nvidia-smi, and nothing where there is none."""
+
 _PARAMETERS, _TOKEN = "@parameters@", "@token@"
 _FIRST_LINE = re.compile(r"^provision-probe 1 ([0-9a-f]{32})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the commands need to know beforehand; each becomes a shell variable. PROBE_RELEASE is the node's kernel."""
+    """What the commands need to know beforehand; each becomes a shell variable. PROBE_RELEASE is the node's kernel.
+
+    PROBE_MACHINE is its architecture, as ``uname -m`` says it.
+    """
 
     names: tuple[str, ...] = ()
     """Names that should resolve on the node: PROBE_NAMES."""
@@ -77,8 +83,8 @@ class Parameters:
             "PROBE_TOPOLOGY": "yes" if self.topology else "",
         }
         lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
-        kernel = "PROBE_RELEASE=$(uname -r)"
-        exports = "export " + " ".join([*values, "PROBE_RELEASE"])
+        kernel = "set -- $(uname -rm); PROBE_RELEASE=$1 PROBE_MACHINE=$2"
+        exports = "export " + " ".join([*values, "PROBE_RELEASE", "PROBE_MACHINE"])
         return "\n".join([*lines, kernel, exports, f"PROBE_KNOWN='{' '.join(self.known)}'"])
 
 
@@ -133,6 +139,7 @@ def _for_all_nodes(facts: tuple[Fact[Any], ...]) -> str:
         names=" ".join(fact.name for fact in facts),
         token=_TOKEN,
         most=MOST_SLACK_SECONDS,
+        smi=_SMI,
         stuck=STUCK,
     )
 
@@ -230,14 +237,12 @@ umask 077
 for tool in setsid mkfifo mktemp cat sleep; do
   command -v $tool >/dev/null || {{ echo "the program $tool is missing" >&2; exit 1; }}
 done
-work=
+now() {{ read -r up _ </proc/uptime; echo "${{up%.*}}${{up#*.}}"; }}
+begun=$(now) work=
 for base in /run /dev/shm /tmp /var/tmp; do
   work=$(mktemp -d "$base/provision-probe.XXXXXX" 2>/dev/null) && break
 done
 [ -n "$work" ] || {{ echo "no folder takes temporary files (/run, /dev/shm, /tmp, /var/tmp)" >&2; exit 1; }}
-now() {{ read -r up _ </proc/uptime; echo "${{up%.*}}${{up#*.}}"; }}
-slack=$(now); for i in 1 2; do setsid sh -c :; done; slack=$((($(now) - slack) * 2 / 3))
-[ "$slack" -lt {most} ] || slack={most}
 watch= ended= stuck=
 # State, process group and start of a process; nothing where it is gone.
 process() {{
@@ -272,6 +277,8 @@ trap leave EXIT
 trap 'exit 1' HUP INT TERM PIPE
 mkfifo "$work/done" || exit 1
 exec 3<>"$work/done"
+slack=$((($(now) - begun) * 5 / 3))
+[ "$slack" -lt {most} ] || slack={most}
 end='echo "$?" >"$0.code"; echo "end ${{0##*/}}" >&3'
 again() {{
   case " $stuck " in *" $1 "*)
@@ -279,12 +286,15 @@ again() {{
   esac
   return 1
 }}
-run() {{
+apart() {{
   again "$1" || {{
     setsid sh -c "trap '$end' EXIT
 $2" "$work/$1" >"$work/$1.out" 2>"$work/$1.err" </dev/null &
     eval "pid_$1=$!"
   }}
+}}
+run() {{
+  case " $idle " in *" $1 "*) join "$1" "$2";; *) apart "$1" "$2";; esac
 }}
 # One after the other in one session: begun at the end of all `run`.
 together= row=
@@ -323,7 +333,7 @@ break_row() {{
   eval "kill -s KILL -- -\$pid_$hung" 2>/dev/null
   give_up "$1" "$hung"
   for name in $together; do
-    [ -s "$work/$name.code" ] || [ "$name" = "$hung" ] || eval "run $name \"\$text_$name\""
+    [ -s "$work/$name.code" ] || [ "$name" = "$hung" ] || eval "apart $name \"\$text_$name\""
   done
 }}
 (
@@ -331,6 +341,10 @@ break_row() {{
 {watch}
 ) >/dev/null 2>&1 </dev/null &
 watch=$!
+# What has nothing to ask ends at once, and needs no session of its own.
+idle=
+command -v nvidia-smi >/dev/null || idle="{smi}"
+[ -n "$PROBE_TOPOLOGY" ] || idle="$idle topology"
 {runs}
 start_row
 waiting=" {names} "
@@ -349,20 +363,30 @@ if [ -n "$PROBE_KNOWN" ] && command -v sha256sum >/dev/null; then
     case " $PROBE_KNOWN " in *" $sum "*) same="$same${{file##*/}} "; echo "$sum" >"$file";; esac
   done <"$work/sums"
 fi
+# Marks that follow each other with nothing between them go into one file.
+before="provision-probe 1 {token}
+"
 set --
 for name in {names}; do
   code=hung
   for file in "$work/$name.limit" "$work/$name.code"; do [ ! -s "$file" ] || read -r code <"$file"; done
   case $same in *" $name.out "*) word=same;; *) word=out;; esac
-  echo "{token} $word $name" >"$work/$name.1"
-  echo "
-{token} err $name" >"$work/$name.2"
-  echo "
-{token} end $name $code" >"$work/$name.3"
-  set -- "$@" "$work/$name.1" "$work/$name.out" "$work/$name.2" "$work/$name.err" "$work/$name.3"
+  before="${{before}}{token} $word $name
+"
+  if [ -s "$work/$name.out" ]; then
+    printf %s "$before" >"$work/$name.1"; before=; set -- "$@" "$work/$name.1" "$work/$name.out"
+  fi
+  before="$before
+{token} err $name
+"
+  if [ -s "$work/$name.err" ]; then
+    printf %s "$before" >"$work/$name.2"; before=; set -- "$@" "$work/$name.2" "$work/$name.err"
+  fi
+  before="$before
+{token} end $name $code
+"
 done
-echo "provision-probe 1 {token}"
-cat "$@"
+printf %s "$before" | cat "$@" -
 """
 
 _READ_ONLY = r"""LC_ALL=C

@@ -46,15 +46,15 @@ class SystemFact:
     label: ClassVar[str] = "cat /etc/os-release"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
-for file in /usr/lib/os-release /etc/os-release; do
-  [ ! -r $file ] || cat $file
+for file in /etc/os-release /usr/lib/os-release; do
+  [ ! -r $file ] || { cat $file; break; }
 done
-echo "probe_uname=$(uname -rm)"
-echo "probe_python3=$(command -v python3)"
+echo "probe_uname=$PROBE_RELEASE $PROBE_MACHINE"
+printf probe_python3=; command -v python3 || echo
 """
 
     def parse(self, raw: RawOutput) -> System | Unknown:
-        """Both copies of os-release are equal where both exist; CentOS 6 and older have none."""
+        """One copy of os-release is as good as the other; CentOS 6 and older have none."""
         pairs = {key: value.strip("\"'") for key, value in raw.pairs().items()}
         if not pairs.get("ID"):
             return Unknown("there is no /etc/os-release with an ID")
@@ -137,7 +137,7 @@ class BootFact:
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 read -r up _ </proc/uptime; echo "uptime=$up"
-echo "boot_id=$(cat /proc/sys/kernel/random/boot_id)"
+read -r id </proc/sys/kernel/random/boot_id; echo "boot_id=$id"
 """
 
     def parse(self, raw: RawOutput) -> Boot | Unknown:

@@ -9,11 +9,23 @@ __all__ = ["TIME_KEEPERS", "UNITS", "units"]
 TIME_KEEPERS = ("chrony", "chronyd", "systemd-timesyncd", "ntp", "ntpd", "ntpsec", "ptp4l", "phc2sys")
 """Services that set the clock."""
 
+_FOLDERS = (
+    "/etc/systemd/system", "/run/systemd/system", "/run/systemd/transient", "/run/systemd/generator",
+    "/run/systemd/generator.late", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
+)  # fmt: skip
+"""Where systemd finds units. For each name of which it knows nothing it goes through them all at every question."""
+
 UNITS = f"""
-states=$(systemctl show -p Id -p LoadState -p ActiveState -p UnitFileState docker {" ".join(TIME_KEEPERS)}) || exit
+set -- docker
+for unit in {" ".join(TIME_KEEPERS)}; do
+  for folder in {" ".join(_FOLDERS)}; do
+    [ ! -e "$folder/$unit.service" ] || {{ set -- "$@" "$unit"; break; }}
+  done
+done
+states=$(systemctl show -p Id -p LoadState -p ActiveState -p UnitFileState "$@") || exit
 printf '%s\\n' "$states"
 ! command -v docker >/dev/null || echo client=yes
-others=${{states#*
+others=; [ $# -eq 1 ] || others=${{states#*
 
 }}
 case $others in *ActiveState=active*) timedatectl show -p NTPSynchronized 2>/dev/null;; esac

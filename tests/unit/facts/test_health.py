@@ -195,6 +195,7 @@ LOG = """[    0.000000] Linux version 6.1.0
 def read_log(folder: Path, dmesg: str, journal: str | None = None):
     (folder / "dmesg.txt").write_text(dmesg)
     program(folder, "dmesg", f"cat {folder}/dmesg.txt")
+    program(folder, "nvidia-smi", "exit 9")
     if journal is None:
         program(folder, "journalctl", "exit 1")
     else:
@@ -215,6 +216,21 @@ def test_xids_are_counted_by_number_and_place(tmp_path):
         (20034, 1, 200.0, "0000:c1:00", True),
     ]
     assert log.xids[2].text.startswith("Fatal")
+
+
+def test_the_log_is_not_read_where_nothing_of_nvidia_is(tmp_path):
+    """No line there is of interest, and reading them takes longer than most of what a look does."""
+    program(tmp_path, "dmesg", f"touch {tmp_path}/asked")
+    command = XidsFact.command.replace("/proc/driver", f"{tmp_path}/driver").replace("/sys/", f"{tmp_path}/sys/")
+    log = XidsFact().parse(shell(command, tmp_path))
+    card = tmp_path / "sys/bus/pci/devices/0000:06:00.0"
+    card.mkdir(parents=True)
+    (card / "vendor").write_text("0x10de\n")
+    before = (tmp_path / "asked").exists()
+    shell(command, tmp_path)
+
+    assert (log.xids, log.complete) == ((), True)
+    assert (before, (tmp_path / "asked").exists()) == (False, True)
 
 
 def test_a_log_that_has_run_over_is_read_from_the_journal(tmp_path):
