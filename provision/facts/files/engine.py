@@ -6,10 +6,9 @@ it does not run: to touch the socket of an engine that is stopped would start it
 told, and of the engine not its proxies: either may hold passwords.
 """
 
-import glob
+import _socket
 import os
 import re
-import socket
 import time
 
 ENGINE_SECONDS = 15
@@ -17,7 +16,7 @@ INFO = (
     "ServerVersion", "Driver", "DockerRootDir", "CgroupDriver", "CgroupVersion", "LiveRestoreEnabled", "Runtimes",
     "DefaultRuntime", "RegistryConfig", "DefaultAddressPools", "ContainersRunning",
 )  # fmt: skip
-SHOWN_DEVICES = ("infiniband/*", "nvidia*")
+SHOWN_DEVICES = (("infiniband/", ""), ("", "nvidia"))  # folder below /dev, and how names begin there
 NODE_NAMES = "/etc/hosts"
 
 
@@ -50,7 +49,7 @@ def asked(engine, look):
         return {"hung": ENGINE_SECONDS}
     try:
         return look()
-    except socket.timeout:
+    except _socket.timeout:
         engine.hung = True
         return {"hung": ENGINE_SECONDS}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:
@@ -89,13 +88,21 @@ def container_of(engine, name):
 def inside(pid):
     """Return what the kernel shows of a container by its first process: limits, devices, lost folders, processes."""
     root = f"{PROC}/{pid}/root"
-    devices = [path for pattern in SHOWN_DEVICES for path in sorted(glob.glob(f"{root}/dev/{pattern}"))]
+    devices = [folder + name for folder, begin in SHOWN_DEVICES for name in shown(f"{root}/dev/{folder}", begin)]
     return {
         "limits": _read(f"{PROC}/{pid}/limits"),
-        "devices": [path[len(root) + len("/dev/") :] for path in devices],
+        "devices": devices,
         "deleted": [path for path in deleted(pid) if path == NODE_NAMES or os.path.isdir(root + path)],
         "processes": processes_beside(pid),
     }
+
+
+def shown(folder, begin):
+    """Return what in a folder has a name that begins so, in order; nothing where there is no such folder."""
+    try:
+        return sorted(name for name in os.listdir(folder) if name.startswith(begin) and not name.startswith("."))
+    except OSError:
+        return []
 
 
 def deleted(pid):

@@ -4,18 +4,27 @@ The module that writes receipts imports it (as platform_managed), and the probe 
 Python 3.6 or newer, and nothing else. It writes nothing, and of what is in a file it tells hashes only. A program that
 does not answer in time is killed and not waited for; what it was asked for is then left out, and so is what only the
 engine knows while it does not run.
+
+Imports are much of what a look costs: the modules below subprocess, socket and hashlib do, which every CPython has.
 """
 
-import hashlib
+import _socket
 import json
 import os
-import signal
-import socket
+import select
 import stat
-import subprocess
 import time
 
+try:
+    from _sha2 import sha256
+except ImportError:
+    try:
+        from _sha256 import sha256
+    except ImportError:
+        from hashlib import sha256
+
 LIMIT_SECONDS = 10
+KILL = 9
 MOST_BYTES = 2**24
 SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
 ENGINE = "docker.service"
@@ -69,7 +78,7 @@ def brought_by(origins):
 
 def seal(key, content):
     """Return what is kept beside a receipt of this content, so that a change by other hands is seen."""
-    return hashlib.sha256(key + content).hexdigest()
+    return sha256(key + content).hexdigest()
 
 
 def observe(receipt, key):
@@ -152,7 +161,7 @@ def hash_of(content, key, recorded, *, public):
     """
     if content is None or not (key or public):
         return None
-    plain, keyed = hashlib.sha256(content).hexdigest(), hashlib.sha256(key + content).hexdigest()
+    plain, keyed = sha256(content).hexdigest(), sha256(key + content).hexdigest()
     return recorded if recorded in (plain, keyed) else plain if public else keyed
 
 
@@ -205,33 +214,61 @@ def account(path, number):
 class Program:
     """A program that was started and is asked for its answer later; in a process group of its own, with a limit."""
 
-    title, process, hung = "", None, False
+    title, pid, hung = "", None, False
 
     def start(self, command):
         """Start it; return whether there is such a program."""
         self.deadline = time.monotonic() + LIMIT_SECONDS
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        try:
-            self.process = subprocess.Popen(
-                command, start_new_session=True, env=dict(os.environ, LC_ALL="C"), **streams
-            )
-        except OSError:
+        paths = [os.path.join(folder, command[0]) for folder in os.get_exec_path()]
+        there = [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
+        if not there:
             return False
+        self.stream, output = os.pipe()
+        try:
+            self.pid = spawn(there[0], command, output)
+        except OSError:
+            os.close(self.stream)
+            return False
+        finally:
+            os.close(output)
         return True
 
     def said(self):
         """Return what it printed; empty when it did not end in time, or was never started."""
-        if self.process is None:
+        if self.pid is None:
             return ""
+        parts = [b""]
+        with os.fdopen(self.stream, "rb", 0) as stream:
+            while select.select([stream], [], [], left(self.deadline))[0]:
+                parts.append(stream.read(65536))
+                if not parts[-1]:
+                    return b"".join(parts).decode(errors="replace")
+        self.hung = True
         try:
-            return self.process.communicate(timeout=left(self.deadline))[0].decode(errors="replace")
-        except subprocess.TimeoutExpired:
-            self.hung = True
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.pid, KILL)
         except OSError:
             pass
         return ""
+
+
+def spawn(path, command, output):
+    """Start a program in a process group of its own that prints into the file `output`; return its pid."""
+    environment = dict(os.environ, LC_ALL="C")
+    if hasattr(os, "posix_spawn"):  # Python 3.8; it copies nothing of this process, which fork does
+        streams = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
+        streams += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
+        return os.posix_spawn(path, command, environment, file_actions=streams, setpgroup=0)
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setpgid(0, 0)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number, handle in enumerate((nothing, output, nothing)):
+                os.dup2(handle, number)
+            os.execve(path, command, environment)
+        finally:
+            os._exit(127)
+    return pid
 
 
 def left(deadline):
@@ -312,7 +349,7 @@ class Engine:
             return None if wanted else {}
         try:
             return {name: look(name) for name in sorted(wanted)}
-        except socket.timeout:
+        except _socket.timeout:
             self.hung = True
         except (OSError, ValueError, LookupError, TypeError):
             pass
@@ -329,7 +366,8 @@ class Engine:
 
     def get(self, path):
         """Return an object of the engine, None where it has none."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
             connection.settimeout(left(self.deadline))
             connection.connect(DOCKER_SOCKET)
             connection.sendall(f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
@@ -338,6 +376,8 @@ class Engine:
                 connection.settimeout(left(self.deadline))
                 part = connection.recv(65536)
                 answer += part
+        finally:
+            connection.close()
         head, _, body = answer.partition(b"\r\n\r\n")
         if head.split()[1] == b"404":
             return None

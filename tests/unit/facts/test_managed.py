@@ -255,6 +255,21 @@ def test_an_engine_that_hangs_is_named(node: Node, engine: dict[str, object]) ->
     assert set(found.observed["some"]) == {"files", "packages", "units", "modules"}
 
 
+@pytest.mark.parametrize("change", ["", 's/hasattr(os, "posix_spawn")/False/'], ids=["spawn", "Python before 3.8"])
+def test_programs_are_asked_and_given_up(node: Node, change: str) -> None:
+    """One answers in plain English, whatever the node speaks; one that hangs is ended with what it has started."""
+    nap = f"97.{os.getpid()}"
+    node.program("dpkg-query", '[ "$LC_ALL" = C ] && echo pigz installed 2.8; echo noise >&2')
+    node.program("systemctl", f"sleep {nap} & sleep {nap}")
+    node.receipt("some", packages={"pigz": "2.8", "bash": "5"}, units={"a.service": {}})
+    found = node.look(f"s/^LIMIT_SECONDS = 10/LIMIT_SECONDS = 0.3/;{change}")
+    left = subprocess.run(["pgrep", "-f", f"^sleep {nap}$"], capture_output=True, check=False)
+
+    assert found.observed["some"]["packages"] == {"pigz": "2.8", "bash": None}
+    assert (found.hung, "units" in found.observed["some"]) == (("systemctl show",), False)
+    assert left.returncode == 1
+
+
 def test_a_receipt_of_other_hands_is_told(node: Node) -> None:
     """Each receipt has a seal that only the node's own key makes; one that cannot be read has no observations."""
     for role in ("good", "changed", "unsealed", "broken"):
