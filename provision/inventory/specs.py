@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,8 +57,9 @@ def roles_folder() -> Path:
     )
 
 
+@functools.lru_cache(maxsize=1)
 def read_specs(roles: Path) -> Specs:
-    """Read the argument_specs of every role under `roles`."""
+    """Read the argument_specs of every role under `roles`; they are kept, as they belong to the program."""
     options: dict[str, Option] = {}
     names: list[str] = []
     for file in sorted(roles.glob("*/meta/argument_specs.yml")):
