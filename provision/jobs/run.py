@@ -152,7 +152,8 @@ def run(plan: Plan, write: Write) -> int:
     request = plan.request
     with contextlib.ExitStack() as stack:
         with _starting():
-            stack.enter_context(held_gpus(request, {seat.name: seat.slots for seat in plan.seats if seat.kind == "gpu"}))
+            gpus = {seat.name: seat.slots for seat in plan.seats if seat.kind == "gpu"}
+            stack.enter_context(held_gpus(request, gpus))
             head = connect(request.nodes[request.head])
             stack.callback(head.close)
             check_logins(head, request, _others(plan))

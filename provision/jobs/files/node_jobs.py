@@ -914,7 +914,7 @@ def hold(request):
     answer = lease(request)
     print(json.dumps(answer), flush=True)
     if answer["taken"]:
-        return None
+        return
     renewal = Renewal(request["id"], number_of(request))
     try:
         while os.read(0, 4096):
@@ -925,7 +925,7 @@ def hold(request):
     finally:
         renewal.end()
         release_all(request["id"], number_of(request))
-    return None
+    return
 
 
 def is_marked(job):

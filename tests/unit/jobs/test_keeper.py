@@ -408,7 +408,8 @@ MPIRUN = {
     4: "mpirun detected that one or more processes exited with non-zero status, thus causing\n"
     "the job to be terminated. The first process to do so was:\n\n  Process name: [[30123,1],2]\n  Exit code:    9\n",
     5: "prterun detected that one or more processes exited with non-zero status,\n"
-    "thus causing the job to be terminated. The first process to do so was:\n\n   Process name: [prterun-a-17@1,2]\n   Exit code:    9\n",
+    "thus causing the job to be terminated. The first process to do so was:\n\n"
+    "   Process name: [prterun-a-17@1,2]\n   Exit code:    9\n",
 }
 
 
