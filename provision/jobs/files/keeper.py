@@ -383,8 +383,6 @@ class Keeper:
         found = ending("FAILED", "{} on {} failed: {}".format(instance, name, reason), ended.get("code"))
         rank = next((seat.get("rank") for seat in self.seats() if seat.get("instance") == instance), None)
         found.update(first_failure=instance, first_rank=rank, signal=ended.get("signal"), why=reason)
-        if found["exit_code"] in (None, 0):
-            found["exit_code"] = 1
         return found
 
     def of_mpirun(self, ended):
@@ -647,7 +645,8 @@ class Keeper:
 
 
 def ending(status, reason, code=None, *, grace=None):
-    """Return how a job ends."""
+    """Return how a job ends; a failure has an exit code, if only 1."""
+    code = 1 if status == "FAILED" and not code else code
     return {
         "status": status,
         "reason": reason,

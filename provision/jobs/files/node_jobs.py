@@ -114,14 +114,20 @@ def remove_tree(path):
 
 
 def boot_id():
-    """Return what tells this boot of the node from any other."""
-    return read_text(PROC + "/sys/kernel/random/boot_id").strip()
+    """Return what tells this boot of the node from any other; of a node that is a container, its own."""
+    return "{}.{}".format(read_text(PROC + "/sys/kernel/random/boot_id").strip(), init_ticks())
 
 
 def boot_time():
     """Return when the node was booted, in seconds since the epoch."""
     found = re.search(r"^btime (\d+)", read_text(PROC + "/stat"), re.MULTILINE)
-    return int(found.group(1)) if found else 0
+    return int(found.group(1)) + init_ticks() // os.sysconf("SC_CLK_TCK") if found else 0
+
+
+def init_ticks():
+    """Return when the first process began, in the kernel's ticks after its own beginning."""
+    words = read_text(PROC + "/1/stat").rpartition(")")[2].split()
+    return int(words[19]) if len(words) > 19 and words[19].isdigit() else 0
 
 
 def stamp(seconds):
@@ -426,7 +432,7 @@ def take_away_secrets(folder):
     """Remove what an attempt needed and nobody may see: what the keeper was told, variables, private keys."""
     remove(os.path.join(folder, "keeper.json"))
     for item in names_in(folder):
-        if item.startswith("env-"):
+        if item.startswith("env-") or item.endswith(".new"):
             remove(os.path.join(folder, item))
     remove(os.path.join(folder, "stop.json"))
     remove_tree(os.path.join(folder, "ssh"))

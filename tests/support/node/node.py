@@ -13,10 +13,14 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from provision.jobs.keeper_programs import keeper_programs
 from provision.jobs.session import FILES
 
 HERE = Path(__file__).parent
+COMPILED = {
+    "keeper.py": f"import os, sys\nsys.path.insert(0, {str(FILES)!r})\n"
+    "import keeper\nos._exit(keeper.main(sys.argv[1]))\n"
+}
+"""Stands for the keeper's programs where many are started: what was compiled once is used again."""
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 
 
@@ -199,7 +203,14 @@ def prepare(
     return node.ok("prepare", **request)
 
 
-def start(node: FakeNode, containers: list[dict[str, Any]], name: str = "j", ident: str = "t1", **told: Any) -> None:
+def start(
+    node: FakeNode,
+    containers: list[dict[str, Any]],
+    name: str = "j",
+    ident: str = "t1",
+    programs: dict[str, str] | None = None,
+    **told: Any,
+) -> None:
     """Start the first attempt of a job on a node."""
     keeper = {
         "id": ident,
@@ -220,7 +231,7 @@ def start(node: FakeNode, containers: list[dict[str, Any]], name: str = "j", ide
         "leases": [],
         **told,
     }
-    node.ok("start", name=name, attempt=1, keeper=keeper, programs=keeper_programs())
+    node.ok("start", name=name, attempt=1, keeper=keeper, programs=programs or COMPILED)
 
 
 def run(node: FakeNode, *command: str, **told: Any) -> None:

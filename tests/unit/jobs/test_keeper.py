@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.jobs.keeper_programs import keeper_programs
 from tests.support.node.node import Engine, FakeNode, container, prepare, run, seat, start, until
 
 SECRET = "5e" * 32
@@ -77,7 +78,8 @@ def test_a_job_that_succeeds_leaves_its_record_and_output_and_nothing_secret(nod
     assert node.ok("lease", job="j", id="t1", attempt=1, leases={"GPU-a": "j-worker-0"}) == {"taken": {}}
     line = 'echo "$TOKEN" | tr a-z A-Z; echo "$LINES"'
     env = {"TOKEN": "hunter2", "LINES": "one\ntwo"}
-    start(node, [container("j-worker-0", "sh", "-c", line, env=env)], leases=["GPU-a", f"port-{ports[0]}"])
+    box = container("j-worker-0", "sh", "-c", line, env=env)
+    start(node, [box], leases=["GPU-a", f"port-{ports[0]}"], programs=keeper_programs())
     assert node.result() == {
         **node.record("result"),
         "status": "SUCCEEDED",
@@ -257,7 +259,7 @@ def test_after_a_reboot_the_report_says_what_happened_and_nothing_secret_is_left
     told = node.ok("report", names=["j"], brief=True)["jobs"][0]
     assert told["result"]["reason"] == "node a rebooted at 2026-01-31T12:00:03Z during the job"
     assert (told["result"]["status"], told["instances"]["j-worker-0"]["status"]) == ("FAILED", "Lost")
-    assert (told["boot_id"], told["attempt_record"]["boot_id"] != "another") == ("another", True)
+    assert told["boot_id"] != told["attempt_record"]["boot_id"]
     assert not (node.attempt() / "keeper.json").exists()
 
 
