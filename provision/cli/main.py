@@ -80,8 +80,8 @@ GROUPS = {
 SECTIONS = {
     "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo reload reset node image support-bundle",
     "Jobs that end with their command": "place hostfile run nccl-log",
-    "Batch jobs": "submit list get logs attach wait stop restart delete prune events port-forward top queue advise data "
-    "secret",
+    "Batch jobs": "submit list get logs attach wait stop restart delete prune events port-forward top queue advise "
+    "data secret",
     "To measure and to try": "bench lab demo",
 }
 """How ``--help`` orders the verbs."""
