@@ -25,6 +25,7 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.root, self.folder, self.programs = root, root / "receipts", root / "bin"
+        self.asked: list[str] = []
         self.folder.mkdir()
         self.programs.mkdir()
         (self.folder / "key").write_bytes(KEY)
@@ -87,6 +88,7 @@ def engine(node: Node) -> Iterator[dict[str, object]]:
             except OSError:
                 return
             path = connection.recv(4096).split()[1].decode()
+            node.asked.append(path)
             answer = answers.get(path)
             if answer == b"":
                 kept.append(connection)

@@ -68,6 +68,21 @@ def test_the_container_is_told_as_it_was_made_and_as_it_is(machine: Node) -> Non
     assert found.processes == (Process(7, "docker-init"), Process(9, "python3"))
 
 
+def test_the_engine_is_asked_once_for_what_is_managed_and_wanted(machine: Node, engine: dict[str, object]) -> None:
+    """A receipt names the image and the container that the look is for; both answers are of one moment, and right."""
+    engine["/images/r/t:1/json"] = {"Id": "sha256:aa"}
+    machine.program("systemctl", "echo LoadState=loaded; echo ActiveState=active")
+    machine.receipt("some", images={"r/t:1": "sha256:aa"}, containers={"train": {}})
+    raw = look(machine)
+    managed = ManagedFact().parse(raw)
+
+    assert sorted(machine.asked) == ["/containers/train/json", "/images/r/t:1/json", "/info"]
+    assert not isinstance(managed, Unknown)
+    assert managed.observed["some"]["images"] == {"r/t:1": "sha256:aa"}
+    assert managed.observed["some"]["containers"]["train"]["id"] == "c1"
+    assert ImageFact().parse(raw) == Image("sha256:aa", (), ())
+
+
 def test_no_password_of_the_engine_or_the_container_leaves_the_node(machine: Node) -> None:
     """The environment of a container and the engine's proxies are not even printed."""
     said = look(machine)
