@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import secrets
 import shlex
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from provision.cli.bench_job import Job, Setting, launched, run_words
 from provision.cli.common import (
     InventoryOption,
     JsonOption,
@@ -30,16 +26,12 @@ from provision.errors import ProvisionError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from _typeshed import ReadableBuffer as Buffer
-
     from provision.benchmarks import Record
     from provision.facts import NodeFacts
     from provision.hostfiles import HostEntry
     from provision.jobs import Plan
 
-__all__ = ["Setting", "run", "run_words", "scale"]
-
-_LOW_PORT, _PORTS = 20_000, 10_000
+__all__ = ["run", "scale"]
 
 CommandArgument = Annotated[
     list[str] | None,
@@ -68,92 +60,6 @@ AllowMissingOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the `provision run` commands, start nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to whatever would be asked.")]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a benchmark's job differs from a plain one."""
-
-    preset: str = ""
-    fabric: str = ""
-    gdr: bool = False
-    lightcc: bool = False
-    further: str = ""
-
-    @property
-    def title(self) -> str:
-        """Return what tells its results from others': ``lightcc-gdr``; of further options their names alone.
-
-        What stands behind an option may be a password, and the title is shown and kept.
-        """
-        words = [self.preset, self.fabric, "lightcc" if self.lightcc else "", "gdr" if self.gdr else ""]
-        options = (word for word in shlex.split(self.further) if word.startswith("-"))
-        return "-".join(filter(None, [*words, *(word.lstrip("-").partition("=")[0] for word in options)]))
-
-
-def run_words(setting: Setting) -> list[str]:
-    """Return the options of ``provision run`` that make a job so; the one place that knows them.
-
-    Raises:
-        UsageError: the further words cannot be split.
-    """
-    try:
-        further = shlex.split(setting.further)
-    except ValueError as error:
-        raise UsageError(f"--with {setting.further}: {error}", remedy="Quote as a shell wants it.") from None
-    preset = setting.preset or ("taco" if setting.gdr or setting.lightcc else "")
-    return [
-        *(["--preset", preset] if preset else []),
-        *(["--fabric", setting.fabric] if setting.fabric else []),
-        *(["--gdr"] if setting.gdr else []),
-        *(["--lightcc"] if setting.lightcc else []),
-        *further,
-    ]
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What all sizes have in common."""
-
-    name: str
-    where: tuple[str, ...]
-    """Words that choose the nodes."""
-    options: tuple[str, ...]
-    command: tuple[str, ...]
-    environment: tuple[str, ...]
-    ours: bool
-    """Our own program runs, and has to be brought into the containers."""
-
-    @property
-    def counts(self) -> bool:
-        """Whether the options say themselves how many ranks there are."""
-        return any(word.partition("=")[0] in {"--gpus", "-g", "--workers"} for word in self.options)
-
-    @property
-    def as_in_the_guide(self) -> bool:
-        """Whether the command line is to be that of TACO Train's guide, to which nothing can be added."""
-        return "--preset=taco" in self.options or ("--preset", "taco") in pairwise(self.options)
-
-    def words(self, ranks: int | None, entries: Sequence[HostEntry]) -> list[str]:
-        """Return the words of ``provision run``."""
-        from provision.workflow.bench_runs import program_folder
-
-        number = ["-n", str(ranks)] if ranks and not self.counts else []
-        command, own = self.command, []
-        if self.ours:
-            folder = str(program_folder())
-            own = ["--sync", folder]
-            own += _meeting(entries) if self.as_in_the_guide else ["--launcher", "python"]
-            command = (*command[:1], f"{folder}/{command[1]}", *command[2:])
-        environment = [word for variable in self.environment for word in ("--env", variable)]
-        return ["run", *self.where, *number, *own, *self.options, *environment, "--", *command]
-
-
-def _meeting(entries: Sequence[HostEntry]) -> list[str]:
-    """Say where the ranks meet: the first one's node, for its slots are filled first."""
-    first = next((entry for entry in entries if entry.slots), None)
-    port = _LOW_PORT + secrets.randbelow(_PORTS)
-    return ["--env", f"MASTER_ADDR={first.address}", "--env", f"MASTER_PORT={port}"] if first else []
 
 
 def run(
@@ -266,7 +172,7 @@ def _job(
     name: str | None,
     env: Sequence[str],
     about: tuple[str, int, int, str, str],
-) -> _Job:
+) -> Job:
     from provision.workflow.bench_runs import PROGRAM
 
     model, batch, iterations, backend, device = about
@@ -276,11 +182,11 @@ def _job(
     title = name or "-".join(filter(None, ["job" if command else model, setting.title]))
     if not title.isprintable() or "/" in title or title.startswith("-"):
         raise UsageError(f"--name {title}: this is no name for a result", remedy="Use letters, digits and dashes.")
-    return _Job(title, tuple(where), tuple(options), tuple(command or ours), tuple(env), ours=not command)
+    return Job(title, tuple(where), tuple(options), tuple(command or ours), tuple(env), ours=not command)
 
 
 def _measure(
-    job: _Job,
+    job: Job,
     chosen: tuple[str | None, str | None, str | None],
     sizes: Sequence[int | None] | None,
     *,
@@ -318,7 +224,7 @@ def _measure(
 
 
 def _one(
-    job: _Job,
+    job: Job,
     size: int | None,
     entries: Sequence[HostEntry],
     facts: Mapping[str, NodeFacts | ProvisionError],
@@ -341,13 +247,13 @@ def _one(
     )
     begin = time.monotonic()
     plans: list[Plan] = []
-    code, output = _launched(job.words(size, entries), plans)
+    code, output = launched(job.words(size, entries), plans)
     seats = plans[0].seats if plans else ()
     record = replace(record, nodes=bench_runs.node_infos(seats, facts))
     return bench_runs.finish(record, bench_runs.Ended(code, output, time.monotonic() - begin))
 
 
-def _tell(job: _Job, done: Sequence[Record], *, as_json: bool) -> None:
+def _tell(job: Job, done: Sequence[Record], *, as_json: bool) -> None:
     from provision.report.bench_report import runs_document, runs_text
 
     runs = [run for record in done for run in record.runs]
@@ -358,32 +264,6 @@ def _tell(job: _Job, done: Sequence[Record], *, as_json: bool) -> None:
     _tell_kept(job, done)
 
 
-def _tell_kept(job: _Job, done: Sequence[Record]) -> None:
+def _tell_kept(job: Job, done: Sequence[Record]) -> None:
     if done:
         say(f"kept: {', '.join(record.id for record in done)}; again: provision bench table {shlex.quote(job.name)}")
-
-
-def _launched(words: Sequence[str], plans: list[Plan]) -> tuple[int, str]:
-    """Do what `provision` does with these words, in this process; return its exit code and what the job printed.
-
-    The job's output goes to stderr at once, as stdout is for the result. The plan by which it ran is put into `plans`.
-    """
-    from provision.cli.main import build_app
-
-    command = typer.main.get_command(build_app(words[0]))
-    shown = _Shown()
-    stream = io.TextIOWrapper(shown, encoding="utf-8", write_through=True)
-    with contextlib.redirect_stdout(stream):
-        code = command.main(args=list(words), prog_name="provision", standalone_mode=False, obj=plans)
-    stream.flush()
-    return (code if isinstance(code, int) else 0), shown.getvalue().decode(errors="replace")
-
-
-class _Shown(io.BytesIO):
-    """Keeps what is written to it, and shows it on stderr."""
-
-    def write(self, data: Buffer, /) -> int:
-        """Take the next piece."""
-        sys.stderr.buffer.write(data)
-        sys.stderr.buffer.flush()
-        return super().write(data)

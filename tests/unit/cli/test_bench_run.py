@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provision import jobs, workflow
-from provision.cli.bench_run import Setting, run_words
+from provision.cli.bench_job import Setting, run_words
 from provision.cli.main import main
 from provision.errors import LaunchError
 from provision.facts.managed import Managed

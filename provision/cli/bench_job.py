@@ -1,0 +1,139 @@
+"""The job of ``provision bench run``: the words of ``provision run`` that start it, and its start in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import secrets
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import typer
+
+from provision.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
+    from provision.hostfiles import HostEntry
+    from provision.jobs import Plan
+
+__all__ = ["Job", "Setting", "launched", "run_words"]
+
+_LOW_PORT, _PORTS = 20_000, 10_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a benchmark's job differs from a plain one."""
+
+    preset: str = ""
+    fabric: str = ""
+    gdr: bool = False
+    lightcc: bool = False
+    further: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return what tells its results from others': ``lightcc-gdr``; of further options their names alone.
+
+        What stands behind an option may be a password, and the title is shown and kept.
+        """
+        words = [self.preset, self.fabric, "lightcc" if self.lightcc else "", "gdr" if self.gdr else ""]
+        options = (word for word in shlex.split(self.further) if word.startswith("-"))
+        return "-".join(filter(None, [*words, *(word.lstrip("-").partition("=")[0] for word in options)]))
+
+
+def run_words(setting: Setting) -> list[str]:
+    """Return the options of ``provision run`` that make a job so; the one place that knows them.
+
+    Raises:
+        UsageError: the further words cannot be split.
+    """
+    try:
+        further = shlex.split(setting.further)
+    except ValueError as error:
+        raise UsageError(f"--with {setting.further}: {error}", remedy="Quote as a shell wants it.") from None
+    preset = setting.preset or ("taco" if setting.gdr or setting.lightcc else "")
+    return [
+        *(["--preset", preset] if preset else []),
+        *(["--fabric", setting.fabric] if setting.fabric else []),
+        *(["--gdr"] if setting.gdr else []),
+        *(["--lightcc"] if setting.lightcc else []),
+        *further,
+    ]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all sizes have in common."""
+
+    name: str
+    where: tuple[str, ...]
+    """Words that choose the nodes."""
+    options: tuple[str, ...]
+    command: tuple[str, ...]
+    environment: tuple[str, ...]
+    ours: bool
+    """Our own program runs, and has to be brought into the containers."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the options say themselves how many ranks there are."""
+        return any(word.partition("=")[0] in {"--gpus", "-g", "--workers"} for word in self.options)
+
+    @property
+    def as_in_the_guide(self) -> bool:
+        """Whether the command line is to be that of TACO Train's guide, to which nothing can be added."""
+        return "--preset=taco" in self.options or ("--preset", "taco") in pairwise(self.options)
+
+    def words(self, ranks: int | None, entries: Sequence[HostEntry]) -> list[str]:
+        """Return the words of ``provision run``."""
+        from provision.workflow.bench_runs import program_folder
+
+        number = ["-n", str(ranks)] if ranks and not self.counts else []
+        command, own = self.command, []
+        if self.ours:
+            folder = str(program_folder())
+            own = ["--sync", folder]
+            own += _meeting(entries) if self.as_in_the_guide else ["--launcher", "python"]
+            command = (*command[:1], f"{folder}/{command[1]}", *command[2:])
+        environment = [word for variable in self.environment for word in ("--env", variable)]
+        return ["run", *self.where, *number, *own, *self.options, *environment, "--", *command]
+
+
+def launched(words: Sequence[str], plans: list[Plan]) -> tuple[int, str]:
+    """Do what `provision` does with these words, in this process; return its exit code and what the job printed.
+
+    The job's output goes to stderr at once, as stdout is for the result. The plan by which it ran is put into `plans`.
+    """
+    from provision.cli.main import build_app
+
+    command = typer.main.get_command(build_app(words[0]))
+    shown = _Shown()
+    stream = io.TextIOWrapper(shown, encoding="utf-8", write_through=True)
+    with contextlib.redirect_stdout(stream):
+        code = command.main(args=list(words), prog_name="provision", standalone_mode=False, obj=plans)
+    stream.flush()
+    return (code if isinstance(code, int) else 0), shown.getvalue().decode(errors="replace")
+
+
+def _meeting(entries: Sequence[HostEntry]) -> list[str]:
+    """Say where the ranks meet: the first one's node, for its slots are filled first."""
+    first = next((entry for entry in entries if entry.slots), None)
+    port = _LOW_PORT + secrets.randbelow(_PORTS)
+    return ["--env", f"MASTER_ADDR={first.address}", "--env", f"MASTER_PORT={port}"] if first else []
+
+
+class _Shown(io.BytesIO):
+    """Keeps what is written to it, and shows it on stderr."""
+
+    def write(self, data: Buffer, /) -> int:
+        """Take the next piece."""
+        sys.stderr.buffer.write(data)
+        sys.stderr.buffer.flush()
+        return super().write(data)
