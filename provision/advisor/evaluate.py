@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.advisor.source import Assigned, Condition, Place, Script, dotted
+from provision.advisor.source import Assigned, Condition, Place, Script
 
 __all__ = ["ALONE", "MANY", "ONE", "UNKNOWN", "Process", "evaluate", "reached"]
 
@@ -107,18 +107,21 @@ class _Evaluation:
 
     def reached(self, place: Place) -> bool | None:
         own = self.all_of(place.conditions, place)
+        self.steps += 1
         if own is False or place.function is None:
             return own
-        if id(place.function) in self.open or len(self.open) > _DEPTH:
+        if id(place.function) in self.open or len(self.open) > _DEPTH or self.steps > _STEPS:
             return None
         self.open.append(id(place.function))
+        answers: set[bool | None] = set()
         try:
-            callers = [self.reached(caller) for caller in self.callers(place.function)]
+            for caller in self.callers(place.function):
+                answers.add(self.reached(caller))
+                if True in answers:
+                    return own
         finally:
             self.open.pop()
-        if not callers or True in callers:
-            return own
-        return None if None in callers else False
+        return own if not answers else None if None in answers else False
 
     def callers(self, function: ast.AST) -> list[Place]:
         """Return where a function is named; what nobody names is called by a framework."""
@@ -188,10 +191,11 @@ class _Evaluation:
             reach = self.all_of(item.place.conditions, item.place)
             if reach is False:
                 continue
-            found.append(UNKNOWN if reach is None else self.value(item.value, item.place))
-        if not found or UNKNOWN in found:
-            return UNKNOWN
-        return found[0] if all(type(item) is type(found[0]) and item == found[0] for item in found) else UNKNOWN
+            value = UNKNOWN if reach is None else self.value(item.value, item.place)
+            if value is UNKNOWN or (found and (type(value) is not type(found[0]) or value != found[0])):
+                return UNKNOWN
+            found = [value]
+        return found[0] if found else UNKNOWN
 
     def _parameter(self, name: str, place: Place) -> list[Assigned] | None:
         """Return what callers give for a parameter of the function at `place`; None for what is no parameter."""
@@ -202,17 +206,19 @@ class _Evaluation:
         if name not in plain + [arg.arg for arg in function.args.kwonlyargs]:
             return None
         at = plain.index(name) if name in plain else None
-        found = [Assigned(None, place, 0)]
-        for site in self.script.calls:
-            called = site.call.func
-            own = getattr(function, "name", None)
-            if _names(called, own):
-                shift = 1 if plain[:1] == ["self"] else 0
-                given = site.argument(name, None if at is None else at - shift)
-                found.append(Assigned(given, site.place, site.line))
-            elif dotted(called).rpartition(".")[2] in _SPAWN and _names(site.argument("fn", 0), own):
-                found.append(self._spawned(site.argument("args", 1), at, site.place, site.line))
-        return found[1:] or found
+        own = getattr(function, "name", "")
+        shift = 1 if plain[:1] == ["self"] else 0
+        found = [
+            Assigned(site.argument(name, None if at is None else at - shift), site.place, site.line)
+            for site in self.script.called(own)
+        ]
+        found += [
+            self._spawned(site.argument("args", 1), at, site.place, site.line)
+            for word in _SPAWN
+            for site in self.script.called(word)
+            if _names(site.argument("fn", 0), own)
+        ]
+        return found or [Assigned(None, place, 0)]
 
     def _spawned(self, words: ast.expr | None, at: int | None, place: Place, line: int) -> Assigned:
         """The first parameter of what torch.multiprocessing starts is the number of the process on this machine."""
@@ -227,7 +233,8 @@ class _Evaluation:
     def _call(self, node: ast.Call, place: Place) -> Any:  # noqa: PLR0911 - one answer for each kind of call
         name = self.script.full(node.func, place.file)
         last = name.rpartition(".")[2]
-        words = [self.value(word, place) for word in node.args]
+        known = name in {"os.environ.get", "os.getenv", "os.environ.setdefault"} or name in _CASTS
+        words = [self.value(word, place) for word in node.args] if known else []
         if name in {"os.environ.get", "os.getenv", "os.environ.setdefault"}:
             default = words[1] if len(words) > 1 else next((self.value(k.value, place) for k in node.keywords), None)
             return UNKNOWN if words[0] is UNKNOWN else self.process.environment().get(words[0], default)

@@ -174,7 +174,9 @@ def _known_other(scene: Scene, node: ast.expr, place: Place) -> bool:
     """Whether a variable holds a sampler that is not distributed."""
     values = scene.script.values(node.id, place) if isinstance(node, ast.Name) else []
     return bool(values) and all(
-        item.value is not None and any(other in ast.unparse(item.value) for other in _OTHERS) for item in values
+        item.value is not None
+        and (ast.unparse(item.value) == "None" or any(other in ast.unparse(item.value) for other in _OTHERS))
+        for item in values
     )
 
 

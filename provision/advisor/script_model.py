@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from provision.advisor.script_scene import WRAPPERS, Judgement, Scene, broken, holds, mentions, unknown, where
 from provision.advisor.source import Site
 
 __all__ = ["judge_wrap"]
 
+_WRAPPER = re.compile(r"^(?!is_).*(ddp|fsdp|distribute|wrap_model|prepare_model|parallelize)", re.IGNORECASE)
 _WRAP = "After init_process_group write: model = DistributedDataParallel(model, device_ids=[local_rank])"
 
 
@@ -49,6 +51,17 @@ def _none(scene: Scene) -> Judgement:
     for site in scene.script.find("all_reduce", "all_reduce_coalesced"):
         if mentions(site.call, {"grad", "grads", "gradients"}):
             return unknown(f"gradients are summed by hand ({where(site)}), which cannot be judged", site, _WRAP)
+    others = [site for site in scene.script.unread(_WRAPPER) if site.targets and site.call.args]
+    if others:
+        name = ast.unparse(others[0].call.func)
+        return unknown(f"{name} ({where(others[0])}) may wrap the model; it was not read", others[0], _WRAP)
+    dynamic = scene.script.find("import_module", "__import__")
+    if dynamic:
+        return unknown(
+            f"modules are imported by names that are made up ({where(dynamic[0])}); they were not read",
+            dynamic[0],
+            _WRAP,
+        )
     single = scene.script.find("DataParallel")
     if single:
         evidence = (

@@ -18,6 +18,9 @@ _FROM_LAUNCHER = (
 )
 _GUARD = 'Write: if int(os.environ.get("WORLD_SIZE", 1)) > 1: dist.init_process_group(backend)'
 _HERE = ("localhost", "127.0.0.1", "0.0.0.0", "::1")  # noqa: S104 - looked for, not bound to
+_STARTERS = re.compile(
+    r"init\w*dist|dist\w*init|(setup|init|start)\w*(ddp|dist|process)|(ddp|dist)\w*(setup|start)|launch", re.IGNORECASE
+)
 _MASTER_NAME = re.compile(r"(is_)?(master|main|chief)(_process|_rank|_node)?")
 
 
@@ -193,7 +196,7 @@ def _launcher_only(scene: Scene) -> str | None:
 
 
 def _no_init(scene: Scene) -> Judgement:
-    spawned = scene.script.find("init_distributed", "init_distributed_mode", "setup_distributed", "init_dist")
+    spawned = scene.script.unread(_STARTERS)
     if spawned:
         name = ast.unparse(spawned[0].call.func)
         return unknown(f"{name} ({where(spawned[0])}) may make the process group; it was not read", spawned[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -85,9 +86,13 @@ class Scene:
 
     def in_job(self, place: Place) -> bool:
         """Whether a process of a job may come there."""
+        return reached(self.script, place, self._member) is not False
+
+    @functools.cached_property
+    def _member(self) -> Process:
+        """A process of a job, with its process group where the script makes one."""
         group = any(reached(self.script, site.place, MANY[1]) is not False for site in self.inits) or None
-        process = Process(**{**vars(MANY[1]), "initialized": group})
-        return reached(self.script, place, process) is not False
+        return dataclasses.replace(MANY[1], initialized=group)
 
     def with_one(self, place: Place) -> bool:
         """Whether a single process surely comes there although it makes no process group."""

@@ -6,6 +6,7 @@ Nothing of it is ever executed or imported; `ast` alone reads it.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,6 +101,9 @@ class Script:
     mentions: dict[str, list[tuple[ast.expr, Place]]] = field(default_factory=lambda: defaultdict(list))
     """Where names are read, calls included."""
     defined: dict[Function, Place] = field(default_factory=dict)
+    by_meaning: dict[str, list[Site]] = field(default_factory=lambda: defaultdict(list))
+    by_word: dict[str, list[Site]] = field(default_factory=lambda: defaultdict(list))
+    """Calls by name, made when they are first asked for."""
     bases: set[str] = field(default_factory=set)
     """Classes that classes of the script derive from."""
 
@@ -123,6 +127,16 @@ class Script:
                     found |= self.meanings(item.value, item.place, depth - 1)
         return found
 
+    def unread(self, pattern: re.Pattern[str]) -> list[Site]:
+        """Return calls of functions that are neither the script's own nor PyTorch's and that are called like this."""
+        found = []
+        for site in self.calls:
+            full = self.full(site.call.func, site.place.file)
+            root, last = full.partition(".")[0], full.rpartition(".")[2]
+            if pattern.search(last) and last not in self.functions and root not in {"torch", "os", "sys"}:
+                found.append(site)
+        return found
+
     def values(self, name: str, place: Place) -> list[Assigned]:
         """Return what is assigned to a name that is read at `place`: in its function, else in its file or module."""
         function = place.function
@@ -138,12 +152,19 @@ class Script:
 
     def find(self, *endings: str) -> list[Site]:
         """Return the calls of what ends with one of these names, e.g. ``nn.DataParallel`` for ``DataParallel``."""
-        wanted = set(endings)
-        return [
-            site
-            for site in self.calls
-            if any(name.rpartition(".")[2] in wanted for name in self.meanings(site.call.func, site.place))
-        ]
+        if not self.by_meaning:
+            for site in self.calls:
+                for last in {name.rpartition(".")[2] for name in self.meanings(site.call.func, site.place)}:
+                    self.by_meaning[last].append(site)
+        found = {id(site): site for ending in endings for site in self.by_meaning.get(ending, ())}
+        return [site for site in self.calls if id(site) in found] if len(endings) > 1 else list(found.values())
+
+    def called(self, name: str) -> list[Site]:
+        """Return the calls whose function is written with this name at its end."""
+        if not self.by_word:
+            for site in self.calls:
+                self.by_word[dotted(site.call.func).rpartition(".")[2]].append(site)
+        return self.by_word.get(name, [])
 
 
 def dotted(node: ast.AST) -> str:
@@ -215,9 +236,8 @@ class _Reader:
         for statement in statements:
             self.statement(statement, place)
             if isinstance(statement, ast.If):
-                for branch, wanted in ((statement.body, False), (statement.orelse, True)):
-                    if _leaves(branch):
-                        place = _under(place, statement.test, wanted=wanted)
+                for test, wanted in _passed(statement):
+                    place = _under(place, test, wanted=wanted)
 
     def statement(self, node: ast.stmt, place: Place) -> None:
         """Read one statement with all that is in it."""
@@ -364,6 +384,26 @@ class _Reader:
 
 def _under(place: Place, test: ast.expr, *, wanted: bool) -> Place:
     return Place(place.file, place.function, (*place.conditions, Condition(test, wanted)), place.loops)
+
+
+def _passed(statement: ast.If) -> list[tuple[ast.expr, bool]]:
+    """Return what is known behind an ``if``: that none of its branches was taken from which one does not come back."""
+    known: list[tuple[ast.expr, bool]] = []
+    before: list[ast.expr] = []
+    chain: ast.If | None = statement
+    while chain is not None:
+        if _leaves(chain.body):
+            known.append(_none_of(before, chain.test))
+        before.append(ast.UnaryOp(ast.Not(), chain.test))
+        rest = chain.orelse
+        if _leaves(rest):
+            known.append((statement.test, True) if len(before) == 1 else (ast.BoolOp(ast.And(), list(before)), False))
+        chain = rest[0] if len(rest) == 1 and isinstance(rest[0], ast.If) else None
+    return known
+
+
+def _none_of(before: list[ast.expr], test: ast.expr) -> tuple[ast.expr, bool]:
+    return (ast.BoolOp(ast.And(), [*before, test]), False) if before else (test, False)
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:

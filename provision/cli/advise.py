@@ -84,14 +84,18 @@ def _sources(script: str) -> Mapping[str, bytes]:
 
 
 def _beside(script: Path, importer: Path, module: str) -> Path | None:
-    """Return the file of a module that lies in the script's folder (or, for a relative import, the importer's)."""
-    folder = importer if module.startswith(".") else script
+    """Return the file of a module that lies in the script's folder or, for a relative import, the importer's.
+
+    A script within a package imports by the package's full name, from two folders up at most.
+    """
+    folders = [importer] if module.startswith(".") else [script, *list(script.resolve().parents)[:2]]
     parts = module.strip(".").split(".")
-    for length in range(len(parts), 0, -1):
-        stem = folder.joinpath(*parts[:length])
-        for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
-            if path.is_file() and path.stat().st_size <= _MOST_BYTES:
-                return path
+    for folder in folders:
+        for length in range(len(parts), 0, -1):
+            stem = folder.joinpath(*parts[:length])
+            for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
+                if path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                    return path
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 
 import pytest
 
@@ -220,6 +221,54 @@ def test_what_cannot_be_told_is_unknown(pairs, rule):
 
     assert finding.verdict is RuleVerdict.UNKNOWN, finding
     assert finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("pairs", "rule"),
+    [
+        (
+            [("        model = nn.parallel.DistributedDataParallel(model)\n", "        model = smart_ddp(model)\n")],
+            "ddp",
+        ),
+        (
+            [
+                ("        model = nn.parallel.DistributedDataParallel(model)\n", "        pass\n"),
+                ("model = Net().cuda()", "model = importlib.import_module(args.model).Net()"),
+            ],
+            "ddp",
+        ),
+        ([(SAMPLER, "EnlargedSampler(dataset, WORLD_SIZE)")], "sampler"),
+    ],
+)
+def test_what_may_be_in_a_module_that_was_not_read_is_not_called_missing(pairs, rule):
+    """A function of another package that is called like it, a model by its name, a sampler of one's own."""
+    assert judged(changed(*pairs))[rule].verdict is RuleVerdict.UNKNOWN
+
+
+def test_an_early_return_from_a_chain_of_conditions_is_a_guard():
+    """As in torchvision's reference: launched by torchrun, by Slurm, or not at all."""
+    guard = """    if "RANK" in os.environ:
+        pass
+    elif "SLURM_PROCID" in os.environ:
+        pass
+    else:
+        return
+    dist.init_process_group(args.backend)
+"""
+    assert verdicts(changed((INIT, guard)))["init"] == "holds"
+
+
+def test_a_script_of_many_modules_takes_no_time():
+    """Functions that call each other by common names are not followed for ever."""
+    names = [f"f{i}" for i in range(30)]
+    calls = "".join(f"    if x: {name}(y)\n" for name in names)
+    module = "".join(f"def {name}(x):\n    y = x\n{calls}" for name in names)
+    begin = time.monotonic()
+
+    found = judged(SCRIPT + module + "f0(WORLD_SIZE > 1)\n" + module.replace("if x", "if WORLD_SIZE > x"))
+
+    assert set(found) == set(RULES)
+    assert time.monotonic() - begin < 10
 
 
 def test_a_script_without_torch_is_not_judged():
