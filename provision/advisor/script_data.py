@@ -58,6 +58,9 @@ def _no_sampler(scene: Scene) -> Judgement:
         )
     if not scene.loaders:
         return unknown("no DataLoader is made in what was read, so that there is nothing to split", None, _SAMPLE)
+    own = [site for site in scene.loaders if _given(site, set(), scene) is not False]
+    if own:
+        return unknown(f"what sampler DataLoader ({where(own[0])}) gets cannot be told", own[0], _SAMPLE)
     site = scene.loaders[0]
     return broken(
         f"no DistributedSampler: every process reads all that DataLoader ({where(site)}) gives", site, _SAMPLE
