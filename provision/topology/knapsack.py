@@ -30,10 +30,8 @@ def cheapest(
         leaf_cost: what using a leaf switch costs by itself, at least 0.
         at_most: ways that cost more do not count.
     """
-    bounds = Bounds(leaves, total, leaf_cost)
-    for limit in bounds.limits() if at_most is None else [at_most]:
-        rest = _Rest.of(bounds, limit)
-        cost = None if rest is None else rest.least(limit)
+    for rest, limit in _rests(leaves, total, leaf_cost, at_most):
+        cost = rest.least(limit)
         if cost is not None:
             return cost
     return None
@@ -46,13 +44,23 @@ def picks(
 
     Of equal ways the one that uses the first node is taken, then the second and so on, and earlier offers first.
     """
-    bounds = Bounds(leaves, total, leaf_cost)
-    for limit in bounds.limits() if at_most is None else [at_most]:
-        rest = _Rest.of(bounds, limit)
-        given = None if rest is None else rest.picks(limit)
+    for rest, limit in _rests(leaves, total, leaf_cost, at_most):
+        given = rest.picks(limit)
         if given is not None:
             return given
     return None
+
+
+def _rests(
+    leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, at_most: int | None
+) -> Iterator[tuple[_Rest, int | None]]:
+    """Yield what is to be decided and what it may cost; the next one where nothing costs so little."""
+    bounds = Bounds(leaves, total, leaf_cost)
+    limits = bounds.limits() if at_most is None else [at_most]
+    rests = [(rest, limit) for limit in limits if (rest := _Rest.of(bounds, limit)) is not None]
+    for number, (rest, limit) in enumerate(rests):
+        if number == len(rests) - 1 or rest.open < rests[-1][0].open:
+            yield rest, limit
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,11 @@ class _Rest:
         cost = sum(own for _, own in surely) + bounds.leaf_cost * sum(leaf.used for leaf in found)
         return cls(found, total, cost, bounds.leaf_cost) if total >= 0 else None
 
+    @property
+    def open(self) -> int:
+        """How many choices there are."""
+        return sum(len(node.more) for leaf in self.leaves for node in leaf.nodes)
+
     def least(self, at_most: int | None) -> int | None:
         """Return the least cost of all; None where nothing adds up to `at_most`."""
         last = None
@@ -186,23 +199,28 @@ class _Rest:
 
     def _with_node(self, after: _Table, node: _Node, low: int) -> _Table:
         """Put a node before those of a table."""
-        offers = [choice for choice in node.more if choice[0]]
-        span = low, self.total
-        opened = _least(after, after.opened, offers, span, 0)
-        fresh = _least(after, after.fresh, offers, span, self.leaf_cost) if self.leaf_cost else opened
+        behind = low - after.low
+        with_more = _with_one_of([choice for choice in node.more if choice[0]], after, (low, self.total))
+        opened = _lower(after.opened[behind:], with_more, 0)
+        fresh = _lower(after.fresh[behind:], with_more, self.leaf_cost) if self.leaf_cost else opened
         return _Table(low, fresh, opened)
 
 
-def _least(after: _Table, without: Sequence[int], offer: Choices, span: tuple[int, int], extra: int) -> list[int]:
-    """Return the least cost of each total within `span`, without the node or with one of its offers."""
+def _with_one_of(offers: Choices, after: _Table, span: tuple[int, int]) -> list[int]:
+    """Return the least cost of each total within `span`, with one of the offers of a node whose leaf is in use."""
     low, high = span
     end = after.low + len(after.opened)
-    best = list(without[low - after.low :])
-    best += [_IMPOSSIBLE] * (min(high + 1, end + max((number for number, _ in offer), default=0)) - low - len(best))
-    for number, own in offer:
-        first, cost, shift = max(low, after.low + number), own + extra, number + after.low
+    best = [_IMPOSSIBLE] * (min(high + 1, end + max(number for number, _ in offers)) - low)
+    for number, cost in offers:
+        first, shift = max(low, after.low + number), number + after.low
         other = after.opened[first - shift : max(0, high + 1 - shift)]
         at = first - low
         here = best[at : at + len(other)]
         best[at : at + len(other)] = [a if a <= (b := old + cost) else b for a, old in zip(here, other, strict=True)]
     return best
+
+
+def _lower(without: Sequence[int], with_more: Sequence[int], extra: int) -> list[int]:
+    """Return the lower of two costs of each total; the second is `extra` higher than it says."""
+    both = [a if a <= (b := other + extra) else b for a, other in zip(without, with_more, strict=False)]
+    return both + [other + extra for other in with_more[len(without) :]]
