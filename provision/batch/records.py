@@ -175,12 +175,21 @@ def _judged(
         status = JobStatus.QUEUING if state == "held" else JobStatus.PENDING
         return replace(record, status=status, reason=STARTING if state == "started" else reason)
     result = _result(record, current)
+    lost = "" if result is not None else _lost(record, current, unreachable)
     if result is not None:
-        return _ended(record, result)
-    lost = _lost(record, current, unreachable)
-    if lost:
-        return replace(record, status=JobStatus.FAILED, reason=lost, exit_code=1)
-    return _alive(record)
+        record = _ended(record, result)
+    elif lost:
+        record = replace(record, status=JobStatus.FAILED, reason=lost, exit_code=1)
+    else:
+        return _alive(record)
+    if record.status is JobStatus.FAILED and _may_retry(queue):
+        reason = f"attempt {record.attempt} failed: {record.reason}; it is to be tried again"
+        return replace(record, status=JobStatus.PENDING, again=True, reason=reason)
+    return record
+
+
+def _may_retry(queue: Mapping[str, Any]) -> bool:
+    return queue.get("state") == "started" and _number(queue.get("failures")) < _number(queue.get("retry"))
 
 
 def _result(record: JobRecord, current: Sequence[tuple[Report, Mapping[str, Any]]]) -> Mapping[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from provision.cli.levels import info, warn
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import Engine, LogRequest
     from provision.model.job import JobRecord
 
-__all__ = ["follow", "leaving", "report_end", "tell", "wait_to_the_end", "writer"]
+__all__ = ["follow", "leaving", "pusher", "report_end", "tell", "wait_to_the_end", "writer"]
 
 
 def writer(*, named: bool) -> Callable[[str, bytes], None]:
@@ -54,10 +54,10 @@ def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) ->
     wanted = request or LogRequest(follow=True)
     with leaving(name):
         if not job.status.over and job.status is not JobStatus.RUNNING:
-            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell)
+            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell, push=pusher(runner))
         job = runner.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
         if not job.status.over:
-            job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED)
+            job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, push=pusher(runner))
     report_end(job)
     return job
 
@@ -68,9 +68,20 @@ def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRe
     from provision.workflow.job_watch import wait_for
 
     with leaving(name):
-        job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, tell=tell)
+        job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, tell=tell, push=pusher(runner))
     report_end(job)
     return job
+
+
+def pusher(runner: Engine) -> Callable[[], None]:
+    """Return what starts waiting jobs; another command that does it just now is as good."""
+    from provision.errors import LockedError
+
+    def push() -> None:
+        with suppress(LockedError):
+            runner.start_pending(info)
+
+    return push
 
 
 def tell(job: JobRecord) -> None:

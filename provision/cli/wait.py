@@ -33,7 +33,7 @@ def wait(
       provision wait mnist
       provision wait mnist --for running --timeout 5m && provision logs -f mnist
     """
-    from provision.cli.following import leaving, report_end, tell
+    from provision.cli.following import leaving, pusher, report_end, tell
     from provision.model.job import JobStatus
     from provision.report.job_document import job_document
     from provision.workflow.job_watch import exit_code, wait_for
@@ -46,7 +46,7 @@ def wait(
     with patience("asking the nodes"):
         runner.get(name)
     with leaving(name):
-        job = wait_for(lambda: runner.get(name), states[wanted.lower()], timeout=limit, tell=tell)
+        job = wait_for(lambda: runner.get(name), states[wanted.lower()], timeout=limit, tell=tell, push=pusher(runner))
     if job.status.over:
         report_end(job)
     if form or as_json:

@@ -141,7 +141,7 @@ class JobSpec:
     starting_timeout: float = 600.0
     ttl_after_finished: float = 0.0
     clean_task_policy: str = ""
-    """``None``, ``Running`` or ``All``: which containers go at the end; empty: arena's default of the kind."""
+    """``None``, ``Running`` or ``All``: which containers go at the end; empty: all, what they printed is kept."""
     priority: int = 0
     hold: bool = False
     depends: tuple[str, ...] = ()
@@ -223,6 +223,8 @@ class JobRecord:
     """Why it is pending, or failed; one sentence."""
     attempt: int = 0
     """1 for the first; 0 before any."""
+    again: bool = False
+    """Its last attempt failed, and there is to be another."""
     seats: tuple[Seat, ...] = ()
     instances: Mapping[str, InstanceRecord] = field(default_factory=dict)
     started: float = 0.0

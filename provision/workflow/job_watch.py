@@ -30,6 +30,7 @@ def wait_for(
     *,
     timeout: float = 0.0,
     tell: Callable[[JobRecord], None] = lambda _job: None,
+    push: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> JobRecord:
     """Look until the job is as wanted, or over.
@@ -39,6 +40,7 @@ def wait_for(
         wanted: a job that is over is never RUNNING any more.
         timeout: seconds; 0 for no end.
         tell: is called for each new state.
+        push: starts what waits and fits now; called again and again while the job is pending.
         sleep: waits.
 
     Raises:
@@ -52,6 +54,8 @@ def wait_for(
             last = job.status
         if job.status == wanted or job.status.over:
             return job
+        if (job.status is JobStatus.PENDING and not job.seats) or job.again:
+            push()
         left = started + timeout - time.monotonic() if timeout else pause
         if left <= 0:
             why = f": {job.reason}" if job.reason else ""

@@ -18,7 +18,7 @@ from provision.jobs.engines.direct.node_program import ask
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
 from provision.jobs.engines.direct.starting import Attempt, Ways, take_leases
 from provision.model import Cluster
-from provision.model.job import JobRecord, JobStatus, as_document
+from provision.model.job import JobRecord, as_document
 
 __all__ = ["Booking", "mark"]
 
@@ -115,18 +115,18 @@ class Booking:
             queue = queues.get(name)
             if queue is None or (record.reason == STARTING and not self._broken_off(queue)):
                 continue
-            if record.status is JobStatus.FAILED and _may_retry(queue):
+            if record.again:
                 node = next((seat.node for seat in record.seats if seat.instance == record.first_failure), "")
                 more = {
                     "state": "pending",
                     "attempt": record.attempt,
                     "failures": int(queue.get("failures") or 0) + 1,
                     "excluded": sorted({*queue.get("excluded", ()), *([node] if _is_the_nodes(record) else [])}),
-                    "reason": f"attempt {record.attempt} failed: {record.reason}",
+                    "reason": record.reason.removesuffix("; it is to be tried again"),
                 }
                 mark(self._ways, self._head, record, queue, **more)
                 queues[name].update(more)
-                yield replace(record, status=JobStatus.PENDING)
+                yield record
                 continue
             if record.status.over and queue.get("state") == "started":
                 self._close(record, queue)
@@ -157,10 +157,6 @@ def mark(ways: Ways, head: str, record: JobRecord, queue: Mapping[str, Any], **c
     if changes.get("reason") and changes["reason"] != queue.get("reason"):
         event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
     ask(ways.to(head), "queue", name=record.spec.name, queue=now, event=event)
-
-
-def _may_retry(queue: Mapping[str, Any]) -> bool:
-    return queue.get("state") == "started" and int(queue.get("failures") or 0) < int(queue.get("retry") or 0)
 
 
 def _queues(looks: Mapping[str, NodeLook]) -> dict[str, dict[str, Any]]:

@@ -224,7 +224,13 @@ class DirectEngine:
         if record.status.over:
             return record
         self._end(record, say, grace)
+        self._start_others(say)
         return self.get(name)
+
+    def _start_others(self, say: Say) -> None:
+        """What has been given back may be what others wait for; if that cannot be seen to now, a later command does."""
+        with contextlib.suppress(ProvisionError):
+            self.start_pending(say)
 
     def _end(self, record: JobRecord, say: Say, grace: float) -> None:
         name = record.spec.name
@@ -262,6 +268,7 @@ class DirectEngine:
             )
         if not record.status.over:
             self._end(record, say, 15.0)
+            self._start_others(say)
         self._forget(name, record.id)
 
     def _forget(self, name: str, token: str) -> None:

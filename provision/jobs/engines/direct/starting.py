@@ -37,8 +37,8 @@ BROKEN_SECONDS = 120.0
 GRACE_SECONDS = 15.0
 BEAT_SECONDS = 2.0
 LOST_SECONDS = 12.0
-_CLEAN = {Kind.MPI: "All", Kind.PYTORCH: "Running", Kind.RUN: "Running"}
-"""arena's default for each kind."""
+_CLEAN = "All"
+"""A container that has ended is of no more use: what it printed is kept beside the attempt."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[s
             "lost_seconds": LOST_SECONDS,
             "starting_timeout": spec.starting_timeout,
             "running_timeout": spec.running_timeout,
-            "clean": spec.clean_task_policy or _CLEAN[spec.kind],
+            "clean": spec.clean_task_policy or _CLEAN,
             "containers": containers,
             "leases": [*attempt.leases(name), *(f"port-{port}" for port in ports[name])],
         }
