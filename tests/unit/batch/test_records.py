@@ -98,6 +98,19 @@ def test_what_waits_says_why() -> None:
     assert job(("a", held)).status is JobStatus.QUEUING
 
 
+def test_a_job_with_tries_left_is_not_over() -> None:
+    """Until the last try has failed it is PENDING, with what happened; one that was stopped is not tried again."""
+    failed = {"status": "FAILED", "reason": "exit code 3", "exit_code": 3, "ended": 150.0}
+    left = told("a", result=failed, queue={**QUEUE, "retry": 2, "failures": 1})
+    none = told("a", result=failed, queue={**QUEUE, "retry": 2, "failures": 2})
+    stopped = told("a", result=failed, queue={**QUEUE, "retry": 2, "failures": 1, "state": "stopped"})
+
+    assert (job(("a", left)).status, job(("a", left)).again) == (JobStatus.PENDING, True)
+    assert "attempt 1 failed: exit code 3" in job(("a", left)).reason
+    assert job(("a", none)).status is JobStatus.FAILED
+    assert job(("a", stopped)).again is False
+
+
 def test_an_older_job_of_the_same_name_on_a_node_that_was_away_is_another_job() -> None:
     """The head's job is the one that counts."""
     old = told("b", id="0", submitted=1.0, result={"status": "FAILED", "reason": "old"})
