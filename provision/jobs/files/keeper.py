@@ -7,6 +7,7 @@ was when it is killed and started anew. Python 3.6 or newer, and nothing else.
 """
 
 import collections
+import json
 import os
 import select
 import signal
@@ -25,7 +26,9 @@ from keeper_containers import Container, Trouble
 SETTLE_SECONDS = 0.5  # so long other nodes may tell of a failure that came before the first that we heard of
 READY_SECONDS = 0.1
 LISTEN_SECONDS = 5
+LINE = 300  # so much of each last line of mpirun is told to the node of the rank that it names
 OUTPUT_SECONDS = 10
+GONE_SECONDS = 5  # docker has so long to tell of what is gone
 KILL_SECONDS = 60  # what does not end after SIGKILL for so long is left, and said
 UP, GO, END = "up", "go", "end"
 
@@ -59,7 +62,8 @@ class Keeper:
         self.worker = None
         self.ending_since = None
         self.killed_since = None
-        self.told_at = 0.0
+        self.quiet_since = None
+        self.told_at, self.told_last = 0.0, ""
         self.acknowledged = False
         self.done = False
         self.line = None
@@ -85,13 +89,11 @@ class Keeper:
                 os.read(self.wake, 4096)
             except BlockingIOError:
                 pass
-            changed = bool(self.news)
             while self.news:
                 self.handle(*self.news.popleft())
             self.look_around()
             self.step()
-            if changed or time.monotonic() - self.told_at >= self.beat:
-                self.tell()
+            self.tell(only_news=True)
 
     def pause(self):
         """Return how long nothing has to be done by itself."""
@@ -388,7 +390,8 @@ class Keeper:
     def of_mpirun(self, ended):
         """Return how the job ends by what mpirun says of a rank; None where it says nothing."""
         container = next(item for item in self.containers if item.name == self.chief_container())
-        said = endings.first_of_mpirun("\n".join(output.last_lines(container.log, 400)))
+        lines = output.last_lines(container.log, 400)
+        said = endings.first_of_mpirun("\n".join(lines))
         if not said:
             return None
         seat = endings.seat_of_rank(self.seats(), said["rank"], said["node"])
@@ -397,6 +400,7 @@ class Keeper:
         found = ending("FAILED", "rank {}{} failed: {}".format(said["rank"], where, why), ended.get("code"))
         found.update(first_rank=said["rank"], signal=said["signal"], rank_code=said["code"], why=why)
         found["first_failure"] = seat["instance"] if seat else self.first_instance(container.name)
+        found["lines"] = [line[:LINE] for line in lines[-20:]]
         return found
 
     def seats(self):
@@ -465,7 +469,6 @@ class Keeper:
         """Return all that the chief is told of this node."""
         over = len(self.state["ended"]) == len(self.containers)
         return {
-            "now": time.time(),
             "up": self.state["phase"] in (UP, GO),
             "doing": self.doing,
             "ended": self.state["ended"],
@@ -475,16 +478,20 @@ class Keeper:
             "done": self.state.get("done", False),
         }
 
-    def tell(self):
-        """Tell the others what we know."""
-        self.told_at = time.monotonic()
+    def ordering(self):
+        """Return all that the chief tells the other nodes."""
+        done = [name for name, told in self.others.items() if told.get("done")]
+        return {"go": self.state["go"] is not None, "end": self.state["end"], "done": done}
+
+    def tell(self, *, only_news=False):
+        """Tell the others what we know; what they know already, once in a beat."""
         if self.line is None:
             return
-        if self.chief:
-            done = [name for name, told in self.others.items() if told.get("done")]
-            self.line.tell({"go": self.state["go"] is not None, "end": self.state["end"], "done": done})
-        else:
-            self.line.tell(self.telling())
+        words = json.dumps(self.ordering() if self.chief else self.telling())
+        if only_news and words == self.told_last and time.monotonic() - self.told_at < self.beat:
+            return
+        self.told_at, self.told_last = time.monotonic(), words
+        self.line.tell(dict(json.loads(words), now=time.time()))
 
     # Ending
 
@@ -509,20 +516,30 @@ class Keeper:
             for container in self.containers:
                 if self.runs(container):
                     container.terminate()
+        if self.still_runs(now):
+            return
+        self.quiet_since = self.quiet_since or now
+        patience = GONE_SECONDS if self.terminated else KILL_SECONDS
+        if all(item.drained for item in self.containers) or now - self.quiet_since > patience:
+            self.finish()
+
+    def still_runs(self, now):
+        """Return whether anything runs that can still be ended, and do what its time asks for."""
         running = [item for item in self.containers if self.runs(item)]
+        for container in running:
+            container.insist()
         grace = self.state["end"].get("grace")
         grace = float(self.told.get("grace_seconds") or 0) if grace is None else float(grace)
-        if running and now - self.ending_since >= grace:
-            if self.killed_since is None:
-                self.killed_since = now
-                for container in running:
-                    container.kill()
-            if now - self.killed_since > KILL_SECONDS:
-                running = []
-        if not running and (
-            all(item.drained for item in self.containers) or now - self.ending_since > grace + KILL_SECONDS
-        ):
-            self.finish()
+        if not running or now - self.ending_since < grace:
+            return bool(running)
+        if self.killed_since is None:
+            self.killed_since = now
+            for container in running:
+                container.kill()
+        for container in running:
+            if container.is_gone() and now - self.killed_since > GONE_SECONDS:
+                container.give_up()
+        return now - self.killed_since <= KILL_SECONDS
 
     def runs(self, container):
         """Return whether a container was started and its end is not known here."""
@@ -576,6 +593,7 @@ class Keeper:
             self.event(text, "Warning" if end["status"] == "FAILED" else "Normal")
             self.tell()
         self.forget_secrets(end["status"])
+        node.remove(os.path.join(node.UNIT_FILES, node.unit_name(self.name, self.told["attempt"])))
         node.take_away_secrets(self.folder)
         self.done = True
 
@@ -608,7 +626,8 @@ class Keeper:
         for place, instance in enumerate(container.config["instances"]):
             changes = self.of_instance(instance, container, ended, end, apart=place > 0)
             if changes["status"] == "Error":
-                changes["last_lines"] = output.last_lines(container.log)
+                named = instance == end.get("first_failure") and end.get("lines")
+                changes["last_lines"] = named or output.last_lines(container.log)
             self.note(instance, container, **changes)
 
     def of_instance(self, instance, container, ended, end, *, apart):

@@ -1,6 +1,7 @@
 """One container of a job: made, started, watched and ended. A part of keeper.py."""
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ import node_jobs as node
 
 CREATE_SECONDS = 600
 ENGINE_PATIENCE = 0.5
+INSIST_SECONDS = 1
 ENV_LINE_LIMIT = 60000  # docker's client reads no longer lines of an --env-file
 LABELS = ("job", "id", "attempt", "instance")
 
@@ -31,6 +33,8 @@ class Container:
         self.ended = None
         self.drained = True
         self.watched = False
+        self.asked, self.asked_at = None, 0.0
+        self.pid = 0
 
     # Making
 
@@ -139,6 +143,7 @@ class Container:
             return
         self.watched, self.drained = True, False
         self.started = output.seconds_of(found["State"].get("StartedAt", "")) if found else 0.0
+        self.pid = int(found["State"].get("Pid") or 0) if found else 0
         self.post("started", self, None)
         output.Pump(self.id, self.log, self._drained, lambda text: self.post("trouble", self, text)).start()
         threading.Thread(target=self._wait, daemon=True).start()
@@ -195,18 +200,45 @@ class Container:
     # Ending
 
     def terminate(self):
-        """Ask it to end."""
+        """Ask what it was started for to end."""
+        self.asked_at = time.monotonic()
         try:
-            node.terminate(self.id)
+            self.asked = node.terminate(self.id)
         except (OSError, KeyError, TypeError):
-            pass
+            self.asked = []
+
+    def insist(self):
+        """Ask all of it to end where what was asked is gone, and it goes on."""
+        if self.asked is None or time.monotonic() - self.asked_at < INSIST_SECONDS:
+            return
+        if not any(os.path.exists("/proc/{}".format(pid)) for pid in self.asked):
+            self.asked = None
+            try:
+                node.terminate_all(self.id)
+            except OSError:
+                pass
 
     def kill(self):
         """End it."""
         try:
             node.engine("POST", "/containers/{}/kill?signal=KILL".format(self.id))
         except OSError:
-            pass
+            if self.pid > 1:
+                try:
+                    os.kill(self.pid, signal.SIGKILL)
+                except OSError:
+                    pass
+
+    def is_gone(self):
+        """Return whether its first process is gone, whatever docker's engine says, or does not say."""
+        return self.pid > 1 and not os.path.exists("/proc/{}".format(self.pid))
+
+    def give_up(self):
+        """Take it for ended where its process is gone and docker's engine does not tell how."""
+        if self.ended is None:
+            self._end(
+                {"code": None, "signal": None, "reason": "docker's engine did not tell how it ended"}, time.time()
+            )
 
     def take_away(self):
         """Remove it with its anonymous volumes."""

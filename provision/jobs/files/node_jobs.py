@@ -21,6 +21,7 @@ FOR_TESTS = ("PROVISION_JOBS_ROOT", "PROVISION_JOBS_RUN", "PROVISION_PROC", "PRO
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?\Z")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\Z")
+UNIT_FILES = "/run/systemd/system"
 PORT = "port-"
 PORTS = (20000, 32000)  # below the kernel's own choice of ports
 HOLD_SECONDS = 120  # a lease stands so long without an attempt
@@ -29,6 +30,7 @@ START_SECONDS = 60  # a keeper that was not there so long after its start will n
 LOCK_SECONDS = 30
 LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
 SMI_SECONDS = 20
+FOLLOW_MILLISECONDS = 50
 ENGINE_SECONDS = 20
 OVER = ("Completed", "Error", "Stopped", "Lost")
 STAMP = 27  # 2026-01-31T12:00:00.123456Z
@@ -1263,17 +1265,17 @@ UNIT_SETTINGS = (
     "StartLimitBurst=20",
     "TimeoutStopSec=120",
     "OOMScoreAdjust=-500",
+    "After=docker.service",  # so that a shutdown lets the keeper end its containers while docker still answers
 )
 
 
 def start_unit_file(unit, argv):
     """Start the keeper where systemd is so old that a transient unit cannot be started anew when it fails."""
-    unit_only = ("StartLimit", "OOMScoreAdjust")
-    lines = ["[Unit]", "Description=provision job", "[Service]"]
-    lines += [setting for setting in UNIT_SETTINGS if not setting.startswith(unit_only)]
+    others = ("StartLimit", "OOMScoreAdjust", "After")
+    lines = ["[Unit]", "Description=provision job", "After=docker.service", "[Service]"]
+    lines += [setting for setting in UNIT_SETTINGS if not setting.startswith(others)]
     lines += ["StartLimitInterval=300", "StartLimitBurst=20", "ExecStart=" + " ".join(argv)]
-    path = os.path.join("/run/systemd/system", unit)
-    write_whole(path, "\n".join(lines) + "\n", 0o644)
+    write_whole(os.path.join(UNIT_FILES, unit), "\n".join(lines) + "\n", 0o644)
     return program(["systemctl", "start", unit], 60)
 
 
@@ -1393,7 +1395,7 @@ class Output:
             first = first and not os.path.exists(path)
             if over and not moved:
                 return
-            if reader.poll(0 if moved else 100) and not moved:
+            if reader.poll(0 if moved else FOLLOW_MILLISECONDS) and not moved:
                 return
 
     @staticmethod
@@ -1480,12 +1482,15 @@ SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "docker-init", "tini", "doc
 
 
 def terminate(container):
-    """Send SIGTERM to what a container was started for: not to the shells around it, whose end would be all's."""
+    """Send SIGTERM to what a container was started for: not to the shells around it, whose end would be all's.
+
+    Returns the processes that were asked.
+    """
     import signal
 
     found = engine_json("/containers/{}/json".format(container))
     if not found or not found["State"].get("Running"):
-        return
+        return []
     pids = programs_below(int(found["State"].get("Pid") or 0))
     for pid in pids:
         try:
@@ -1493,7 +1498,13 @@ def terminate(container):
         except OSError:
             pass
     if not pids:
-        engine("POST", "/containers/{}/kill?signal=TERM".format(container))
+        terminate_all(container)
+    return pids
+
+
+def terminate_all(container):
+    """Send SIGTERM to a container's first process, as docker does: a shell in a loop outlives what it started."""
+    engine("POST", "/containers/{}/kill?signal=TERM".format(container))
 
 
 def programs_below(first):
@@ -1535,6 +1546,7 @@ def delete(request):
             engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
     for attempt in attempts_of(name):
         release_all(token, attempt)
+        remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
     gone = os.path.join(ROOT, ".new-{}-{}-{}".format(name, os.getpid(), int(time.time())))
     os.rename(folder, gone)
     remove_tree(gone)

@@ -223,7 +223,7 @@ def start(
         "ends": "all",
         "grace_seconds": 2,
         "beat_seconds": 0.2,
-        "lost_seconds": 2,
+        "lost_seconds": 10,
         "starting_timeout": 20,
         "running_timeout": 0,
         "clean": "None",

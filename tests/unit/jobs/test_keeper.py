@@ -99,6 +99,7 @@ def test_a_job_that_succeeds_leaves_its_record_and_output_and_nothing_secret(nod
     assert {stat.S_IMODE(path.stat().st_mode) for path in left} == {0o600}
 
 
+@pytest.mark.long
 def test_no_secret_is_on_a_command_line_while_the_job_runs(node):
     run_with_secret = container("j-worker-0", "sleep", "30", env={"TOKEN": "hunter2" * 3})
     prepare(node, [seat("j-worker-0", "a", 0)])
@@ -121,6 +122,7 @@ def _readable(path):
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "code", "number", "reason"),
     [
@@ -144,12 +146,14 @@ def test_a_failure_is_told_with_code_signal_and_last_words(node, command, code, 
     assert record["last_lines"] or code == 139
 
 
+@pytest.mark.long
 def test_what_docker_says_of_memory_is_told(node):
     prepare(node, [seat("j-worker-0", "a", 0)])
     start(node, [container("j-worker-0", "sh", "-c", "kill -9 $$", env={"STANDIN_OOM": "1"})])
     assert node.result()["reason"].endswith("out of memory: killed by signal 9 (SIGKILL)")
 
 
+@pytest.mark.long
 def test_what_cannot_be_started_ends_the_job_with_docker_s_words(node):
     prepare(node, [seat("j-worker-0", "a", 0)])
     start(node, [container("j-worker-0", "true", create=["missing:1", "true"])])
@@ -158,6 +162,7 @@ def test_what_cannot_be_started_ends_the_job_with_docker_s_words(node):
     assert "creating j-worker-0 failed" in node.record("j-worker-0")["reason"]
 
 
+@pytest.mark.long
 def test_a_container_that_other_hands_remove_is_noticed_at_once_and_is_the_failure(node, engines):
     run(node, "sleep", "60")
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
@@ -169,6 +174,7 @@ def test_a_container_that_other_hands_remove_is_noticed_at_once_and_is_the_failu
     assert "its container was removed" in found["reason"]
 
 
+@pytest.mark.long
 def test_output_is_kept_in_order_with_long_binary_and_unfinished_lines(node):
     program = (
         "import os,sys\n"
@@ -200,6 +206,7 @@ def test_a_keeper_that_is_killed_is_replaced_and_no_line_is_lost_or_doubled(node
     assert events(node).count("ready to start") == 1
 
 
+@pytest.mark.long
 def test_one_that_ended_while_no_keeper_was_there_is_told_by_the_next(node):
     run(node, "sh", "-c", "sleep 0.4; echo bye; exit 4")
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
@@ -213,6 +220,7 @@ def test_one_that_ended_while_no_keeper_was_there_is_told_by_the_next(node):
     assert (found["exit_code"], found["first_failure"], log(node)) == (4, "j-worker-0", ["o bye"])
 
 
+@pytest.mark.long
 def test_stop_lets_a_program_behind_a_shell_end_by_itself(node):
     program = (
         "import signal,time,sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
@@ -227,6 +235,17 @@ def test_stop_lets_a_program_behind_a_shell_end_by_itself(node):
     assert node.record("j-worker-0")["status"] == "Stopped"
 
 
+@pytest.mark.long
+def test_a_shell_that_goes_on_without_what_it_started_is_asked_too(node):
+    run(node, "sh", "-c", "while :; do echo on; sleep 30; done", grace_seconds=8)
+    until(lambda: (node.attempt() / "j-worker-0.log").exists() and "o on" in log(node), "output")
+    begun = time.monotonic()
+    node.ok("stop", name="j", reason="r")
+    assert node.result()["status"] == "STOPPED"
+    assert time.monotonic() - begun < 6
+
+
+@pytest.mark.long
 def test_what_does_not_hear_sigterm_is_killed_after_the_grace_time(node, engines):
     run(node, "sh", "-c", "trap '' TERM; echo on; while :; do sleep 0.05; done", clean="All")
     until(lambda: (node.attempt() / "j-worker-0.log").exists() and "o on" in log(node), "output")
@@ -237,11 +256,13 @@ def test_what_does_not_hear_sigterm_is_killed_after_the_grace_time(node, engines
     assert engines[0].ask("GET", "/containers/j-worker-0/json")[0] == 404
 
 
+@pytest.mark.long
 def test_a_job_that_runs_too_long_ends(node):
     run(node, "sleep", "60", running_timeout=0.5)
     assert "longer than 0 s (running_timeout)" in node.result()["reason"].replace("0.5", "0")
 
 
+@pytest.mark.long
 def test_after_a_reboot_the_report_says_what_happened_and_nothing_secret_is_left(node, engines):
     run(node, "sleep", "60")
     until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
@@ -279,11 +300,13 @@ def test_the_first_failure_ends_all_and_their_ends_do_not_hide_it(nodes):
         assert node.ok("look")["ports"] == {}
 
 
+@pytest.mark.long
 def test_of_two_failures_the_earlier_counts_whoever_tells_first(nodes):
     together(nodes, "sleep 0.35; exit 6", "sleep 0.2; exit 5")
     assert nodes[0].result()["first_failure"] == "j-worker-1"
 
 
+@pytest.mark.long
 def test_all_have_to_end_well_and_none_starts_before_all_are_ready(nodes):
     together(nodes, "date +%s.%N", "sleep 0.3; date +%s.%N")
     assert [node.result()["status"] for node in nodes] == ["SUCCEEDED"] * 2
@@ -296,6 +319,23 @@ def test_all_have_to_end_well_and_none_starts_before_all_are_ready(nodes):
     assert all(float(log(node, f"j-worker-{rank}")[0][2:]) > ready for rank, node in enumerate(nodes))
 
 
+@pytest.mark.long
+def test_keepers_of_a_job_that_just_runs_do_next_to_nothing(nodes):
+    together(nodes, "sleep 60", "sleep 60")
+    until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
+    keepers = [node.keeper() for node in nodes]
+    before = [_ticks(pid) for pid in keepers]
+    time.sleep(2)
+    assert max(_ticks(pid) - ticks for pid, ticks in zip(keepers, before, strict=True)) < 20, "of 200"
+    nodes[0].ok("stop", name="j", reason="r")
+    nodes[0].result()
+
+
+def _ticks(pid):
+    return sum(int(word) for word in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+
+
+@pytest.mark.long
 def test_stop_on_any_node_reaches_all(nodes):
     together(nodes, "sleep 60", "sleep 60")
     until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
@@ -304,6 +344,7 @@ def test_stop_on_any_node_reaches_all(nodes):
     assert nodes[0].result()["reason"] == "stopped by ann@h"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("silent", [0, 1])
 def test_a_node_that_is_silent_ends_the_job_on_the_other(nodes, silent):
     together(nodes, "sleep 60", "sleep 60", lost_seconds=1)
@@ -315,18 +356,16 @@ def test_a_node_that_is_silent_ends_the_job_on_the_other(nodes, silent):
     begun = time.monotonic()
     try:
         found = nodes[1 - silent].result()
-        assert time.monotonic() - begun < 6
-        assert (
-            "ab"[silent] in re.search("node (.+) does not answer|node (127.0.0.2) does", found["reason"])[0]
-            or "127" in found["reason"]
-        )
+        assert time.monotonic() - begun < 10
+        assert ("node 127.0.0.2 does not answer", "node b does not answer")[silent] in found["reason"]
         assert found["status"] == "FAILED"
     finally:
         os.kill(nodes[silent].keeper(), signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_the_chief_s_keeper_may_be_killed_and_the_job_goes_on(nodes):
-    together(nodes, "sleep 1.5; echo done", "sleep 1.5; echo done", lost_seconds=3)
+    together(nodes, "sleep 1.5; echo done", "sleep 1.5; echo done", lost_seconds=6)
     until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
     for node in nodes:
         os.kill(node.keeper(), signal.SIGKILL)
@@ -334,6 +373,7 @@ def test_the_chief_s_keeper_may_be_killed_and_the_job_goes_on(nodes):
     assert [log(node, f"j-worker-{rank}") for rank, node in enumerate(nodes)] == [["o done"]] * 2
 
 
+@pytest.mark.long
 def test_a_node_that_is_not_ready_in_time_is_named(node):
     seats = [seat("j-worker-0", "a", 0), seat("j-worker-1", "b", 1)]
     port = prepare(node, seats, ports=1)["ports"][0]
@@ -343,6 +383,7 @@ def test_a_node_that_is_not_ready_in_time_is_named(node):
     assert node.record("j-worker-0")["status"] == "Stopped", "it never began"
 
 
+@pytest.mark.long
 def test_lines_without_the_secret_or_that_come_again_are_ignored(nodes):
     seen = []
     port = together(nodes, "sleep 2", "sleep 60")
@@ -415,6 +456,7 @@ MPIRUN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", MPIRUN)
 def test_the_rank_that_mpirun_names_is_the_failure_and_its_node_is_told(nodes, version):
     mpi(nodes, f"printf %s '{MPIRUN[version]}' >&2; exit 9")
@@ -429,8 +471,10 @@ def test_the_rank_that_mpirun_names_is_the_failure_and_its_node_is_told(nodes, v
         "j-worker-1": "Error",
     }
     assert records["j-worker-1"]["exit_code"] == 9
+    assert "first process" in " ".join(records["j-worker-1"]["last_lines"]), "not what its sshd says"
 
 
+@pytest.mark.long
 def test_a_rank_that_a_signal_ended_is_told_with_it(nodes):
     text = "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 9 (Killed)."
     mpi(nodes, f"echo '{text}' >&2; exit 137")
@@ -439,6 +483,7 @@ def test_a_rank_that_a_signal_ended_is_told_with_it(nodes):
     assert (nodes[0].record("j-worker-0")["signal"], found["exit_code"]) == (9, 137)
 
 
+@pytest.mark.long
 def test_a_worker_s_container_that_ends_under_the_launcher_is_the_failure(nodes, engines):
     mpi(nodes, "sleep 60")
     until(lambda: nodes[0].record("j-launcher-x").get("status") == "Running", "running")

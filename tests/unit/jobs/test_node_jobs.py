@@ -62,6 +62,7 @@ def test_of_two_that_submit_one_name_one_gets_it_and_the_other_is_told_by_whom(n
     assert [path.name for path in node.root.iterdir()] == ["j"]
 
 
+@pytest.mark.long
 def test_a_submission_that_breaks_off_shows_nothing_and_leaves_the_name_free(node):
     node.ok("reserve", name="other", job=job("other"))
     broken = node.root / ".new-j-1"
@@ -71,6 +72,7 @@ def test_a_submission_that_breaks_off_shows_nothing_and_leaves_the_name_free(nod
     assert node.ask("reserve", name="j", job=job(), queue={}) == {"reserved": True}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["../x", "", "-a", "A", "a/b", "a" * 80, None, 3])
 def test_what_is_no_name_reaches_no_path(node, name):
     assert "is no name of a job" in node.ask("reserve", name=name, job=job())["error"]["message"]
@@ -133,6 +135,7 @@ def test_a_lease_outlives_the_way_to_its_start_and_not_more(docked):
     assert docked.ok("look")["leases"] == {}
 
 
+@pytest.mark.long
 def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_answer(node):
     docked = node.with_docker()
     lease(docked)
@@ -164,6 +167,7 @@ def test_a_gpu_that_others_use_is_told_and_never_leased(docked):
     assert docked.ok("look")["leases"] == {}
 
 
+@pytest.mark.long
 def test_a_process_in_a_job_s_container_is_not_foreign(docked, tmp_path):
     labels = ["--label=provision.job=j", "--label=provision.id=t1", "--label=provision.attempt=1"]
     made = client(docked, "create", "--name=c", *labels, "image", "true")
@@ -176,6 +180,7 @@ def test_a_process_in_a_job_s_container_is_not_foreign(docked, tmp_path):
         assert (GPU in docked.ok("look")["foreign"]) is foreign
 
 
+@pytest.mark.long
 def test_of_a_gpu_and_its_mig_instances_one_side_alone_can_be_leased(tmp_path):
     smi = (
         "case $1 in --query-gpu*) echo '0, GPU-a, A100, 40960';; "
@@ -193,6 +198,7 @@ def test_of_a_gpu_and_its_mig_instances_one_side_alone_can_be_leased(tmp_path):
         assert set(node.ok("look")["leases"]) == {"MIG-1", "MIG-GPU-a/2/0"}
 
 
+@pytest.mark.long
 def test_what_a_driver_does_not_answer_is_unknown_and_not_leased(tmp_path):
     with FakeNode(tmp_path, smi="echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18") as made:
         node = made.with_docker()
@@ -211,6 +217,7 @@ def test_a_driver_that_hangs_is_told_after_its_limit(tmp_path):
         assert time.monotonic() - begun < 25
 
 
+@pytest.mark.long
 def test_a_drained_node_takes_no_job_unless_it_is_forced(docked):
     docked.ok("drain", reason="disk of ann")
     assert docked.ok("look")["drained"] == "disk of ann"
@@ -239,6 +246,7 @@ def test_prepare_makes_keys_of_the_job_s_account_and_hands_out_their_public_halv
     assert not there.exists(), "what was prepared and not started leaves no key"
 
 
+@pytest.mark.long
 def test_prepare_says_what_is_missing_on_this_node(docked):
     record = {"attempt": 1, "seats": [], "node": "a"}
     base = {"name": "j", "job": job(), "attempt": 1, "attempt_record": record}
@@ -253,6 +261,7 @@ def test_prepare_says_what_is_missing_on_this_node(docked):
         assert said in docked.ask("prepare", **{**base, **more})["error"]["message"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "request_", [{"do": "fly"}, {}, {"do": "lease", "job": "j", "attempt": 1}, {"do": "logs", "name": "j"}]
 )
@@ -323,6 +332,7 @@ def test_what_follows_shows_a_line_at_once_and_ends_with_the_instance(node):
     assert reader.communicate(timeout=5)[0] == b"last\n"
 
 
+@pytest.mark.long
 def test_who_follows_and_goes_away_leaves_no_process(node):
     log(node, LOG, "Running")
     reader = node.begin("logs", name="j", attempt=0, instance="j-worker-0", follow=True)
@@ -331,6 +341,7 @@ def test_who_follows_and_goes_away_leaves_no_process(node):
     assert reader.wait(timeout=3) == 0
 
 
+@pytest.mark.long
 def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(docked, engine):
     prepare(docked, [seat("j-worker-0", "a", 0)], ports=1)
     made = client(docked, "create", "--name=j-tensorboard", "--label=provision.job=j", "image", "true")
@@ -353,6 +364,7 @@ def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
     assert docked.ok("stop", name="j") == {"asked": False}
 
 
+@pytest.mark.long
 def test_a_program_without_its_input_ends():
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", keeper_programs()["node_jobs.py"]],
