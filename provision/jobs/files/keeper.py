@@ -28,6 +28,7 @@ READY_SECONDS = 0.1
 LISTEN_SECONDS = 5
 LINE = 300  # so much of each last line of mpirun is told to the node of the rank that it names
 OUTPUT_SECONDS = 10
+LAUNCHER_SECONDS = 2  # the same, where the launcher failed and names no rank
 GONE_SECONDS = 5  # docker has so long to tell of what is gone
 KILL_SECONDS = 60  # what does not end after SIGKILL for so long is left, and said
 UP, GO, END = "up", "go", "end"
@@ -335,15 +336,28 @@ class Keeper:
                 return self.end(ending("STOPPED", told["stop"]["reason"], grace=told["stop"].get("grace")))
         failures = self.failures()
         if failures:
-            if self.settled_at is None:
-                self.settled_at = time.monotonic() + (SETTLE_SECONDS if self.others else 0)
-            if time.monotonic() >= self.settled_at and self.is_told(failures[0]):
-                self.end(self.of_failure(failures[0]))
-            return None
+            return self.of_first(failures[0])
         for name, told in self.everybody():
             if told.get("trouble"):
                 return self.end(ending("FAILED", "node {}: {}".format(name, told["trouble"])))
         return self.lost_node() or self.too_long() or self.success() or self.begin()
+
+    def of_first(self, failure):
+        """End the job by its first failure, when others had the time to tell of an earlier one."""
+        now = time.monotonic()
+        if self.settled_at is None:
+            self.settled_at = now + (SETTLE_SECONDS if self.others else 0)
+        if now < self.settled_at or not self.is_told(failure):
+            return None
+        end = self.of_failure(failure)
+        if self.is_of_launcher(failure) and "lines" not in end and now < self.settled_at + LAUNCHER_SECONDS:
+            return None
+        return self.end(end)
+
+    def is_of_launcher(self, failure):
+        """Return whether it is the launcher that failed."""
+        _, name, box, _ = failure
+        return self.told["ends"] == "chief" and name == self.node and box == self.chief_container()
 
     def everybody(self):
         """Yield each node's name and what it told, our own first."""
@@ -351,7 +365,10 @@ class Keeper:
         yield from self.others.items()
 
     def failures(self):
-        """Return the containers that have failed by themselves, the first by our clock first."""
+        """Return the containers that have failed by themselves, the first by our clock first.
+
+        The launcher of mpi ends because of a worker's container, never the other way round, and may be heard of first.
+        """
         found = []
         chief_box = self.chief_container()
         for name, told in self.everybody():
@@ -361,7 +378,7 @@ class Keeper:
                 if not ended.get("stopped") and (by_itself or worker):
                     when = float(ended.get("time") or 0) + self.offsets.get(name, 0.0)
                     found.append((when, name, box, ended))
-        return sorted(found, key=lambda item: item[:3])
+        return sorted(found, key=lambda item: (self.is_of_launcher(item), *item[:3]))
 
     def chief_container(self):
         """Return the name of the container whose end is the job's, where one alone counts."""
@@ -376,14 +393,15 @@ class Keeper:
     def of_failure(self, failure):
         """Return how the job ends by a container's failure."""
         _, name, box, ended = failure
-        if self.told["ends"] == "chief" and name == self.node and box == self.chief_container():
+        if self.is_of_launcher(failure):
             found = self.of_mpirun(ended)
             if found:
                 return found
         instance = self.first_instance(box)
         reason = ended.get("reason") or "it ended by itself, which it should not"
         found = ending("FAILED", "{} on {} failed: {}".format(instance, name, reason), ended.get("code"))
-        rank = next((seat.get("rank") for seat in self.seats() if seat.get("instance") == instance), None)
+        ranks = {seat.get("instance"): seat.get("rank") for seat in self.seats() if seat.get("role") != "launcher"}
+        rank = ranks.get(instance)
         found.update(first_failure=instance, first_rank=rank, signal=ended.get("signal"), why=reason)
         return found
 

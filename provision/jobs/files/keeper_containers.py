@@ -12,6 +12,7 @@ import node_jobs as node
 
 CREATE_SECONDS = 600
 ENGINE_PATIENCE = 0.5
+REMOVAL_SECONDS = 0.1
 INSIST_SECONDS = 1
 ENV_LINE_LIMIT = 60000  # docker's client reads no longer lines of an --env-file
 LABELS = ("job", "id", "attempt", "instance")
@@ -156,27 +157,23 @@ class Container:
 
     def _wait(self):
         """Wait for its end, or for its being taken away; an engine that is restarted says what became of it."""
-        code = None
+        code, when = None, 0.0
         while True:
             try:
                 status, body = node.engine("POST", "/containers/{}/wait".format(self.id), timeout=None)
-                if status == 200:
-                    code = exit_code_in(body)
+                code, when = (exit_code_in(body), when or time.time()) if status == 200 else (code, when)
                 found = node.engine_json("/containers/{}/json".format(self.id))
             except OSError:
                 time.sleep(ENGINE_PATIENCE)
                 continue
             if found is None:
-                self._end(
-                    {"code": code, "signal": endings.signal_of(code), "reason": "its container was removed"},
-                    time.time(),
-                )
-                return
+                removed = {"code": code, "signal": endings.signal_of(code), "reason": "its container was removed"}
+                return self._end(removed, when or time.time())
             state = found["State"]
             if state["Status"] in ("exited", "dead"):
-                self._end(endings.of_state(state), output.seconds_of(state.get("FinishedAt", "")) or time.time())
-                return
-            time.sleep(ENGINE_PATIENCE)
+                ended = output.seconds_of(state.get("FinishedAt", ""))
+                return self._end(endings.of_state(state), ended or when or time.time())
+            time.sleep(REMOVAL_SECONDS)  # it is being removed
 
     def _end(self, ending, when):
         self.ended = dict(ending, time=when)

@@ -491,3 +491,11 @@ def test_a_worker_s_container_that_ends_under_the_launcher_is_the_failure(nodes,
     found = nodes[0].result()
     assert found["first_failure"] == "j-worker-1"
     assert "j-worker-1 on b failed: killed by signal 9" in found["reason"]
+
+
+@pytest.mark.long
+def test_a_launcher_that_names_no_rank_fails_by_itself(nodes):
+    mpi(nodes, "echo no mpirun here; exit 5")
+    found = nodes[0].result()
+    assert (found["first_failure"], found["first_rank"], found["exit_code"]) == ("j-launcher-x", None, 5)
+    assert nodes[0].record("j-launcher-x")["last_lines"] == ["no mpirun here"]
