@@ -237,7 +237,8 @@ def test_a_node_that_is_lost_before_the_job_begins_exits_125(run, monkeypatch):
     def lost(_node):
         raise ConnectionFailed("a port 22 did not answer", node="a")
 
-    monkeypatch.setattr(sys.modules["provision.jobs.run"], "connect", lost)
+    for module in ("provision.jobs.run", "provision.jobs.held"):
+        monkeypatch.setattr(sys.modules[module], "connect", lost)
     code, _, err = run(healthy(), "run", "--", "true")
 
     assert code == 125
