@@ -196,6 +196,10 @@ def test_of_a_gpu_and_its_mig_instances_one_side_alone_can_be_leased(tmp_path):
         assert list(lease(node, "two", ["GPU-a"], "2")["taken"]) == ["GPU-a"]
         assert lease(node, "three", ["MIG-1"], "3") == {"taken": {}}
         assert set(node.ok("look")["leases"]) == {"MIG-1", "MIG-GPU-a/2/0"}
+        for name, ident in (("one", "1"), ("three", "3")):
+            node.ok("release", job=name, id=ident, attempt=1)
+        assert lease(node, "two", ["GPU-a"], "2") == {"taken": {}}
+        assert list(lease(node, "three", ["MIG-1"], "3")["taken"]) == ["MIG-1"]
 
 
 @pytest.mark.long
