@@ -90,6 +90,7 @@ def test_a_module_that_was_unloaded_is_named_and_loaded_again(provision, lab):
     assert not any(node["steps"] for node in provision.ok("plan", *only).document["nodes"])
 
 
+@pytest.mark.row(44)
 def test_rdma_is_there_again_after_a_reboot(provision, lab):
     """Soft-RoCE on the data network comes back by itself, before anything that needs it."""
     second = lab["nodes"][1]["name"]

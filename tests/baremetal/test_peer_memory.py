@@ -93,6 +93,7 @@ def built(node: Node) -> Node:
     return node
 
 
+@pytest.mark.row(45)
 def test_the_module_is_built_from_source_and_loaded(built: Node) -> None:
     """By name and from /lib/modules; the second apply finds nothing to do."""
     assert "nv_peer_mem" in built.loaded()
@@ -144,6 +145,7 @@ def test_a_module_in_use_is_not_unloaded(built: Node) -> None:
     assert "nv_peer_mem" in built.loaded()
 
 
+@pytest.mark.row(45)
 def test_after_a_reboot_the_module_is_there_before_docker_starts(built: Node) -> None:
     """Without any apply."""
     built.reboot()

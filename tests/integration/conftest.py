@@ -13,9 +13,13 @@ import yaml
 
 from tests.support.command import Provision
 from tests.support.engine import engine_host, held
+from tests.support.jobs import Jobs
 
 LAB = f"jobs{os.getpid()}"
 """A name of its own, so that two checkouts can be tested beside each other."""
+
+JOB_ENGINES = ("direct",)
+"""Those of batch jobs; a second one is one more word here."""
 
 ENGINES: set[str] = set()
 """The docker engines that were used."""
@@ -67,6 +71,17 @@ def on_node(provision: Provision, cluster: dict):
 
     assert cluster["nodes"]
     return run
+
+
+@pytest.fixture(params=JOB_ENGINES, scope="module")
+def jobs(request: pytest.FixtureRequest, provision: Provision, cluster: dict) -> Iterator[Jobs]:
+    """Job verbs for the lab's nodes; every job is forgotten at the end."""
+    assert cluster["nodes"]
+    made = Jobs(provision, request.param, LAB)
+    yield made
+    left = [job["name"] for job in made.ok("list", "-o", "json").document]
+    if left:
+        made.ok("delete", "--force", *left)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from tests.support.command import ROOT, eventually
 JOB_PROCESSES = r"mpirun|orted|prted|sleep 98765"
 
 
+@pytest.mark.row(46)
 def test_the_first_apply_brings_both_nodes_up(cluster):
     """One apply takes bare nodes all the way, and says what it changed."""
     nodes = cluster["apply"]["nodes"]

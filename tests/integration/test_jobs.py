@@ -1,11 +1,7 @@
-"""Batch jobs on real nodes: what any engine has to do, seen through the command. The GPUs are SIMULATED.
-
-A second engine is one more word in ENGINES.
-"""
+"""Batch jobs on real nodes: what any engine has to do, seen through the command. The GPUs are SIMULATED."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -13,55 +9,9 @@ import time
 import pytest
 
 from tests.integration.conftest import LAB
-from tests.support.command import Provision, eventually
+from tests.support.command import Provision
 
-ENGINES = ("direct",)
 NODES = (f"{LAB}-1", f"{LAB}-2")
-
-
-@pytest.fixture(params=ENGINES, scope="module")
-def jobs(request, provision, cluster):
-    """Job verbs for the lab's nodes; every job is forgotten at the end."""
-    assert cluster["nodes"]
-    made = Jobs(provision, request.param)
-    yield made
-    left = [job["name"] for job in provision.ok("list", "--lab", LAB, "-o", "json").document]
-    if left:
-        provision.ok("delete", "--lab", LAB, "--force", *left)
-
-
-class Jobs:
-    """Submits jobs and asks about them."""
-
-    def __init__(self, provision, engine):
-        self.provision = provision
-        self.engine = engine
-        self.image = json.loads(
-            provision.ok("lab", "ssh", LAB, NODES[0], "--", "docker image inspect $(docker image ls -q | head -1)").out
-        )[0]["RepoTags"][0]
-
-    def __call__(self, verb, *words, **options):
-        return self.provision(*verb.split(), "--lab", LAB, *words, **options)
-
-    def submit(self, kind, name, *words, code=0):
-        done = self("submit", kind, f"--name={name}", f"--image={self.image}", *words, timeout=300)
-        assert done.code == code, str(done)
-        return done
-
-    def get(self, name):
-        done = self("get", name, "-o", "json")
-        assert done.code == 0, str(done)
-        return done.document
-
-    def until(self, name, *statuses, seconds=60):
-        """The job, once it has one of these statuses."""
-        wanted = f"{name} becomes {' or '.join(statuses)}"
-        return eventually(lambda: (job := self.get(name))["status"] in statuses and job, seconds=seconds, what=wanted)
-
-    def logs(self, name, instance=""):
-        done = self("logs", name, *(["-i", instance] if instance else []))
-        assert done.code == 0, str(done)
-        return done.out.splitlines()
 
 
 def left_on_nodes(on_node):
@@ -75,7 +25,7 @@ def facts_of(lines):
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-@pytest.mark.row(2, 9, 10, 11, 12, 13, 18, 22, 33, 34, 35, 39, 40, 43)
+@pytest.mark.row(10, 11, 22, 34, 35, 39, 40, 43)
 def test_each_instance_is_told_who_it_is_and_its_output_is_kept(jobs, on_node):
     """Names, ranks, the master's address, its GPUs, its folder; and nothing of it stays behind but the record."""
     command = 'env | sort; pwd; nvidia-smi -L; echo "rank $RANK"'
@@ -98,7 +48,7 @@ def test_each_instance_is_told_who_it_is_and_its_output_is_kept(jobs, on_node):
     assert left_on_nodes(on_node) == {node: [] for node in NODES}
 
 
-@pytest.mark.row(14, 15, 16, 17)
+@pytest.mark.row(14, 15, 16, 51)
 def test_an_mpi_job_reaches_all_of_its_workers_and_none_other(jobs):
     """The line is the user's own; the launcher has no GPU; the layout is arena's."""
     told = "sh -c 'echo $OMPI_COMM_WORLD_RANK on $PROVISION_NODE'"
@@ -232,7 +182,6 @@ def test_a_removed_container_is_the_failure(jobs, on_node):
     assert left_on_nodes(on_node) == {node: [] for node in NODES}
 
 
-@pytest.mark.row(24)
 def test_secrets_reach_the_program_and_nothing_else(jobs, on_node):
     """By name from the environment: in the program, in no process list, file, record, event or log of ours."""
     marker = f"marker{os.getpid()}x{time.monotonic_ns()}"

@@ -167,6 +167,7 @@ def equipped(provision: Provision, mesh: str):
     return mesh
 
 
+@pytest.mark.row(17)
 @pytest.mark.long
 def test_four_ranks_get_the_four_gpus_that_are_joined_best(provision, mesh, tmp_path):
     """A quad of the cube mesh; by a recorded matrix the other one while two GPUs are busy, with the cards near it."""
@@ -284,6 +285,7 @@ def test_the_synthetic_benchmark_runs_on_chosen_gpus_and_is_kept(provision, equi
     assert [(node["name"], node["ranks"]) for node in kept["nodes"]] == [(f"{equipped}-2", 2)]
 
 
+@pytest.mark.row(50)
 @pytest.mark.long
 def test_the_synthetic_benchmark_scales_over_both_nodes(provision, equipped):
     """One process, a node, and more than one node; a job that fails has the last word."""

@@ -81,6 +81,7 @@ def answers(url):
     return False
 
 
+@pytest.mark.row(27, 29, 30)
 def test_a_browser_here_shows_what_the_job_wrote(provision, cluster, image, tmp_path):
     """The reference's way: submit with --tensorboard, forward the port, look; it outlives the run and goes with it."""
     place = ["-i", cluster["inventory"]]

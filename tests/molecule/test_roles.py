@@ -77,6 +77,7 @@ def scenario(role: str) -> tuple[int, str]:
     return done.returncode, COLOUR.sub("", done.stdout)
 
 
+@pytest.mark.row(46, 48)
 @pytest.mark.parametrize("role", ROLES)
 def test_role_converges_once_and_is_what_it_promises(role: str, outcomes: dict[str, Future[tuple[int, str]]]) -> None:
     """The role applies to a bare node, changes nothing the second time, and its tasks/verify.yml holds."""

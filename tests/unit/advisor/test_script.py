@@ -80,11 +80,13 @@ def changed(*pairs):
 ALL_HOLD = dict.fromkeys(RULES, "holds")
 
 
+@pytest.mark.row(57)
 def test_a_script_that_keeps_all_rules_is_told_so():
     """Nobody is accused who did it right."""
     assert verdicts(SCRIPT) == ALL_HOLD
 
 
+@pytest.mark.row(57)
 @pytest.mark.parametrize(
     ("rule", "line", "pairs"),
     [

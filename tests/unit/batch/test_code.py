@@ -33,6 +33,7 @@ def test_a_source_that_cannot_be_is_refused(mode, text):
     assert "s3cret" not in f"{caught.value.message} {caught.value.remedy}"
 
 
+@pytest.mark.row(24)
 def test_settings_of_git_sync():
     """Both spellings of git-sync's names count; a revision beats a branch."""
     found = request(GIT_SYNC_BRANCH="dev", GITSYNC_DEPTH="0", GIT_SYNC_SUBMODULES="off", GIT_SYNC_TIMEOUT="90s")
@@ -68,6 +69,7 @@ def test_the_refusal_lists_what_there_is():
     assert "GIT_SYNC_PASSWORD" in caught.value.remedy
 
 
+@pytest.mark.row(24)
 def test_the_training_sees_nothing_of_the_login():
     """Arena's way to give it, --env GIT_SYNC_PASSWORD=..., is parted in three."""
     env = {"LR": "1", "GIT_SYNC_USERNAME": "a", "GIT_SYNC_PASSWORD": "b", "GIT_SYNC_BRANCH": "dev", "GIT_PAGER": "cat"}

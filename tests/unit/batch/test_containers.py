@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from provision.batch import mpi
 from provision.batch.containers import NodeHardware, create_words, program_words
 from provision.batch.ranks import Place, seats_of
@@ -25,6 +27,7 @@ def pairs(found: list[str]) -> list[tuple[str, str]]:
     return list(pairwise(found))
 
 
+@pytest.mark.row(48, 49)
 def test_no_container_is_privileged_unless_it_was_asked_for() -> None:
     """The guide's --privileged is the exception here."""
     job = JobSpec("j", Kind.PYTORCH, ("x",), gpus=2, workers=2)
@@ -33,6 +36,7 @@ def test_no_container_is_privileged_unless_it_was_asked_for() -> None:
     assert "--privileged" in words(JobSpec("j", Kind.PYTORCH, ("x",), gpus=2, workers=2, privileged=True))
 
 
+@pytest.mark.row(10, 17)
 def test_gpus_go_by_uuid_in_the_order_of_the_ring() -> None:
     """Index 0 inside is the first of the ring."""
     assert ("--gpus", '"device=GPU-0,GPU-1"') in pairs(words(JobSpec("j", Kind.MPI, ("x",), gpus=2, workers=2)))
@@ -41,6 +45,7 @@ def test_gpus_go_by_uuid_in_the_order_of_the_ring() -> None:
     assert "--gpus" not in found
 
 
+@pytest.mark.row(48)
 def test_devices_and_limits_are_those_of_the_node() -> None:
     """docker refuses a limit above the node's own."""
     hardware = NodeHardware(("/dev/infiniband/uverbs0",), {"memlock": 65536})
@@ -52,6 +57,7 @@ def test_devices_and_limits_are_those_of_the_node() -> None:
     assert ("--cap-add", "IPC_LOCK") in found
 
 
+@pytest.mark.row(13, 14)
 def test_a_typed_line_is_never_split() -> None:
     """Quotes and pipes are the shell's."""
     line = 'mpirun -np "4" python x.py | tee log'
@@ -60,6 +66,7 @@ def test_a_typed_line_is_never_split() -> None:
     assert program_words(JobSpec("j", Kind.PYTORCH, (line,), shell="bash"))  # noqa: S604 - data == ("bash", "-c", line)
 
 
+@pytest.mark.row(14)
 def test_an_argument_vector_gets_mpirun_around_it() -> None:
     """With as many ranks as there are slots, and the variables by name."""
     found = mpi.mpi_command(JobSpec("j", Kind.MPI, ("python", "a b.py")), {"SECRET": "", "A": "1"}, 8)
@@ -70,6 +77,7 @@ def test_an_argument_vector_gets_mpirun_around_it() -> None:
     assert found[-2:] == ("python", "a b.py")
 
 
+@pytest.mark.row(51)
 def test_containers_know_each_other_by_key_and_port() -> None:
     """No key is taken unseen, and nobody else is let in."""
     logins = [mpi.Login("a", "10.0.0.1", 40001, "ssh-ed25519 CA", "ssh-ed25519 HA")]
@@ -82,6 +90,7 @@ def test_containers_know_each_other_by_key_and_port() -> None:
     assert "HostKey=/provision-ssh/host" in " ".join(mpi.sshd_command(logins[0]))
 
 
+@pytest.mark.row(58)
 def test_torchrun_goes_around_the_command_when_asked_for() -> None:
     """What follows it is the user's."""
     assert program_words(JobSpec("j", Kind.PYTORCH, ("train.py", "-x"), launcher="torchrun")) == (
@@ -89,6 +98,31 @@ def test_torchrun_goes_around_the_command_when_asked_for() -> None:
         "train.py",
         "-x",
     )
+
+
+@pytest.mark.row(58)
+def test_torchs_older_launcher_is_told_its_place_by_flags() -> None:
+    """It reads no variables; the shell of the instance fills them in."""
+    job = JobSpec("j", Kind.PYTORCH, ("train.py --lr 1",), launcher="launch")
+    shell, flag, line = program_words(job)
+
+    assert (shell, flag) == ("sh", "-c")
+    assert line.startswith("python3 -m torch.distributed.launch --nproc_per_node=")
+    assert line.endswith(" train.py --lr 1")
+    for name in ("nnodes", "node_rank", "master_addr", "master_port"):
+        assert f"--{name}=" in line
+
+
+@pytest.mark.row(14)
+def test_a_typed_mpirun_finds_the_nodes_by_its_environment() -> None:
+    """Host file, the job's own way of ssh and the data interfaces, so that the line itself needs none of them."""
+    found = mpi.launcher_variables(["ens4"])
+
+    assert found["OMPI_MCA_orte_default_hostfile"] == "/provision/hostfile"
+    assert found["OMPI_MCA_plm_rsh_args"] == "-F /provision/ssh_config"
+    assert found["OMPI_MCA_orte_keep_fqdn_hostnames"] == "t"
+    assert found["OMPI_MCA_btl_tcp_if_include"] == found["PRTE_MCA_prte_if_include"] == "ens4"
+    assert not any(name.endswith("_if_include") for name in mpi.launcher_variables([]))
 
 
 def test_seats_of_other_jobs_have_other_names() -> None:

@@ -29,6 +29,7 @@ def job(*data):
     return JobSpec("j", Kind.PYTORCH, ("true",), data=data)
 
 
+@pytest.mark.row(25)
 def test_a_volume_goes_where_the_job_says():
     """As docker takes it; one that is read-only is mounted so."""
     read_only = replace(PATH, read_only=True)
@@ -38,6 +39,7 @@ def test_a_volume_goes_where_the_job_says():
     assert mounts == ["/mnt/training-data:/mnist_data", "/data:/scratch:ro"]
 
 
+@pytest.mark.row(25)
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -102,6 +104,7 @@ def test_what_is_written_can_be_read():
     assert as_entry(PATH) == {"kind": "path", "path": "/data"}
 
 
+@pytest.mark.row(25)
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -147,6 +150,7 @@ def test_a_folder_that_is_shared_on_some_nodes_only():
     assert [(item.node, item.level) for item in found] == [("gpu2", "fail")]
 
 
+@pytest.mark.row(26)
 def test_access_modes_are_those_of_arena():
     """By what the volume is, and for a folder by what nodes say."""
     disk, share = {"n": {"mount": DISK}}, {"n": {"mount": MOUNTED}}

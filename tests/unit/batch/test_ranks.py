@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from provision.batch.ranks import Place, processes_per_instance, rank_variables, seats_of, slots
 from provision.model.job import JobSpec, Kind
 
@@ -16,6 +18,7 @@ def spec(kind: Kind, **more: object) -> JobSpec:
     return JobSpec("dist", kind, ("python train.py",), image="i", gpus=2, workers=3, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.row(11, 34)
 def test_pytorch_has_one_master_and_its_workers_follow() -> None:
     """Workers include the master; worker i has rank i + 1."""
     seats = seats_of(spec(Kind.PYTORCH), (*PLACES, OTHER))
@@ -28,6 +31,7 @@ def test_pytorch_has_one_master_and_its_workers_follow() -> None:
     assert [seat.container for seat in seats] == [seat.instance for seat in seats]
 
 
+@pytest.mark.row(11, 16)
 def test_mpi_has_a_launcher_beside_its_workers() -> None:
     """The launcher has no GPU of its own, lives with worker 0, and workers of a node share a container."""
     launcher, *workers = seats_of(spec(Kind.MPI), (*PLACES, OTHER))
@@ -44,6 +48,7 @@ def test_a_host_files_slots_are_the_gpus_of_the_workers() -> None:
     assert slots(spec(Kind.MPI), seats_of(spec(Kind.MPI), (*PLACES, OTHER))) == {"a": 4, "b": 2}
 
 
+@pytest.mark.row(34, 35)
 def test_each_rank_is_told_where_the_master_is() -> None:
     """The master's address is the same for all, also for itself."""
     job = spec(Kind.PYTORCH)
@@ -70,6 +75,7 @@ def test_workers_of_mpi_on_a_node_see_all_of_its_gpus() -> None:
     assert "RANK" not in rank_variables(job, seats[0], seats, 1)
 
 
+@pytest.mark.row(10)
 def test_an_instance_without_gpus_sees_none() -> None:
     """NVIDIA's runtime shows all GPUs to a container that says nothing."""
     job = JobSpec("cpu", Kind.PYTORCH, ("x",), workers=1)
@@ -77,6 +83,7 @@ def test_an_instance_without_gpus_sees_none() -> None:
     assert rank_variables(job, *_alone(job), 1)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
+@pytest.mark.row(58)
 def test_torchrun_makes_a_process_for_each_gpu_unless_told_otherwise() -> None:
     """nproc-per-node goes on as it is."""
     assert processes_per_instance(spec(Kind.PYTORCH)) == 2

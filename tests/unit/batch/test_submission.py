@@ -40,6 +40,7 @@ def commands(name, verb="submit"):
     return [shlex.split(line)[1:] for line in lines if line.startswith(starts) and line.count('"') > 1]
 
 
+@pytest.mark.row(10, 11, 13, 22, 23, 25, 27, 28)
 def test_the_documents_pytorch_job():
     """The command of the page on PyTorch, word for word: three nodes, code, data and TensorBoard."""
     words = next(words for words in commands("arena-pytorch-distributed.txt") if "--name=pytorch-dist" in words)
@@ -63,6 +64,7 @@ def test_the_documents_pytorch_job():
     assert found.notes == ()
 
 
+@pytest.mark.row(6, 13, 14)
 @pytest.mark.parametrize("name", ACK)
 def test_the_documents_mpi_jobs(name):
     """Four jobs of four workers, with and without topology; mpirun's own line is one word and stays as it is."""
@@ -81,6 +83,7 @@ def test_the_documents_mpi_jobs(name):
         assert job.notes == ()
 
 
+@pytest.mark.row(24)
 def test_a_private_repository_as_in_the_document():
     """The login is for fetching alone: not in the spec, not in the training's variables; and how to type it better."""
     words = ["pytorch", "--name=a", "--image=i", "--sync-mode=git", "--sync-source=https://g/o/mnist-pytorch.git"]
@@ -128,6 +131,7 @@ def test_a_login_in_the_address_is_taken_out_of_it():
     assert "p%40ss" not in repr(found)
 
 
+@pytest.mark.row(8)
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
@@ -146,6 +150,7 @@ def test_without_a_type_the_command_tells_and_it_is_said(words, kind):
     assert f"taken for {kind}" in " ".join(found.notes)
 
 
+@pytest.mark.row(59)
 @pytest.mark.parametrize(
     ("words", "field", "value"),
     [
@@ -180,6 +185,15 @@ def test_flags_of_arena_docker_and_slurm(words, field, value):
     assert getattr(spec_of(*words), field) == value
 
 
+@pytest.mark.row(59)
+def test_the_command_may_be_a_flag_too():
+    """As launchers have it that are made of options alone."""
+    found = made(["pytorch", "--name=a", "--image", "i", "--num_worker", "3", "--command", "python3 mnist.py"])
+
+    assert found.spec.command == ("python3 mnist.py",)
+    assert found.spec.workers == 3
+
+
 def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
     """Nobody is to think that a limit holds which does not."""
     notes = " ".join(least("--memory", "4Gi", "--syncMode=local", "x").notes)
@@ -188,6 +202,7 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
     assert "--syncMode is the old spelling of --sync-mode" in notes
 
 
+@pytest.mark.row(11, 12, 23, 25, 54)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -227,6 +242,7 @@ def test_what_cannot_be_is_refused_in_words(words, said):
         made(["pytorch", "--name=a", *words])
 
 
+@pytest.mark.row(9)
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a-", "a.b", "a" * 50])
 def test_a_name_is_a_part_of_host_names(name):
     """As in arena: small letters, digits, dashes, 49 of them at most."""
@@ -242,6 +258,7 @@ def test_arenas_other_types_are_named():
     assert "mpi, pytorch and run" in refused.value.remedy
 
 
+@pytest.mark.row(14)
 def test_an_mpirun_line_is_made_where_it_is_asked_for():
     """--np auto or a number; without it a program that is no mpirun gets a warning."""
     mpi = ["mpi", "--name=a", "--image=i", "--gpus=2", "--workers=2"]

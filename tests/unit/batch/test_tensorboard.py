@@ -16,6 +16,7 @@ SHARED = replace(SPEC, data=(("training-data", "/mnist_data/"),), logdir="/mnist
 RECORD = JobRecord(SHARED, "id1", "a@h", 0.0, JobStatus.RUNNING, started=1000.0)
 
 
+@pytest.mark.row(28)
 def test_events_on_a_volume_are_shared():
     """The place on the nodes is within the volume; nothing is warned of."""
     place = log_place(SHARED, [VOLUME])
@@ -25,6 +26,7 @@ def test_events_on_a_volume_are_shared():
     assert warnings_for(SHARED, [VOLUME]) == []
 
 
+@pytest.mark.row(28)
 @pytest.mark.parametrize("logdir", ["/training_logs", "/mnist_data2/logs", "/mnist_data/../logs"])
 def test_events_elsewhere_are_the_chiefs_alone_and_that_is_said(logdir):
     """Also where the name of the volume's place is only the beginning of another."""
@@ -47,6 +49,7 @@ def test_a_log_folder_that_cannot_be_is_refused(logdir):
         log_place(replace(SPEC, logdir=logdir), [])
 
 
+@pytest.mark.row(27)
 def test_the_container_can_read_events_and_nothing_else():
     """No rights, no GPUs, no writing, one address; found again by its labels."""
     words = create_words(replace(RECORD, spec=replace(SHARED, user="1000:1000,44")), [VOLUME], "10.0.0.1")

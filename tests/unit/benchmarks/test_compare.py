@@ -30,6 +30,7 @@ def noisy(seed, mean, deviation, count=10):
     return [generator.gauss(mean, deviation) for _ in range(count)]
 
 
+@pytest.mark.row(20)
 @pytest.mark.parametrize("name", ["ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt"])
 def test_the_recorded_differences_are_real(name):
     """Topology-aware placement against the default one, as the vendor recorded both: 1.89x and 1.06x."""

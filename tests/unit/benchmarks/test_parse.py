@@ -24,6 +24,7 @@ RUN = Run(
 )
 
 
+@pytest.mark.row(19)
 def test_every_figure_of_an_output_is_read():
     """Model, batch, GPUs, throughput with its band, total with its band, and each iteration."""
     assert parse(TEXT, "job.log") == ([RUN], [])
@@ -124,6 +125,7 @@ def test_what_is_no_result_is_none_and_raises_nothing(text):
     assert parse(text)[0] == []
 
 
+@pytest.mark.row(19)
 @pytest.mark.parametrize("name", ["ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt"])
 def test_the_recorded_outputs_are_read_whole(name):
     """Model by model, with topology and without: the vendor's own figures, ten iterations each."""

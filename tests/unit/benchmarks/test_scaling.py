@@ -16,6 +16,7 @@ def run_of(gpus, total, **changes):
     return parse(rendered(gpus=gpus, total=total, **changes), f"{gpus}.log")[0][0]
 
 
+@pytest.mark.row(55)
 def test_efficiency_is_against_the_run_on_one_gpu():
     """T(n) / (n T(1)), from the totals."""
     runs = [run_of(16, 1600.0), run_of(1, 200.0), run_of(8, 1200.0)]

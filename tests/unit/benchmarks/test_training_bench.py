@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def printed(bench, speeds, *words, size=4, device="GPU"):
     return "\n".join(lines) + "\n", steps
 
 
+@pytest.mark.row(19)
 def test_it_prints_the_documented_form_to_the_letter(bench):
     """As scripts expect that read the outputs of the programs that vendors' guides use."""
     text, steps = printed(bench, [330.0, 331.0, 329.0], "--model=vgg16", "--batch-size=64", "--num-warmup-batches=7")
@@ -138,6 +140,21 @@ def test_wrong_options_are_refused(bench, capsys, words):
 
     assert stopped.value.code == 2
     assert words[0].partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.row(56)
+def test_any_model_of_torchvision_is_trained(bench, monkeypatch):
+    """By its name there; what is no model is refused with names that are."""
+    zoo = types.ModuleType("torchvision")
+    zoo.__version__, zoo.__spec__ = "0.19", importlib.util.spec_from_loader("torchvision", None)
+    zoo.models = types.SimpleNamespace(densenet121=lambda: "a densenet", ResNet=object)
+    monkeypatch.setitem(sys.modules, "torchvision", zoo)
+    torch = types.SimpleNamespace(nn=None)
+
+    assert bench._model(torch, "densenet121", 224) == "a densenet"
+    for name in ("nonsense", "ResNet"):
+        with pytest.raises(bench.Unusable, match=f"no model {name}"):
+            bench._model(torch, name, 224)
 
 
 def test_pythons_of_older_images_read_it():

@@ -164,6 +164,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.row(44, 49)
 @pytest.mark.parametrize(("name", "status", "reason", "facts"), BROKEN, ids=lambda v: v if isinstance(v, str) else "")
 def test_what_is_broken_is_said_with_a_remedy(judged, name, status, reason, facts):
     """The check that is about the broken thing names it and says what to do."""

@@ -22,6 +22,7 @@ def exit_of(capsys, *words):
     return stopped.value.code, out.out, out.err
 
 
+@pytest.mark.row(57)
 @pytest.mark.parametrize(("text", "code"), [(BROKEN, 1), (FRAMEWORK, 0)])
 def test_a_broken_rule_is_told_by_the_exit_code(capsys, tmp_path, text, code):
     """As a table and as one document."""

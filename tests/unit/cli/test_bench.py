@@ -34,6 +34,7 @@ def figures(tmp_path):
     return files
 
 
+@pytest.mark.row(55)
 def test_the_reference_figures_give_the_efficiencies_that_it_prints(capsys, figures):
     """98.73, 93.85 and 95.63 per cent, each in the line of its file."""
     code, out, _ = exit_of(capsys, "table", *figures)
@@ -60,6 +61,7 @@ def test_json_keeps_the_fraction_and_every_promised_key(capsys, figures, verb):
     assert runs["horovod-16.log"]["total"] == 12299.0
 
 
+@pytest.mark.row(20)
 def test_the_recorded_differences_are_told_as_real(capsys, tmp_path):
     """1.89x and 1.06x, whichever side is named first."""
     vgg_aware, vgg_default, resnet_aware, resnet_default = outputs_in(document("ack-topology-aware-scheduling-zh.txt"))

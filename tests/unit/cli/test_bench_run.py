@@ -89,6 +89,7 @@ def nodes(monkeypatch, capsys, tmp_path):
     return there
 
 
+@pytest.mark.row(50, 55)
 def test_scale_measures_one_gpu_one_node_and_all_and_says_how_it_scales(nodes):
     """On two nodes of eight GPUs 1, 8 and 16; the efficiency is against the first."""
     code, out, _ = nodes("scale", "--batch-size", "64")
@@ -117,6 +118,7 @@ def test_the_output_is_shown_as_it_comes_and_only_the_result_on_stdout(nodes):
     assert "Iter" not in out
 
 
+@pytest.mark.row(56)
 def test_our_program_is_brought_along_and_told_where_the_ranks_meet(nodes):
     """One file in a folder of its own, the same in every container; the ranks meet at the first one's node."""
     nodes("run", "--model", "vgg16", "--batch-size", "32", "--device", "cpu", "--env", "OMP_NUM_THREADS=2")
@@ -272,6 +274,7 @@ def test_dry_run_prints_the_commands_and_starts_nothing(nodes):
     assert out.splitlines() == [f"provision run --lab small -n {size} -- python3 'my bench.py'" for size in (1, 8, 16)]
 
 
+@pytest.mark.row(20, 55)
 def test_options_of_a_setting_are_those_of_run():
     """The guide's preset where its options are wanted; whatever else run has can be passed on."""
     assert run_words(Setting()) == []

@@ -50,6 +50,7 @@ def volumes(tmp_path, monkeypatch):
     monkeypatch.setattr("provision.inventory.load", lambda *_a, **_k: found)
 
 
+@pytest.mark.row(26)
 @pytest.mark.usefixtures("volumes")
 def test_the_list_shows_what_can_be_used_in_the_columns_of_arena(typed):
     """What no node has is hidden, and said; -a shows it."""
@@ -65,6 +66,7 @@ def test_the_list_shows_what_can_be_used_in_the_columns_of_arena(typed):
     assert max(map(len, every.splitlines())) <= 80
 
 
+@pytest.mark.row(25)
 @pytest.mark.usefixtures("volumes")
 def test_check_says_what_is_wrong_and_what_to_do(typed):
     """With exit code 1; a volume that is fine has 0."""

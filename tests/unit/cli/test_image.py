@@ -46,6 +46,7 @@ def typed(monkeypatch, capsys):
     return call
 
 
+@pytest.mark.row(47)
 def test_an_image_is_pulled_everywhere_and_compared(typed):
     """0 when all have the same; the reference is one word for the shell."""
     code, out, scripts = typed("pull", "r/t:1;id", n1=SAME, n2=SAME)
@@ -55,6 +56,7 @@ def test_an_image_is_pulled_everywhere_and_compared(typed):
     assert all("-- 'r/t:1;id'" in script for _, script in scripts)
 
 
+@pytest.mark.row(47)
 def test_nodes_that_differ_lack_it_or_do_not_answer_are_named(typed):
     """1, also where one node alone is asked and has none."""
     other = SAME.replace("aaaa", "ffff")
@@ -68,6 +70,7 @@ def test_nodes_that_differ_lack_it_or_do_not_answer_are_named(typed):
     assert typed("list", "")[0] == 2
 
 
+@pytest.mark.row(47)
 def test_what_is_in_an_image_beside_its_host(typed):
     """By name and version, and what does not fit."""
     answer = "ofed=5.8-1.0.1.1\n== image\nos=Ubuntu 20.04.4 LTS\npython=3.8.10\nofed=5.4-3.1.0.0\ntorch=1.11.0+cu113\n"

@@ -59,6 +59,7 @@ def typed(capsys):
     return call
 
 
+@pytest.mark.row(21)
 @pytest.mark.usefixtures("written")
 def test_top_node(typed):
     """The cluster's footer; only some nodes; by mode; as JSON."""
@@ -72,6 +73,7 @@ def test_top_node(typed):
     assert typed("-o", "json", "top", "node", "-m", "x")[0] == 2
 
 
+@pytest.mark.row(37, 60)
 @pytest.mark.usefixtures("written")
 def test_top_job_and_top_gpu(typed):
     """All jobs with totals; one job with its GPUs; a node that tells nothing is named; stand-ins are called so."""
@@ -104,6 +106,7 @@ def test_node_list(typed):
     assert "gpu3: no route to host" in out
 
 
+@pytest.mark.row(4, 5)
 def test_a_label_is_written_into_the_inventory(typed, written):
     """By the document's word too; a value that is there stays, unless it is to be overwritten."""
     code, out, _ = typed("node", "label", "gpu2", "ack.node.gpu.schedule=topology", "leaf=l1")
@@ -119,6 +122,7 @@ def test_a_label_is_written_into_the_inventory(typed, written):
     assert written["gpu2"] == {"cluster_labels": {}}
 
 
+@pytest.mark.row(5)
 def test_the_mode_stays_while_jobs_hold_gpus(typed, written):
     """Unless it is forced; who does not answer is not known to be free. Taking the label away changes nothing."""
     code, _, err = typed("node", "label", "gpu1", "gpu.schedule=topology")
@@ -164,6 +168,7 @@ def test_drain_and_resume(typed, monkeypatch):
     assert typed("node", "drain", "gpu9")[0] == 3
 
 
+@pytest.mark.row(42)
 def test_states_are_the_words_of_arena():
     """Six of them; three are ends."""
     assert [str(status) for status in JobStatus if status.over] == ["SUCCEEDED", "FAILED", "STOPPED"]

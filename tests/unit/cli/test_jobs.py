@@ -69,6 +69,7 @@ def failed(code=7, number=None, **more):
 SUBMIT = ("submit", "pytorch", "--name=pytorch-dist", "--image=i", "--gpus=1", "--workers=2")
 
 
+@pytest.mark.row(13, 33)
 def test_submit_hands_in_the_job_and_says_arenas_two_lines(engine, typed):
     """On stderr; the secrets go beside the spec; nothing is on stdout unless it is asked for."""
     code, out, err = typed(*SUBMIT, "--env=API_TOKEN=t", "--", "python3", "x.py", "--help", "-o", "json")
@@ -91,6 +92,7 @@ def test_a_job_that_waits_is_said_to_wait_and_why(engine, typed):
     assert "It is PENDING: gpu1 has 0 of 1 GPUs free" in err
 
 
+@pytest.mark.row(32)
 def test_log_levels_stand_before_or_after_the_verb(engine, typed):
     """As in arena's document; warn leaves out how it goes, and what may be a mistake stays."""
     words = [*SUBMIT, "--env=API_TOKEN=t", "x"]
@@ -137,6 +139,7 @@ def test_ctrl_c_leaves_the_job_and_says_so(engine, typed, monkeypatch):
     assert "provision stop pytorch-dist ends it" in err
 
 
+@pytest.mark.row(9)
 def test_a_name_that_is_taken_exits_4_and_no_job_exits_3(engine, typed):
     """Scripts tell them apart; JSON has the error too."""
     engine.known["pytorch-dist"] = job_of()
@@ -196,6 +199,7 @@ def test_a_file_of_variables_that_others_can_read_is_refused(engine, typed, tmp_
     assert dict(engine.calls[0][2].env) == {"API_TOKEN": "t"}
 
 
+@pytest.mark.row(36, 42)
 def test_list_has_arenas_forms(engine, typed):
     """Newest first; other words for the verb; by type, label and state."""
     old = job_of("old", Kind.MPI, status=JobStatus.SUCCEEDED, submitted=100.0, gpus=1, labels={"team": "a"})
@@ -228,6 +232,7 @@ def test_nodes_that_do_not_answer_are_named(engine, typed):
     assert typed("list")[0] == 7
 
 
+@pytest.mark.row(15, 42)
 def test_get_of_another_type_is_no_such_job(engine, typed):
     """--type is checked, not ignored."""
     engine.known = {"a": job_of("a")}
@@ -249,6 +254,7 @@ def test_describe_is_get_with_events_and_gpus(engine, typed):
     assert "gpu1 has 0" in typed("events", "a")[1]
 
 
+@pytest.mark.row(40)
 def test_logs_asks_for_what_was_typed(engine, typed):
     """The instance by -i, also with the inventory before the verb; the tail, the time, the rank."""
     engine.known = {"a": job_of("a", workers=3, record={"attempt": 2})}
@@ -270,6 +276,7 @@ def test_logs_asks_for_what_was_typed(engine, typed):
     assert "`provision get a` lists them: a-master-0, a-worker-0, a-worker-1" in err
 
 
+@pytest.mark.row(18)
 def test_logs_that_follow_end_with_the_jobs_code(engine, typed):
     """As arena's, with the code of the rank that failed first."""
     engine.known = {"pytorch-dist": failed(9)}
@@ -335,6 +342,7 @@ def test_a_shell_inside_of_an_instance(engine, typed):
     assert typed("attach", "a", "-i", "b")[0] == 3
 
 
+@pytest.mark.row(30)
 @pytest.mark.parametrize(
     ("target", "expected"),
     [

@@ -97,6 +97,7 @@ class Watch(threading.Thread):
                 self.seen |= {argv for form in FORMS if form.encode() in argv + environment}
 
 
+@pytest.mark.row(23, 24)
 @needs_server
 def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nodes, tmp_path):
     """No file, no process, no line of progress and no environment holds it, in any spelling."""
@@ -120,6 +121,7 @@ def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nod
     assert [list(node.run_folder.iterdir()) for node in nodes.values()] == [[], []]
 
 
+@pytest.mark.row(24)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -235,6 +237,7 @@ def test_an_unknown_ssh_host_key_is_never_taken(tmp_path):
     assert files_with(tmp_path, FORMS) == []
 
 
+@pytest.mark.row(23)
 def test_a_folder_of_this_machine_arrives_without_what_git_ignores(nodes, tmp_path):
     """Modes and links stay, .git and ignored files stay here, what is gone here goes there, and the sum is equal."""
     project = tmp_path / "my-project"
@@ -262,6 +265,7 @@ def test_a_folder_of_this_machine_arrives_without_what_git_ignores(nodes, tmp_pa
     assert names(there.parent) == ["my-project"]
 
 
+@pytest.mark.row(23)
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="there is no rsync here")
 def test_rsync_makes_the_nodes_equal_to_the_source(nodes, tmp_path):
     """What the source no longer has goes, and the sum is that of the contents."""

@@ -69,6 +69,7 @@ def together(nodes, *commands, **told):
     return port
 
 
+@pytest.mark.row(39)
 def test_a_job_that_succeeds_leaves_its_record_and_output_and_nothing_secret(node):
     seats = [seat("j-worker-0", "a", 0)]
     node.ok(

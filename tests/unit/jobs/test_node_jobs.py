@@ -53,6 +53,7 @@ def test_python_3_6_can_read_all_that_goes_to_a_node():
         ast.parse(text, name, feature_version=(3, 6))
 
 
+@pytest.mark.row(9)
 def test_of_two_that_submit_one_name_one_gets_it_and_the_other_is_told_by_whom(node):
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda n: node.ask("reserve", name="j", job=job(ident=str(n)), queue={}), range(4)))
@@ -114,6 +115,7 @@ def test_no_gpu_is_leased_twice_however_many_try_at_once(docked):
     assert all("GPU-d" in answer["taken"] for n, _, answer in found if n != number)
 
 
+@pytest.mark.row(3)
 def test_all_or_none_and_a_second_try_of_the_same_attempt_is_no_conflict(docked):
     assert lease(docked, "one", ["GPU-b"], "1") == {"taken": {}}
     assert list(lease(docked, "two", ["GPU-a", "GPU-b"], "2")["taken"]) == ["GPU-b"]
@@ -231,6 +233,7 @@ def test_a_drained_node_takes_no_job_unless_it_is_forced(docked):
     assert docked.ok("look")["drained"] == ""
 
 
+@pytest.mark.row(51)
 def test_prepare_makes_keys_of_the_job_s_account_and_hands_out_their_public_halves_alone(docked):
     answer = prepare(
         docked, [seat("j-worker-0", "a", 0)], mpi=True, uid="1234:55", ports=2, images={"image": "missing"}
@@ -302,6 +305,7 @@ def log(node, text, status="Completed"):
 LOG = b"".join(b"2026-01-31T12:00:0%d.000000Z o line %d\n" % (n, n) for n in range(5))
 
 
+@pytest.mark.row(40)
 def test_lines_are_given_out_as_they_were_asked_for(node):
     log(node, LOG + b"2026-01-31T12:00:05.000000Z e \xff\x00 two  spaces")
 
@@ -320,6 +324,7 @@ def test_lines_are_given_out_as_they_were_asked_for(node):
     assert "j-worker-0" in said["remedy"]
 
 
+@pytest.mark.row(18)
 def test_what_follows_shows_a_line_at_once_and_ends_with_the_instance(node):
     log(node, LOG, "Running")
     reader = node.begin("logs", name="j", attempt=0, instance="j-worker-0", follow=True, tail=0)

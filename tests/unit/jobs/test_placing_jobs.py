@@ -38,9 +38,9 @@ def look(name: str, *taken: int, **more: Any) -> NodeLook:
     return NodeLook(name, {"gpus": gpus, "leases": leases, "foreign": {}, "jobs": [], **more})
 
 
-def job(gpus: int, workers: int, **more: Any) -> JobSpec:
+def job(gpus: int, workers: int, kind: Kind = Kind.PYTORCH, **more: Any) -> JobSpec:
     """Return a job."""
-    return JobSpec("j", Kind.PYTORCH, ("x",), gpus=gpus, workers=workers, **more)
+    return JobSpec("j", kind, ("x",), gpus=gpus, workers=workers, **more)
 
 
 def looks(*found: NodeLook) -> dict[str, NodeLook]:
@@ -48,6 +48,7 @@ def looks(*found: NodeLook) -> dict[str, NodeLook]:
     return {one.node: one for one in found}
 
 
+@pytest.mark.row(17, 41)
 def test_four_workers_of_one_gpu_go_to_one_node() -> None:
     """Fewest nodes first, as the documents show."""
     placed = place_job(job(1, 4), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
@@ -64,6 +65,7 @@ def test_what_is_held_or_used_by_others_is_never_given() -> None:
     assert set(placed.places[0].uuids) == {"GPU-a-2", "GPU-a-3"}
 
 
+@pytest.mark.row(3, 7)
 def test_all_workers_or_none() -> None:
     """What is missing is said."""
     placed = place_job(job(4, 2), known("a", "b"), looks(look("a"), look("b", 3)), ["a", "b"])
@@ -86,13 +88,15 @@ def test_a_node_that_was_not_reached_may_have_what_is_missing() -> None:
     assert "b: no route" in placed.reason
 
 
-def test_topology_jobs_go_to_topology_nodes_alone() -> None:
-    """And others to none of them."""
+@pytest.mark.row(2, 5, 6)
+@pytest.mark.parametrize("kind", Kind)
+def test_topology_jobs_go_to_topology_nodes_alone(kind: Kind) -> None:
+    """Jobs of every kind, and others to none of them."""
     with pytest.raises(NeverFits, match=r"gpu\.schedule=topology"):
-        place_job(job(1, 1, gputopology=True), known("a"), looks(look("a")), ["a"])
+        place_job(job(1, 1, kind=kind, gputopology=True), known("a"), looks(look("a")), ["a"])
     with pytest.raises(NeverFits, match=r"gpu\.schedule=default"):
-        place_job(job(1, 1), known("a", mode=Mode.TOPOLOGY), looks(look("a")), ["a"])
-    placed = place_job(job(4, 1, gputopology=True), known("a", mode=Mode.TOPOLOGY), looks(look("a")), ["a"])
+        place_job(job(1, 1, kind=kind), known("a", mode=Mode.TOPOLOGY), looks(look("a")), ["a"])
+    placed = place_job(job(4, 1, kind=kind, gputopology=True), known("a", mode=Mode.TOPOLOGY), looks(look("a")), ["a"])
     assert len(placed.places[0].uuids) == 4
 
 
@@ -104,6 +108,7 @@ def test_a_drained_node_gets_nothing_unless_it_is_asked_for() -> None:
     assert place_job(job(1, 1, allow_drained=True), known("a"), drained, ["a"]).places
 
 
+@pytest.mark.row(41)
 def test_spread_shares_out_and_a_limit_holds() -> None:
     """--spread and --max-per-node."""
     names, found = ["a", "b"], looks(look("a"), look("b"))

@@ -60,6 +60,7 @@ def record(tmp_path, image):
     ]
 
 
+@pytest.mark.row(27)
 def test_the_url_is_one_that_answers_and_it_goes_with_the_job(node, tmp_path):
     """On the chief's address and a port that was free."""
     job, volumes = record(tmp_path, "good:1")
@@ -98,6 +99,7 @@ def test_the_job_goes_on_without(node, tmp_path):
     assert "has no tensorboard" in said[0]
 
 
+@pytest.mark.row(23, 25, 28)
 def test_mounts_of_a_job_are_data_code_and_a_log_folder_of_its_own(tmp_path):
     """The log folder only where it is on no volume."""
     entries = {"v": {"kind": "nfs", "path": "/mnt/v", "source": "nas:/v", "read_only": True}}
@@ -126,6 +128,7 @@ def test_a_log_folder_without_events_is_noted(node, tmp_path):
     assert tensorboard_note(node, job, volumes, now=2.0) is None
 
 
+@pytest.mark.row(30)
 def test_a_forwarded_port_is_of_this_machine_alone():
     """By the operator's own ssh with its settings, host keys checked, and an end when the port is taken."""
     connection = Connection("gpu1.example.com", user="me", jump="gate")

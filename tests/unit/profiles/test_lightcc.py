@@ -8,6 +8,7 @@ from provision.errors import UsageError
 from provision.profiles import LIGHT, check_light, lightcc_settings, lossy_ones
 
 
+@pytest.mark.row(54)
 def test_all_seven_variables_are_known_with_their_defaults():
     """As the guide's table has them."""
     assert {name: variable.default for name, variable in LIGHT.items()} == {
@@ -22,6 +23,7 @@ def test_all_seven_variables_are_known_with_their_defaults():
     check_light({name: variable.default for name, variable in LIGHT.items()})
 
 
+@pytest.mark.row(54)
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -52,6 +54,7 @@ def test_variables_of_others_are_none_of_its_business():
     assert check_light({"LIGHTNING": "x", "PATH": ""}) is None
 
 
+@pytest.mark.row(53, 54)
 @pytest.mark.parametrize("gpus", [4, 0])
 def test_nothing_lossy_is_chosen_without_being_asked(gpus):
     """Groups are as large as a node has GPUs; where that is not known, as LightCC has it."""

@@ -37,11 +37,13 @@ def by_node(*networks):
     return {s.name: dict(s.nodes) for s in nccl_settings(networks) if s.nodes}
 
 
+@pytest.mark.row(35, 52)
 def test_over_tcp_rdma_is_switched_off_and_the_interface_named():
     """Data goes over the interface of the data address alone."""
     assert values(TCP) == {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "=eth0"}
 
 
+@pytest.mark.row(35, 52)
 def test_over_roce_cards_interface_and_gid_are_named():
     """Cards match exactly, so that mlx5_1 is not mlx5_10 too."""
     assert values(ROCE) == {
@@ -53,6 +55,7 @@ def test_over_roce_cards_interface_and_gid_are_named():
     }
 
 
+@pytest.mark.row(52)
 def test_over_infiniband_there_is_no_gid():
     """InfiniBand addresses by itself."""
     assert "NCCL_IB_GID_INDEX" not in values(IB)
@@ -88,6 +91,7 @@ def test_ports_with_another_gid_index_are_left_out_where_one_index_is_for_all():
     assert values(dataclasses.replace(odd, nccl="2.27.5"))["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1,mlx5_2:1"
 
 
+@pytest.mark.row(52)
 @pytest.mark.parametrize("network", [ROCE, IB])
 def test_without_gpudirect_nccl_is_told_by_name_not_to_try(network):
     """What a number means changed with NCCL's versions. With GPUDirect NCCL's own distance is the best known."""
@@ -116,6 +120,7 @@ def test_what_nobody_knows_is_left_to_nccl():
     assert values(ROCE, another(unknown)) == {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=bond0"}
 
 
+@pytest.mark.row(52)
 def test_where_nodes_differ_each_has_its_own_and_nothing_stands_for_all():
     """One value would be wrong on one of them."""
     second = another(ROCE, interface="ens4", hcas=("mlx5_bond_0:1",), gids={"mlx5_bond_0:1": 5})
@@ -159,6 +164,7 @@ def test_each_variable_says_where_it_comes_from():
     assert sources["NCCL_IB_HCA"] == "node facts"
 
 
+@pytest.mark.row(35)
 def test_the_user_decides_over_every_variable():
     """Its place stays, its value goes by name; a value for each node is gone with it."""
     second = another(ROCE, gids={"mlx5_0:1": 5, "mlx5_1:1": 5})

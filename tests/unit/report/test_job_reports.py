@@ -54,6 +54,7 @@ def kinds(word):
     return {"PYTORCHJOB": Kind.PYTORCH, "TFJOB": Kind.MPI, "MPIJOB": Kind.MPI}[word.upper()]
 
 
+@pytest.mark.row(36)
 def test_list_looks_like_the_documents():
     """NAME STATUS TRAINER AGE NODE, in two-space columns; N/A for jobs that are over."""
     expected = told(ARENA, "NAME          STATUS     TRAINER     AGE  NODE", 5)
@@ -75,6 +76,7 @@ def test_list_looks_like_the_documents():
     assert [re.sub(r"TFJOB +", "TFJOB       ", line) for line in found.splitlines()] == expected
 
 
+@pytest.mark.row(37)
 def test_top_job_looks_like_the_documents():
     """Sorted by what is asked for; the two totals below."""
     expected = told(ARENA, "NAME          GPU(Requests)", 11)
@@ -95,6 +97,7 @@ def test_top_job_looks_like_the_documents():
     assert sorted(found[2:5]) == sorted(expected[2:5])
 
 
+@pytest.mark.row(21)
 @pytest.mark.parametrize(("at", "busy"), [(0, (0, 0, 0)), (1, (2, 0, 1))])
 def test_top_node_looks_like_the_documents(at, busy):
     """Its columns, its rule and its footer; a node is Ready, as newer ones write it."""
@@ -109,6 +112,7 @@ def test_top_node_looks_like_the_documents(at, busy):
     assert job_nodes.top_node_text(nodes).splitlines() == expected
 
 
+@pytest.mark.row(15, 16, 38)
 def test_get_looks_like_the_documents():
     """The heads, the indented table with a rule under each word, the launcher as chief without GPU."""
     for block in blocks(ACK, "Name:      "):
@@ -122,6 +126,7 @@ def test_get_looks_like_the_documents():
         assert job_detail.get_text(job, NOW).splitlines() == expected
 
 
+@pytest.mark.row(29)
 def test_get_ends_with_the_tensorboards_address_where_there_is_one():
     """Two lines, as in the document; none without it."""
     expected = told(ARENA, "Your tensorboard will be available on:", 2)
@@ -213,6 +218,7 @@ def test_json_of_a_failed_job():
     assert found["firstFailure"]["lastLines"] == ["last words"]
 
 
+@pytest.mark.row(21)
 def test_top_node_names_what_differs_and_what_is_simulated():
     """Modes only where they differ, GPUs that a stranger uses, drained and lost nodes, stand-ins."""
     gpus = (GpuView(0, "a", job="j", instance="j-master-0"), GpuView(1, "b", foreign="python3 (pid 7 of eve)"))
@@ -235,6 +241,7 @@ def test_top_node_names_what_differs_and_what_is_simulated():
     assert "0   using             -     j-master-0" in detail
 
 
+@pytest.mark.row(60)
 def test_gpus_say_how_busy_and_whose():
     """Of get -g and of top gpu; what the driver does not tell is N/A."""
     job = job_of("j", gpus=1, nodes=("n1",))
@@ -253,6 +260,7 @@ def test_gpus_say_how_busy_and_whose():
     assert "SIMULATED on n1" in top
 
 
+@pytest.mark.row(26)
 def test_data_list_looks_like_the_documents():
     """Its columns, an empty description and owner among them."""
     expected = told(ARENA, "NAME           ACCESSMODE", 2)

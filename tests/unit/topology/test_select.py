@@ -89,6 +89,7 @@ def gpus_of(placement):
     return [(worker.node, *worker.gpus) for worker in placement.workers]
 
 
+@pytest.mark.row(17)
 def test_four_workers_of_one_gpu_get_a_quad_of_one_node():
     """The documented case: of eight GPUs the four that are best linked, on one of two nodes."""
     nodes = [BOXES["DGX-1V"].candidate(name) for name in ("b", "a")]
@@ -131,6 +132,7 @@ def test_a_node_that_is_wholly_free_is_kept_so():
     assert place([*nodes, SMALL["PCIe"].candidate("c", 0b0011)], Request(1, 1)).nodes == ("c",)
 
 
+@pytest.mark.row(3)
 def test_all_or_nothing_and_what_is_missing():
     """Five free GPUs hold two workers of two, and none of three is started."""
     nodes = [SMALL["quad"].candidate("a", 0b0111), SMALL["quad"].candidate("b", 0b0011)]
@@ -151,6 +153,7 @@ def test_a_job_with_the_same_number_on_every_node_may_not_fit_where_another_does
     assert "the largest job that fits now has 4 workers" in place(nodes, Request(1, 5, uniform=True)).reason
 
 
+@pytest.mark.row(5, 6)
 def test_modes_keep_jobs_apart():
     """A node without a mode takes every job, one with a mode those of that mode alone."""
     modes = {"plain": None, "usual": Mode.DEFAULT, "wired": Mode.TOPOLOGY, "shared": Mode.SHARE}

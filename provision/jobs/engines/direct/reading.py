@@ -194,7 +194,7 @@ def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
         words = create_words(
             spec,
             inside,
-            spec.image,
+            starting.image_of(spec, seat),
             labels={"provision.job": spec.name},
             hardware=known.hardware.get(seat.node, NodeHardware()),
             folder=attempt.folder,

@@ -24,7 +24,7 @@ from provision.model.job import JobSpec, Kind, Seat, as_document
 from provision.profiles import lightcc_settings, nccl_settings
 from provision.threads import outcomes
 
-__all__ = ["Attempt", "Extras", "Ways", "commands", "environment", "start", "take_leases"]
+__all__ = ["Attempt", "Extras", "Ways", "commands", "environment", "image_of", "start", "take_leases"]
 
 T = TypeVar("T")
 
@@ -228,7 +228,7 @@ def _programs() -> dict[str, str]:
 
 def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
     spec, name = attempt.spec, way.name
-    images = {_image(spec, seat): spec.pull for seat in attempt.seats if seat.node == name and _image(spec, seat)}
+    images = {image_of(spec, seat): spec.pull for seat in attempt.seats if seat.node == name and image_of(spec, seat)}
     seats = [as_document(seat) for seat in attempt.seats]
     ports = 2 * (name == attempt.chief.node) + (spec.kind is Kind.MPI)
     record = {"attempt": attempt.number, "id": attempt.id, "seats": seats, "node": name, "time": time.time()}
@@ -249,7 +249,8 @@ def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
     )
 
 
-def _image(spec: JobSpec, seat: Seat) -> str:
+def image_of(spec: JobSpec, seat: Seat) -> str:
+    """Return the image of an instance's container: workers that are not the chief may have one of their own."""
     return (spec.worker_image or spec.image) if not seat.chief and seat.role == "worker" else spec.image
 
 
@@ -333,7 +334,7 @@ def _containers(
     spec, first = attempt.spec, ""
     for name, inside in by_container([seat for seat in attempt.seats if seat.node == node]).items():
         seat = inside[0]
-        reference = _image(spec, seat)
+        reference = image_of(spec, seat)
         image = str(((prepared.get("images") or {}).get(reference) or {}).get("id") or reference)
         waits = spec.kind is Kind.MPI and not seat.chief
         labels = {

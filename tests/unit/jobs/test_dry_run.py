@@ -1,0 +1,41 @@
+"""What would be started, as ``submit --dry-run`` says it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from provision.batch.ranks import Place
+from provision.jobs.engines.direct.known import Known
+from provision.jobs.engines.direct.placing import Placed
+from provision.jobs.engines.direct.reading import dry_run
+from provision.model.job import JobSpec, Kind
+
+PLACED = Placed((Place("a", "10.0.0.1", (0,), ("GPU-0",)), Place("b", "10.0.0.2", (0,), ("GPU-1",))))
+
+
+def started(**more):
+    """Return the words of ``docker create`` by instance, of a job of two workers."""
+    spec = JobSpec("j", Kind.PYTORCH, ("x",), image="train:1", gpus=1, workers=2, **more)
+    return dry_run(spec, PLACED, Known()).commands
+
+
+@pytest.mark.row(12)
+def test_workers_may_have_an_image_of_their_own():
+    """In place of the job's; the master keeps that."""
+    usual, own = started(), started(worker_image="worker:2")
+
+    assert all("train:1" in words for words in usual.values())
+    assert ("train:1" in own["j-master-0"], "worker:2" in own["j-master-0"]) == (True, False)
+    assert ("train:1" in own["j-worker-0"], "worker:2" in own["j-worker-0"]) == (False, True)
+
+
+@pytest.mark.row(48)
+def test_a_container_has_the_hosts_network_and_as_much_shared_memory_as_asked_for():
+    """32 GiB unless it was asked for otherwise."""
+    (words, _), (small, _) = started().values(), started(share_memory="2g").values()
+
+    assert {("--network", "host"), ("--shm-size", "32g"), ("--ulimit", "memlock=-1")} <= set(pairwise(words))
+    assert ("--ulimit", "stack=67108864") in pairwise(words)
+    assert ("--shm-size", "2g") in pairwise(small)
