@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from provision.errors import UsageError
 from provision.model.job import CodeSource, JobSpec, Kind, as_document, from_document
 from tests.support.benchmark import document
 
+README = Path(__file__).resolve().parents[3] / "README.md"
 ACK = ("ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt")
 
 
@@ -99,6 +101,16 @@ def test_a_private_repository_as_in_the_document():
     assert "yourpwd" not in repr(found)
     assert "yourpwd" not in as_yaml(found.spec)
     assert any("GIT_SYNC_PASSWORD can be seen" in note and "--env-file" in note for note in found.notes)
+
+
+def test_the_readmes_jobs_can_be_submitted_as_they_stand():
+    """And nothing is to be said against them."""
+    text = README.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("provision submit ")]
+    found = [made(shlex.split(line, comments=True)[2:]) for line in lines]
+
+    assert [job.spec.kind for job in found] == [Kind.PYTORCH, Kind.MPI]
+    assert [job.notes for job in found] == [(), ()]
 
 
 def test_secrets_are_apart_and_a_name_alone_is_not_warned_of():
