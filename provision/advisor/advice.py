@@ -49,8 +49,13 @@ def _judged(check: Check, job: Sequence[NodeSeries]) -> Answer:
 def _tells(series: NodeSeries, what: str) -> bool:
     enough = limit.FEWEST_SAMPLES.value
     if what == GPUS:
-        told = [[s for s in samples if s.utilization is not None] for samples in series.job_gpus().values()]
-        return bool(told) and all(len(samples) >= enough for samples in told)
+        wanted = set(series.given() if series.containers else series.gpus)
+        told = {
+            uuid
+            for uuid, samples in series.job_gpus().items()
+            if sum(s.utilization is not None for s in samples) >= enough
+        }
+        return told >= wanted and bool(wanted or series.containers)
     if what == USERS:
         return series.users is not None
     if what == PROCESSES:

@@ -233,13 +233,16 @@ def no_tensorboard_events(job: Job) -> Answer:
 def log_too_chatty(job: Job) -> Answer:
     """Printing a loss in each iteration waits for the GPU in each iteration."""
     ranks = {name: count for series in job for name, count in _ranks_in(series).items()}
+    speakers = {name for series in job for name, item in series.containers.items() if not item.gpus}
+    """mpirun's: it prints what all ranks print."""
     chatty: list[str] = []
     told: list[str] = []
     for name, samples in _container_samples(job):
         known = [(t, float(s.log_lines)) for t, s in samples if s.log_lines is not None]
         if not known or known[-1][0] <= known[0][0]:
             continue
-        rate = (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]) / max(1, ranks.get(name, 1))
+        printing = ranks.get(name) or (sum(ranks.values()) if name in speakers else 1)
+        rate = (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]) / max(1, printing)
         (chatty if rate > limit.LOG_RATE.value else told).append(f"{name}: {rate:.1f} lines/s and rank")
     if chatty:
         return found(few(chatty))

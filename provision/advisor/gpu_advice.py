@@ -10,12 +10,13 @@ from provision.advisor.cpus import cpu_set
 from provision.advisor.series import GpuSample, NodeSeries, mean
 from provision.advisor.wording import few, percent
 
-__all__ = ["NO_GPUS", "gpu_samples", "utilization"]
+__all__ = ["NO_GPUS", "gpu_samples", "idle_seconds", "utilization"]
 
 Job = Sequence[NodeSeries]
 NO_GPUS = f"no GPU of the job was sampled often enough (nvidia-smi told nothing of them for {limit.FEWEST_SAMPLES})"
 _BITS = {0x40: "slowed down for heat", 0x80: "braked for power", 0x20: "slowed down by the driver for heat"}
 _GENERAL, _POWER_CAP = 0x08, 0x04
+_MIG = "MIG-"
 _LANE_MB = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
 """MB/s of one PCIe lane, by generation."""
 
@@ -39,6 +40,14 @@ def _seconds(job: Job) -> float:
     return max(spans, default=0.0)
 
 
+def idle_seconds(job: Job) -> float | None:
+    """Return for how long no GPU of the job did anything; None where one did, or nothing is known of one."""
+    means = utilization(job)
+    if not means or len(means) < sum(len(series.given()) for series in job):
+        return None
+    return _seconds(job) if max(means.values()) < limit.IDLE_UTILIZATION.value else None
+
+
 @advice(
     "low-duty-cycle",
     "What feeds the GPUs is too slow: see the findings below. A job that is idle for ten minutes can be stopped.",
@@ -52,7 +61,7 @@ def low_duty_cycle(job: Job) -> Answer:
     low = {name: value for name, value in means.items() if value < limit.LOW_UTILIZATION.value}
     shown = few([f"{name} {percent(value)}" for name, value in sorted(low.items(), key=lambda item: item[1])])
     seconds = _seconds(job)
-    if low and max(low.values()) < limit.IDLE_UTILIZATION.value and len(low) == len(means):
+    if idle_seconds(job) is not None:
         long = seconds >= limit.IDLE_SECONDS.value
         more = "" if long else f"; idle if it stays so for {limit.IDLE_SECONDS}"
         return found(f"idle for {seconds:.0f} s: {shown}{more}", Confidence.HIGH if long else Confidence.MEDIUM)
@@ -242,8 +251,10 @@ def straggler_rank(job: Job) -> Answer:
     low, high = min(means, key=lambda name: means[name]), max(means, key=lambda name: means[name])
     told = f"{low} {percent(means[low])}, {high} {percent(means[high])}"
     if means[high] - means[low] > limit.SPREAD.value:
-        note = "; a rank that waits in NCCL looks busy, so that the slow one may be either end"
-        return found(f"mean utilization differs: {told}{note}", Confidence.MEDIUM)
+        note = "a rank that waits in NCCL looks busy, so that the slow one may be either end"
+        holders = {series.name(gpu): instance for series in job for gpu, instance in series.given().items()}
+        whose = f"; {low} is of {holders[low]}, {high} of {holders[high]}" if {low, high} <= holders.keys() else ""
+        return found(f"mean utilization differs: {told}{whose}; {note}", Confidence.MEDIUM)
     return ok(f"mean utilization of {len(means)} GPUs is alike: {told}", Confidence.LOW)
 
 
@@ -253,13 +264,13 @@ def straggler_rank(job: Job) -> Answer:
     needs=USERS,
 )
 def wrong_device_use(job: Job) -> Answer:
-    """GPUs of the job without a process, or with somebody else's."""
-    unused, strangers, known, unasked = [], [], 0, []
+    """GPUs of the job without a process, or with somebody else's; processes where they have no business."""
+    unused, strangers, astray, known, unasked = [], [], [], 0, []
     for series in job:
         if series.users is None:
             unasked.append(series.node)
             continue
-        given = {gpu: item.instance for item in series.containers.values() for gpu in item.gpus}
+        given = series.given()
         known += len(given)
         used = {user.gpu for user in series.users}
         unused += [series.name(gpu) for gpu in given if gpu not in used]
@@ -268,10 +279,23 @@ def wrong_device_use(job: Job) -> Answer:
             for user in series.users
             if user.gpu in given and series.instance_of(user.pid) is None
         ]
-    if strangers:
-        return found(f"a process outside the job's containers uses {few(strangers)}", Confidence.HIGH)
-    if unused:
-        return found(f"given to the job, and no process uses it: {few(unused)}")
+        astray += [
+            f"{series.name(user.gpu)}: pid {user.pid} ({series.instance_of(user.pid)})"
+            for user in series.users
+            if given and user.gpu not in given and series.instance_of(user.pid)
+        ]
+    intruders = [f"{series.name(gpu)}: {text}" for series in job for gpu, text in series.foreign.items()]
+    wrong: Sequence[tuple[str, list[str], Confidence]] = (
+        ("a process outside the job's containers uses", strangers, Confidence.HIGH),
+        ("the job uses GPUs that it was not given:", astray, Confidence.HIGH),
+        ("given to the job, and no process uses it:", unused, Confidence.MEDIUM),
+        ("beside the job, a process that no job explains uses", intruders, Confidence.LOW),
+    )
+    if any(gpu.startswith(_MIG) for series in job for gpu in series.given()):
+        return unknown("nvidia-smi does not tell which instance of MIG a process uses")
+    for text, texts, sure in wrong:
+        if texts:
+            return found(f"{text} {few(texts)}", sure)
     if unasked:
         return unknown(f"which processes use the GPUs of {few(unasked)} is not known")
     if not known:

@@ -198,6 +198,7 @@ def _container(item: Record) -> ContainerSample:
     shm = [_number(value) for value in _items(item.get("shm"))[:2]]
     watched = bool(_number(item.get("watched")))
     events = {name: _number(size) for name, size in _mapping(item.get("tfevents")).items()}
+    seen = watched and (bool(events) or item.get("complete") is not False)
     checkpoints = {
         name: _number(next(iter(_items(pair)), None)) for name, pair in _mapping(item.get("checkpoints")).items()
     }
@@ -207,7 +208,7 @@ def _container(item: Record) -> ContainerSample:
         shm[0] if shm else None,
         shm[1] if shm[1:] else None,
         nfs=_pairs(item["nfs"]) if isinstance(item.get("nfs"), dict) else None,
-        tfevents={name: size for name, size in events.items() if size is not None} if watched else None,
+        tfevents={name: size for name, size in events.items() if size is not None} if seen else None,
         checkpoints={name: time for name, time in checkpoints.items() if time is not None} if watched else None,
     )
 

@@ -189,6 +189,8 @@ class NodeSeries:
     """Instance -> place, type of the file system and source of each mount."""
     users: tuple[GpuUser, ...] | None = None
     """None where it could not be asked."""
+    foreign: Mapping[str, str] = field(default_factory=dict)
+    """GPUs that the job was not given -> a process on it that no job explains."""
     transport: str | None = None
     """What NCCL's log of the job proves, as ``nccl-log`` names it; None where that is not known."""
     notes: tuple[str, ...] = ()
@@ -203,11 +205,15 @@ class NodeSeries:
         """Whether the GPUs are a stand-in's."""
         return any("SIMULATED" in note for note in self.notes)
 
+    def given(self) -> dict[str, str]:
+        """Return the GPUs that the job was given, and the instance that has each."""
+        return {gpu: container.instance for container in self.containers.values() for gpu in container.gpus}
+
     def job_gpus(self) -> dict[str, list[GpuSample]]:
-        """Return the job's GPUs: those it was given, else those its processes use, else all."""
-        wanted = {gpu for container in self.containers.values() for gpu in container.gpus}
-        wanted = wanted or {user.gpu for user in self.users or () if self.instance_of(user.pid)}
-        return {uuid: samples for uuid, samples in self.gpus.items() if uuid in wanted or not wanted}
+        """Return the job's GPUs: those it was given, else those its processes use; all where nothing is known of it."""
+        wanted = set(self.given()) or {user.gpu for user in self.users or () if self.instance_of(user.pid)}
+        every = not wanted and not self.containers
+        return {uuid: samples for uuid, samples in self.gpus.items() if uuid in wanted or every}
 
     def instance_of(self, pid: int) -> str | None:
         """Return the instance that a process belongs to."""

@@ -1,59 +1,132 @@
-"""``provision advise``: what keeps a training script from using many GPUs."""
+"""``provision advise``: what keeps a job, or a training script, from using its GPUs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from provision.cli.common import JsonOption, print_json, say
-from provision.errors import ProvisionError, UsageError
+from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, say, show
+from provision.cli.job_options import cluster_and_engine, seconds
+from provision.cli.levels import info
+from provision.errors import Interrupted, ProvisionError, UsageError
 
 __all__ = ["advise"]
 
 _MOST_FILES, _MOST_BYTES = 60, 1 << 21
+_SHORTEST, _LONGEST = 15.0, 1800.0
 
 
 def advise(
+    job: Annotated[str, typer.Argument(metavar="[JOB]", help="A batch job that runs: its nodes are looked at.")] = "",
+    window: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="For how long: 15s to 30m; ten minutes prove a job idle.")
+    ] = "60s",
     script: Annotated[
         str | None,
         typer.Option("--script", metavar="FILE", help="The training script; it is read and never run. - reads stdin."),
     ] = None,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Judge a training script by the five rules of distributed PyTorch; no node and no PyTorch is needed.
+    """Say why a job does not use its GPUs, and what to do; or judge a training script.
 
-    Ranks are distinct, WORLD_SIZE many, and 0 is the master; the process group is made only where WORLD_SIZE is over
-    1; the model is wrapped by DistributedDataParallel; the DataLoader gets a DistributedSampler; the sampler is told
-    the epoch. Modules of its own that the script imports from its folder are read too. What Lightning, Accelerate,
-    DeepSpeed, Transformers, Ray Train or Horovod see to is said.
+    JOB: each of its nodes is looked at for a minute, by one SSH session that needs Python 3.8 and leaves nothing:
+    GPUs, the job's processes, data workers, storage, network, logs. Each of 21 checks says what it saw. A node that
+    does not answer is named, and the others are judged.
 
-    The exit code is 0 when no rule is broken, 1 when one is, 2 when there is no such script or it is no Python.
-    What cannot be told from the script is "unknown", is said, and does not change the code.
+    --script: the five rules of distributed PyTorch; no node and no PyTorch is needed. Ranks are distinct, WORLD_SIZE
+    many, and 0 is the master; the process group is made only where WORLD_SIZE is over 1; the model is wrapped by
+    DistributedDataParallel; the DataLoader gets a DistributedSampler; the sampler is told the epoch. Modules of its
+    own that the script imports from its folder are read too. What Lightning, Accelerate, DeepSpeed, Transformers,
+    Ray Train or Horovod see to is said.
+
+    The exit code is 0 when nothing is found, 1 when something is, or a node did not tell; 2 when the job does not
+    run, there is no such script, or it is no Python. What is "unknown" is said, and does not change the code.
 
     \b
     Examples:
+      provision advise mnist
+      provision advise mnist --for 10m --json
       provision advise --script train.py
-      provision advise --script train.py --json
     """
-    if script is None:
-        raise UsageError("nothing to give advice on", remedy="Name the training script: --script train.py")
+    if not job and script is None:
+        raise UsageError(
+            "nothing to give advice on",
+            remedy="Name a job that runs (provision advise JOB), or a training script: --script train.py",
+        )
+    length = _window(window)
+    rules = _rules(script) if script is not None else None
+    found = _look(job, length, inventory, lab) if job else None
+    documents = [one.document for one in (found, rules) if one]
+    if as_json:
+        document = {key: value for one in reversed(documents) for key, value in one.items()}
+        print_json(document | {"ok": all(one["ok"] for one in documents)})
+    else:
+        show("\n\n".join(one.text() for one in (rules, found) if one))
+    if rules and rules.unsure:
+        say("some rules could not be judged; they are not known to hold")
+    raise typer.Exit(0 if all(one["ok"] for one in documents) else 1)
+
+
+@dataclass(frozen=True)
+class _Told:
+    document: dict[str, Any]
+    text: Callable[[], str]
+    unsure: bool = False
+    """Whether there is something that could not be judged, and nothing that is wrong."""
+
+
+def _window(text: str) -> float:
+    wanted = seconds(text, "--for")
+    if not _SHORTEST <= wanted <= _LONGEST:
+        raise UsageError(
+            f"--for {text}: too {'short' if wanted < _SHORTEST else 'long'} to look at a job",
+            remedy="Give 15s to 30m; checks want ten samples, one a second.",
+        )
+    return wanted
+
+
+def _rules(script: str) -> _Told:
+    """Judge a script by the five rules."""
     from provision.advisor.script import RuleVerdict, lint_script
     from provision.report.advice_report import script_document, script_text
 
     name = "<stdin>" if script == "-" else script
     findings = lint_script(_sources(script))
-    if as_json:
-        print_json(script_document(name, findings))
-    else:
-        typer.echo(script_text(name, findings))
-    verdicts = [finding.verdict for finding in findings]
-    if RuleVerdict.UNKNOWN in verdicts and RuleVerdict.BROKEN not in verdicts:
-        say("some rules could not be judged; they are not known to hold")
-    raise typer.Exit(1 if RuleVerdict.BROKEN in verdicts else 0)
+    verdicts = {finding.verdict for finding in findings}
+    unsure = RuleVerdict.UNKNOWN in verdicts and RuleVerdict.BROKEN not in verdicts
+    return _Told(script_document(name, findings), lambda: script_text(name, findings), unsure)
+
+
+def _look(job: str, window: float, inventory: str | None, lab: str | None) -> _Told:
+    """Look at a job that runs."""
+    from provision.report import advice_report as report
+    from provision.workflow.advising import advise_job
+
+    cluster, runner = cluster_and_engine(inventory, lab)
+    try:
+        found = advise_job(cluster, runner, job, seconds=window, tell=info)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {job} goes on", remedy="A shorter look: --for 15s") from None
+    document = report.advice_document(job, found.findings) | {
+        "ok": found.ok,
+        "seconds": window,
+        "attempt": found.job.attempt,
+        "idle": found.idle is not None,
+        "nodes": report.nodes_document(found.nodes, found.lost),
+    }
+
+    def text() -> str:
+        parts = [report.nodes_text(job, found.nodes, found.lost), report.advice_text(job, found.findings)]
+        return "\n\n".join(parts if found.idle is None else [*parts, report.idle_text(job, found.idle)])
+
+    return _Told(document, text)
 
 
 def _sources(script: str) -> Mapping[str, bytes]:

@@ -14,7 +14,7 @@ from typing import Any
 from provision.connectors import Connector, RemoteProcess
 from provision.errors import ConnectionFailed, NodeError
 
-__all__ = ["ask"]
+__all__ = ["ask", "start_program"]
 
 FILES = Path(__file__).with_name("files")
 
@@ -58,7 +58,7 @@ def ask(
     """
     code = _code(program)
     name = program.removesuffix(".py").replace("_", "-")
-    process = connector.start(_LOADER.format(python=shlex.quote(python), length=len(code), name=name))
+    process = start_program(connector, code, name, python=python)
     late = threading.Event()
 
     def give_up() -> None:
@@ -77,6 +77,11 @@ def ask(
     finally:
         timer.cancel()
         process.close()
+
+
+def start_program(connector: Connector, code: bytes, name: str, *, python: str = "python3") -> RemoteProcess:
+    """Start an interpreter as root on a node that waits for `code`, which is to be written first, and runs it."""
+    return connector.start(_LOADER.format(python=shlex.quote(python), length=len(code), name=name))
 
 
 def _answer(node: str, name: str, process: RemoteProcess, late: threading.Event, seconds: float) -> dict[str, Any]:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.advisor.base import Finding, Verdict
 from provision.advisor.script import RuleFinding, RuleVerdict
+from provision.advisor.series import NodeSeries, mean
 
-__all__ = ["advice_document", "advice_text", "script_document", "script_text"]
+__all__ = [
+    "advice_document",
+    "advice_text",
+    "idle_text",
+    "nodes_document",
+    "nodes_text",
+    "script_document",
+    "script_text",
+]
 
 _WIDTH = 80
 _RULE, _WORD = 10, 8
 _CHECK = 24
+_NOTES = 6
 
 
 def script_document(script: str, findings: Sequence[RuleFinding]) -> dict[str, Any]:
@@ -55,7 +65,7 @@ def script_text(script: str, findings: Sequence[RuleFinding]) -> str:
 def advice_document(job: str, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return what a job's findings are as JSON; keys are an interface and only ever added."""
     return {
-        "ok": all(finding.verdict is Verdict.OK for finding in findings),
+        "ok": not any(finding.verdict is Verdict.FOUND for finding in findings),
         "job": job,
         "simulated": any(finding.simulated for finding in findings),
         "findings": [
@@ -85,6 +95,73 @@ def advice_text(job: str, findings: Sequence[Finding]) -> str:
     counted = Counter(finding.verdict for finding in findings)
     summary = ", ".join(f"{counted[verdict]} {verdict.value}" for verdict in Verdict if counted[verdict])
     return "\n".join([*lines, "", f"{job}: {summary}"])
+
+
+def nodes_document(nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return what was seen on each node, and why one told nothing; keys are an interface and only ever added.
+
+    ``utilization`` and ``memory`` are per cent (mean, most), ``power`` is watts (mean), ``seconds`` how long it told.
+    """
+    return [
+        {
+            "node": series.node,
+            "instances": list(series.containers),
+            "samples": len(series.samples),
+            "seconds": round(series.samples[-1].t - series.samples[0].t, 1) if series.samples else 0.0,
+            "processes": len(series.job_processes()),
+            "gpus": [_gpu(series, uuid) for uuid in series.given() or series.job_gpus()],
+            "simulated": series.simulated,
+            "notes": list(series.notes),
+            "error": lost.get(series.node),
+        }
+        for series in nodes
+    ]
+
+
+def _gpu(series: NodeSeries, uuid: str) -> dict[str, Any]:
+    samples, device = series.gpus.get(uuid, []), series.devices.get(uuid)
+    full = [100 * s.memory_used / s.memory_total for s in samples if s.memory_used is not None and s.memory_total]
+    return {
+        "uuid": uuid,
+        "index": int(device.index) if device and device.index is not None else None,
+        "instance": series.given().get(uuid),
+        "utilization": _rounded(mean(sample.utilization for sample in samples)),
+        "memory": _rounded(max(full, default=None)),
+        "power": _rounded(mean(sample.power for sample in samples)),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def nodes_text(job: str, nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -> str:
+    """Return a line for each node of a job, and who told nothing, at most 80 columns wide."""
+    wide = min(24, max([len("NODE"), *(len(series.node) for series in nodes)])) + 2
+    lines = [f"{'NODE':<{wide}}{'GPUS':<6}{'UTIL':<10}{'MEMORY':<10}{'SAMPLES':<9}INSTANCES"]
+    for series, told in zip(nodes, nodes_document(nodes, lost), strict=True):
+        names = ", ".join(name.removeprefix(f"{job}-") for name in told["instances"]) or "-"
+        util, memory = (_span([gpu[key] for gpu in told["gpus"]]) for key in ("utilization", "memory"))
+        left = f"{series.node:<{wide}}{len(told['gpus']):<6}{util:<10}{memory:<10}{told['samples']:<9}"
+        lines += row(left, names)
+    lines += [line for node, why in lost.items() for line in row("", f"{node} did not tell all: {why}")]
+    notes = [f"{series.node}: {note}" for series in nodes for note in series.notes]
+    shown = notes[:_NOTES] + ([f"and {len(notes) - _NOTES} more notes"] if len(notes) > _NOTES else [])
+    return "\n".join([*lines, *(line for note in shown for line in row("", note))])
+
+
+def _span(values: Sequence[float | None]) -> str:
+    """Write percentages as one, or from the least to the most."""
+    told = sorted(f"{value:3.0f}" for value in values if value is not None)
+    if not told:
+        return "-"
+    low, high = told[0].strip(), told[-1].strip()
+    return f"{low} %" if low == high else f"{low}-{high} %"
+
+
+def idle_text(job: str, seconds: float) -> str:
+    """Offer to end a job whose GPUs do nothing."""
+    return "\n".join(row("", f"No GPU of {job} did anything for {seconds:.0f} s. To end it: provision stop {job}"))
 
 
 def row(left: str, text: str) -> list[str]:

@@ -208,6 +208,64 @@ def test_devices_without_a_process_and_strangers_are_told():
     assert "pid 999 (xmrig)" in found(stranger)["wrong-device-use"].evidence
 
 
+def test_processes_where_they_have_no_business_are_told():
+    """The job's own on a GPU that it was not given; anybody's on a GPU that nobody has; of MIG nothing is known."""
+    astray, intruded, parted = Node(), Node(), Node()
+    astray.series.users += (GpuUser(101, "GPU-b", "python3"),)
+    intruded.series.foreign = {"GPU-b": "xmrig (pid 4711 of mallory)"}
+    parted.series.containers = {"job-0": Container("job-0", ("MIG-1",))}
+
+    assert "gpu1 GPU 1: pid 101 (job-0)" in found(astray)["wrong-device-use"].evidence
+    assert "gpu1 GPU 1: xmrig (pid 4711 of mallory)" in found(intruded)["wrong-device-use"].evidence
+    assert found(parted)["wrong-device-use"].verdict is Verdict.UNKNOWN
+
+
+def test_a_job_without_gpus_on_a_node_is_not_judged_by_its_neighbours():
+    """The node of mpirun, whose GPUs are of other jobs; and nothing of the job is missing there."""
+    launcher = Node("gpu2").gpu(utilization=0.0)
+    launcher.series.containers = {"launcher": Container("launcher")}
+    launcher.series.users = ()
+
+    findings = found(Node("gpu1"), launcher)
+
+    assert findings["low-duty-cycle"].verdict is Verdict.OK
+    assert "gpu2" not in findings["low-duty-cycle"].evidence
+
+
+def test_a_gpu_of_the_job_that_was_not_sampled_is_missed():
+    """One of two that nvidia-smi does not list any more."""
+    node = Node()
+    node.series.containers = {"job-0": Container("job-0", ("GPU-a", "GPU-lost"))}
+
+    assert found(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
+
+
+def test_mpiruns_output_is_that_of_all_ranks():
+    """Thirty lines a second of two ranks are no flood."""
+    nodes = [Node("gpu1"), Node("gpu2")]
+    for node in nodes:
+        node.node(log_lines=0)
+    first = nodes[0].series
+    first.containers["launcher"] = Container("launcher")
+    first.samples = [
+        dataclasses.replace(one, containers={**one.containers, "launcher": ContainerSample(log_lines=int(30 * one.t))})
+        for one in first.samples
+    ]
+
+    finding = found(*nodes)["log-too-chatty"]
+
+    assert finding.verdict is Verdict.OK
+    assert "launcher: 15.0 lines/s and rank" in finding.evidence
+
+
+def test_a_straggler_is_named_with_its_node_and_instance():
+    """Both ends of the spread are."""
+    nodes = two_nodes(70.0, 95.0)
+    nodes[1].series.containers = {"job-1": Container("job-1", ("GPU-a",))}
+
+    assert "gpu1 GPU 0 is of job-0, gpu2 GPU 0 of job-1" in found(*nodes)["straggler-rank"].evidence
+
+
 def test_tcp_beside_rdma_is_told_by_ncclss_own_log():
     """Whatever the load."""
     nodes = two_nodes(95.0, 95.0)

@@ -1,0 +1,243 @@
+"""A look at a job's nodes: the sampler runs for real on this machine; only the jobs' engine is in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision.advisor.base import Verdict
+from provision.cli.main import main
+from provision.errors import NodeUnreachable, UsageError
+from provision.lab.machines import load, to_json
+from provision.model import Cluster
+from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
+from provision.model.job_views import GpuView, JobSurvey, NodeView
+from provision.testing import make_node
+from provision.workflow import advising
+from tests.support.memory_engine import MemoryEngine
+
+STAND_IN = Path(__file__).parents[3] / "provision/lab/files/nvidia_smi.py"
+WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.005)"
+WINDOW = {"seconds": 1.3, "interval": 0.1}
+
+
+@pytest.fixture
+def gpus(tmp_path, monkeypatch):
+    """This machine as one with two GPUs, whose nvidia-smi is the lab's SIMULATED one; returns their UUIDs."""
+    machine = {**json.loads(to_json(load("pair"))), "seed": "node 1"}
+    (tmp_path / "machine.json").write_text(json.dumps(machine))
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin/nvidia-smi"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {STAND_IN} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("PROVISION_LAB_MACHINE_FILE", str(tmp_path / "machine.json"))
+    words = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.fixture
+def working():
+    """A process that stands in for a job's."""
+    job = subprocess.Popen([sys.executable, "-c", WORKING])
+    yield job
+    job.kill()
+    job.wait()
+
+
+def job_on(*nodes, gpus=(), status=JobStatus.RUNNING, container="", **spec):
+    """A job with one worker on each node; all its containers are `container`."""
+    seats = tuple(
+        Seat(f"train-worker-{n}", "worker", n, node, "10.0.0.1", n, n == 0, (0,), tuple(gpus), f"train-{n}")
+        for n, node in enumerate(nodes)
+    )
+    known = {seat.instance: InstanceRecord(seat.instance, "Running", container_id=container) for seat in seats}
+    made = JobSpec("train", Kind.RUN, ("x",), image="i", gpus=1, workers=len(nodes), **spec)
+    return JobRecord(made, "id", "me@here", 1000.0, status, attempt=1, seats=seats, instances=known)
+
+
+def own_cgroup():
+    """A word that stands in the cgroup of this test's processes, in place of a container's id."""
+    return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"
+
+
+def cluster_of(*nodes, dead=()):
+    """Nodes that all are this machine; `dead` ones are reached by a port on which nobody listens."""
+    made = [make_node(name, local=True) for name in nodes]
+    gone = [make_node(name) for name in dead]
+    gone = [
+        dataclasses.replace(one, connection=dataclasses.replace(one.connection, host="127.0.0.1", port=1))
+        for one in gone
+    ]
+    return Cluster("test", Path("hosts.yml"), (*made, *gone))
+
+
+@pytest.mark.usefixtures("working")
+def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, monkeypatch):
+    """Its GPUs and no others, its processes, its log, its log folder; an idle one is offered to be stopped."""
+    folder = tmp_path / "train/attempts/1"
+    folder.mkdir(parents=True)
+    (folder / "train-worker-0.log").write_text("")
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(advising, "_FOLDER", str(tmp_path))
+    job = job_on(
+        "a", "b", gpus=gpus[:1], container=own_cgroup(), tensorboard=True, logdir=str(tmp_path / "logs")
+    )  # fmt: skip
+    said: list[str] = []
+
+    found = advising.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
+    by_check = {one.check: one for one in found.findings}
+
+    assert said == ["looking at 2 nodes for 1.3 s"]
+    assert (found.lost, [one.node for one in found.nodes]) == ({}, ["a", "b"])
+    assert [list(one.given()) for one in found.nodes] == [gpus[:1], gpus[:1]]
+    assert [list(one.job_gpus()) for one in found.nodes] == [gpus[:1], gpus[:1]]
+    assert all(one.job_processes() for one in found.nodes)
+    assert found.nodes[0].samples[-1].containers["train-worker-0"].log_lines == 0
+    assert found.nodes[0].samples[0].containers["train-worker-0"].tfevents == {}
+    assert found.idle is not None
+    assert "idle for" in by_check["low-duty-cycle"].evidence
+    assert by_check["wrong-device-use"].verdict is Verdict.FOUND
+    assert by_check["log-too-chatty"].verdict is Verdict.OK
+    assert all(one.simulated for one in found.findings if one.verdict is not Verdict.UNKNOWN)
+
+
+def test_a_node_that_is_gone_is_named_and_the_others_are_judged(gpus):
+    """Nothing is ok that it did not tell of, and a job is not called idle by half of its GPUs."""
+    engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
+
+    found = advising.advise_job(cluster_of("a", dead=("gone",)), engine, "train", tell=lambda _: None, **WINDOW)
+    by_check = {one.check: one for one in found.findings}
+
+    assert list(found.lost) == ["gone"]
+    assert not found.ok
+    assert found.idle is None
+    assert by_check["low-duty-cycle"].verdict is Verdict.FOUND
+    assert by_check["memory-nearly-full"].verdict is Verdict.UNKNOWN
+    assert "gone" in by_check["memory-nearly-full"].evidence
+
+
+def test_processes_that_no_job_explains_are_told(gpus):
+    """Also on GPUs that the job was not given."""
+    other = GpuView(1, gpus[1], foreign="xmrig (pid 4711 of mallory)")
+    engine = MemoryEngine(
+        (job_on("a", gpus=gpus[:1]),), JobSurvey((), (NodeView("a", "10.0.0.1", True, gpus=(other,)),))
+    )
+
+    found = advising.advise_job(cluster_of("a"), engine, "train", tell=lambda _: None, **WINDOW)
+
+    assert found.nodes[0].foreign == {gpus[1]: "xmrig (pid 4711 of mallory)"}
+
+
+def test_a_node_without_python_says_so(tmp_path, monkeypatch):
+    """Where no node tells anything, that is an error and no advice."""
+    for name in ("sh", "head", "dd", "cat", "id", "env"):
+        path = subprocess.run(["which", name], capture_output=True, text=True, check=False).stdout.strip()
+        if path:
+            (tmp_path / name).symlink_to(path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(NodeUnreachable, match="no python3 on this node"):
+        advising.advise_job(cluster_of("a"), MemoryEngine((job_on("a"),)), "train", tell=lambda _: None, **WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(JobStatus.PENDING, "provision wait train"), (JobStatus.FAILED, "provision restart train")],
+)
+def test_a_job_that_does_not_run_is_refused(status, hint):
+    """With what to do; the script can be judged all the same."""
+    engine = MemoryEngine((dataclasses.replace(job_on("a", status=status), reason="no GPU is free"),))
+
+    with pytest.raises(UsageError, match=f"train is {status}.*no GPU is free") as caught:
+        advising.advise_job(cluster_of("a"), engine, "train", tell=lambda _: None, **WINDOW)
+
+    assert hint in caught.value.remedy
+    assert "--script" in caught.value.remedy
+
+
+def test_mpi_instances_of_one_container_are_looked_at_once():
+    """With the GPUs of all of them; the launcher has none, and is not given its node's."""
+    job = job_on("a", "a", gpus=("GPU-x",))
+    together = [dataclasses.replace(seat, container="c", uuids=(f"GPU-{seat.index}",)) for seat in job.seats]
+    launcher = Seat("train-launcher-abcde", "launcher", 0, "a", "10.0.0.1", 0, chief=True, container="l")
+
+    found = list(advising.containers_of(dataclasses.replace(job, seats=(launcher, *together)), "a"))
+
+    assert [(one["instance"], one["gpus"]) for one in found] == [
+        ("train-launcher-abcde", []),
+        ("train-worker-0", ["GPU-0", "GPU-1"]),
+    ]
+
+
+@pytest.fixture
+def typed(capsys, monkeypatch):
+    """Type a command over a job in memory, whose window is short; return exit code, stdout and stderr."""
+
+    def call(engine, cluster, *words):
+        short = advising.advise_job
+
+        def look(*given, **named):
+            return short(*given, **{**named, **WINDOW})
+
+        monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: cluster)
+        monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: engine)
+        monkeypatch.setattr("provision.workflow.advising.advise_job", look)
+        with pytest.raises(SystemExit) as stopped:
+            main(["advise", *map(str, words)])
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return call
+
+
+def test_as_it_is_typed(typed, gpus):
+    """Nodes, findings and the offer to stop, in 80 columns; progress is on stderr."""
+    engine = MemoryEngine((job_on("a", gpus=gpus[:1], container=own_cgroup()),))
+
+    code, out, err = typed(engine, cluster_of("a"), "train")
+
+    assert code == 1
+    assert "looking at 1 node for" in err
+    assert out.startswith("NODE")
+    assert "worker-0" in out
+    assert "provision stop train" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_as_one_document_with_the_script(typed, gpus, tmp_path):
+    """Both kinds of advice at once; a lost node makes it not ok."""
+    file = tmp_path / "train.py"
+    file.write_text("from transformers import Trainer\nTrainer(model).train()\n")
+    engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
+
+    code, out, _ = typed(engine, cluster_of("a", dead=("gone",)), "train", "--json", "--script", file)
+    document = json.loads(out)
+
+    assert (code, document["ok"], document["job"], document["script"]) == (1, False, "train", str(file))
+    assert len(document["rules"]) == 5
+    assert len(document["findings"]) == 21
+    assert (document["idle"], document["simulated"], document["seconds"]) == (False, True, 60)
+    assert [(one["node"], bool(one["error"])) for one in document["nodes"]] == [("a", False), ("gone", True)]
+    assert document["nodes"][0]["gpus"][0]["instance"] == "train-worker-0"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("train",), "FAILED"), (("train", "--for", "2s"), "too short"), (("train", "--for", "2h"), "too long")],
+)
+def test_what_cannot_be_looked_at_is_a_usage_error(typed, words, said):
+    """With what to do."""
+    engine = MemoryEngine((job_on("a", status=JobStatus.FAILED),))
+
+    code, out, err = typed(engine, cluster_of("a"), *words)
+
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "hint:" in err
