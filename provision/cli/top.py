@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +25,7 @@ from provision.cli.job_options import (
     present,
     say_missing,
 )
-from provision.cli.levels import patience
+from provision.cli.levels import info, patience
 from provision.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -84,8 +87,7 @@ def node(
     cluster, runner = cluster_and_engine(inventory, lab)
 
     def once() -> None:
-        with patience("asking the nodes"):
-            survey = runner.jobs(nodes=True)
+        survey = runner.jobs(nodes=True)
         nodes = _chosen(survey, names or [])
         nodes = [one for one in nodes if mode in {"", _letter(one)}]
         form_or_detail = detail or form == "wide"
@@ -174,9 +176,8 @@ def gpu(
     cluster, runner = cluster_and_engine(inventory, lab)
 
     def once() -> None:
-        with patience("asking the nodes"):
-            nodes = _chosen(runner.jobs(nodes=True), names or [])
-            used = usage_of(cluster, [one.name for one in nodes])
+        nodes = _chosen(runner.jobs(nodes=True), names or [])
+        used = usage_of(cluster, [one.name for one in nodes])
         present(
             form,
             as_json=as_json,
@@ -195,15 +196,12 @@ def _one_job(
     from provision.report.job_document import job_document
     from provision.report.job_list import wide_text
 
-    with patience("asking the nodes"):
-        found = runner.get(name)
-        insist_on_kind(found, kind)
-        seats = [
-            seat for seat in found.seats if instance in {"", seat.instance, seat.instance.removeprefix(f"{name}-")}
-        ]
-        if instance and not seats:
-            raise NotFound(f"{name} has no instance {instance}", remedy=f"`provision get {name}` lists its instances.")
-        used = usage_of(cluster, [seat.node for seat in seats if seat.gpus])
+    found = runner.get(name)
+    insist_on_kind(found, kind)
+    seats = [seat for seat in found.seats if instance in {"", seat.instance, seat.instance.removeprefix(f"{name}-")}]
+    if instance and not seats:
+        raise NotFound(f"{name} has no instance {instance}", remedy=f"`provision get {name}` lists its instances.")
+    used = usage_of(cluster, [seat.node for seat in seats if seat.gpus])
     shown = replace(found, seats=tuple(seats))
     document = job_document(shown, now(), runner.name)
     for one, seat in zip(document["instances"], seats, strict=True):
@@ -229,10 +227,30 @@ def _letter(node: NodeView) -> str:
 
 
 def _repeat(once: Callable[[], None], refresh: bool) -> None:
-    while True:
-        if refresh and sys.stdout.isatty():
-            sys.stdout.write("\033[H\033[2J")
+    """Show it once, or anew every two seconds; Ctrl-C is how that ends, and no failure."""
+    if not refresh:
+        with patience("asking the nodes"):
+            once()
+        return
+    info("asking the nodes; Ctrl-C ends it")
+    try:
+        while True:
+            _show_frame(once)
+            time.sleep(_EVERY)
+    except KeyboardInterrupt:
+        raise SystemExit(0) from None
+
+
+def _show_frame(once: Callable[[], None]) -> None:
+    """Show what `once` prints; on a terminal all at once and over what stood there, so that nothing flickers."""
+    if not sys.stdout.isatty():
         once()
-        if not refresh:
-            return
-        time.sleep(_EVERY)
+        return
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        once()
+    lines, room = printed.getvalue().splitlines(), shutil.get_terminal_size().lines - 1
+    if len(lines) > room:
+        lines[max(room - 1, 0) :] = [f"... {len(lines) - room + 1} more lines"]
+    sys.stdout.write("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J")
+    sys.stdout.flush()

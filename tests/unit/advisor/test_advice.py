@@ -242,17 +242,15 @@ def test_a_gpu_of_the_job_that_was_not_sampled_is_missed():
 
 def test_mpiruns_output_is_that_of_all_ranks():
     """Thirty lines a second of two ranks are no flood."""
-    nodes = [Node("gpu1"), Node("gpu2")]
-    for node in nodes:
-        node.node(log_lines=0)
-    first = nodes[0].series
-    first.containers["launcher"] = Container("launcher")
-    first.samples = [
+    node = Node().node(log_lines=0).process(RANK + 5, 1, "python3")
+    node.series.users += (GpuUser(RANK + 5, "GPU-b", "python3"),)
+    node.series.containers["launcher"] = Container("launcher")
+    node.series.samples = [
         dataclasses.replace(one, containers={**one.containers, "launcher": ContainerSample(log_lines=int(30 * one.t))})
-        for one in first.samples
+        for one in node.series.samples
     ]
 
-    finding = found(*nodes)["log-too-chatty"]
+    finding = found(node)["log-too-chatty"]
 
     assert finding.verdict is Verdict.OK
     assert "launcher: 15.0 lines/s and rank" in finding.evidence

@@ -86,9 +86,7 @@ def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, mon
     (folder / "train-worker-0.log").write_text("")
     (tmp_path / "logs").mkdir()
     monkeypatch.setattr(advising, "_FOLDER", str(tmp_path))
-    job = job_on(
-        "a", "b", gpus=gpus[:1], container=own_cgroup(), tensorboard=True, logdir=str(tmp_path / "logs")
-    )  # fmt: skip
+    job = job_on("a", "b", gpus=gpus[:1], container=own_cgroup(), tensorboard=True, logdir=str(tmp_path / "logs"))
     said: list[str] = []
 
     found = advising.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
@@ -126,11 +124,10 @@ def test_a_node_that_is_gone_is_named_and_the_others_are_judged(gpus):
 def test_processes_that_no_job_explains_are_told(gpus):
     """Also on GPUs that the job was not given."""
     other = GpuView(1, gpus[1], foreign="xmrig (pid 4711 of mallory)")
-    engine = MemoryEngine(
-        (job_on("a", gpus=gpus[:1]),), JobSurvey((), (NodeView("a", "10.0.0.1", True, gpus=(other,)),))
-    )
+    survey = JobSurvey((), (NodeView("a", "10.0.0.1", ready=True, gpus=(other,)),))
+    engine = MemoryEngine((job_on("a", gpus=gpus[:1]),), survey)
 
-    found = advising.advise_job(cluster_of("a"), engine, "train", tell=lambda _: None, **WINDOW)
+    found = advising.advise_job(cluster_of("a"), engine, "train", seconds=0.1, tell=lambda _: None)
 
     assert found.nodes[0].foreign == {gpus[1]: "xmrig (pid 4711 of mallory)"}
 
