@@ -220,6 +220,12 @@ def _mounts(series: NodeSeries, record: Record) -> bool:
     return bool(instance)
 
 
+def _nccl(series: NodeSeries, record: Record) -> bool:
+    lines = tuple(filter(None, map(_text, _items(record.get("lines")))))
+    series.nccl = (*series.nccl, *lines)[:_MOST_ITEMS]
+    return bool(lines)
+
+
 def _note(series: NodeSeries, record: Record) -> bool:
     text = _text(record.get("text"))
     if text and len(series.notes) < _MOST_NOTES and text not in series.notes:
@@ -241,6 +247,7 @@ _READERS: Mapping[str, Callable[[NodeSeries, Record], bool]] = {
     "process": _process,
     "node": _node,
     "mounts": _mounts,
+    "nccl": _nccl,
     "note": _note,
     "end": _end,
 }

@@ -191,6 +191,8 @@ class NodeSeries:
     """None where it could not be asked."""
     foreign: Mapping[str, str] = field(default_factory=dict)
     """GPUs that the job was not given -> a process on it that no job explains."""
+    nccl: tuple[str, ...] = ()
+    """Lines of the job's log in which NCCL tells of its network (``NCCL_DEBUG=INFO``)."""
     transport: str | None = None
     """What NCCL's log of the job proves, as ``nccl-log`` names it; None where that is not known."""
     notes: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from posixpath import normpath
@@ -95,7 +95,9 @@ def advise_job(
             f"no node of {name} could be looked at: " + "; ".join(f"{node}: {why}" for node, why in lost.items()),
             remedy="see that the nodes can be reached (provision verify) and have Python 3.8 or later",
         )
+    transport = _transport(series)
     for one in series:
+        one.transport = transport
         one.foreign = {gpu: text for gpu, text in foreign.get(one.node, {}).items() if gpu not in one.given()}
     idle = None if lost else idle_seconds(series)
     return JobAdvice(record, seconds, tuple(advise_from(series)), series, lost, idle)
@@ -118,6 +120,15 @@ def _insist_on_running(record: JobRecord) -> None:
 
 def _because(record: JobRecord) -> str:
     return f" ({record.reason})" if record.reason else ""
+
+
+def _transport(job: Sequence[NodeSeries]) -> str | None:
+    """Return what NCCL's own log proves of the network; one rank's lines tell of all ranks."""
+    from provision.checks.nccl_log import judge_nccl_log
+    from provision.facts.nccl_log import read
+
+    lines = [line.encode() for series in job for line in series.nccl]
+    return judge_nccl_log(read([b"\n".join(lines) + b"\n"])).transport if lines else None
 
 
 def _foreign(engine: Engine) -> dict[str, dict[str, str]]:

@@ -6,9 +6,9 @@ input is one line of JSON, and stays open: when it closes, the sampler ends, as 
     {"seconds": 60, "interval": 1, "containers": [{"id": "64 digits", "pid": 4711, "instance": "job-worker-0",
      "gpus": ["GPU-..."], "log": "/file/on/the/node", "watch": ["/folder/in/the/container"]}]}
 
-Each line has a `kind`: begin, device, apps, app, mounts, gpu, process, node, note, end; `t` is seconds since the begin.
-Counters are as the kernel has them, since boot or since the process began; what cannot be read is null or missing.
-nvidia-smi is started once as a loop, and once for the processes that use GPUs.
+Each line has a `kind`: begin, nccl, device, apps, app, mounts, gpu, process, node, note, end; `t` is seconds since
+the begin. Counters are as the kernel has them, since boot or since the process began; what cannot be read is null or
+missing. nvidia-smi is started once as a loop, and once for the processes that use GPUs.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ EVENTS = "events.out.tfevents"
 SELDOM = 5
 """Threads, folders and mounts are looked at in every fifth sample."""
 MOST_FILES, MOST_PROCESSES, MOST_LOG = 2000, 2000, 1 << 22
+CHANNELS = re.compile(rb"NCCL INFO .*(?:via (?:COLL)?NET/|Using network )")
+MOST_CHANNELS = 64
 CLOCK_WAIT = 15
 PSEUDO = {
     "proc",
@@ -432,6 +434,16 @@ class Container:
             emit("mounts", instance=self.instance, mounts=mounts(pid))
         return found
 
+    def tell_channels(self) -> None:
+        """Tell what NCCL wrote of its network into the first part of the log: it does so as the job starts."""
+        lines: List[str] = []
+        with contextlib.suppress(OSError), open(self.log or os.devnull, "rb") as stream:
+            for line in stream.read(MOST_LOG).splitlines():
+                if len(lines) < MOST_CHANNELS and CHANNELS.search(line[:1000]):
+                    lines.append(line[:300].decode("utf-8", "replace"))
+        if lines:
+            emit("nccl", instance=self.instance, lines=lines)
+
     def count_lines(self) -> Optional[int]:
         """Return the lines that came to the log since the begin; None without a log."""
         if not self.log:
@@ -524,6 +536,8 @@ def watch(asked: Record, source: IO[bytes]) -> None:
         processes = Processes(wanted, apps())
         reader.start()
         containers = [Container(item) for item in wanted]
+        for container in containers:
+            container.tell_channels()
         start = time.monotonic()
         while time.monotonic() - start < seconds:
             deep = samples % SELDOM == 0

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from provision.advisor import thresholds
 from provision.advisor.base import Verdict
 from provision.cli.main import main
 from provision.errors import NodeUnreachable, UsageError
-from provision.lab.machines import load, to_json
 from provision.model import Cluster
 from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
 from provision.model.job_views import GpuView, JobSurvey, NodeView
@@ -22,24 +22,31 @@ from provision.testing import make_node
 from provision.workflow import advising
 from tests.support.memory_engine import MemoryEngine
 
-STAND_IN = Path(__file__).parents[3] / "provision/lab/files/nvidia_smi.py"
 WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.005)"
-WINDOW = {"seconds": 1.3, "interval": 0.1}
+CHANNEL = "2026-01-31T12:00:00.123456Z o a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
+WINDOW = {"seconds": 1.0, "interval": 0.1}
+
+
+SIMULATED_SMI = """#!/bin/sh
+case "$*" in *query-compute*) exit 0;; esac
+echo 'SIMULATED: for a test' >&2
+while :; do
+  for n in 0 1; do echo "GPU-$n, $n, H100, 00000000:3B:0$n.0, 0, 8, 80000, 70, 700, 30, 1, 1, 5, 16, 16"; done
+  sleep 0.05
+done
+"""
 
 
 @pytest.fixture
 def gpus(tmp_path, monkeypatch):
-    """This machine as one with two GPUs, whose nvidia-smi is the lab's SIMULATED one; returns their UUIDs."""
-    machine = {**json.loads(to_json(load("pair"))), "seed": "node 1"}
-    (tmp_path / "machine.json").write_text(json.dumps(machine))
+    """This machine with two idle GPUs, SIMULATED by a script; returns their UUIDs. Few samples are enough here."""
     (tmp_path / "bin").mkdir()
-    wrapper = tmp_path / "bin/nvidia-smi"
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {STAND_IN} "$@"\n')
-    wrapper.chmod(0o755)
+    stub = tmp_path / "bin/nvidia-smi"
+    stub.write_text(SIMULATED_SMI)
+    stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    monkeypatch.setenv("PROVISION_LAB_MACHINE_FILE", str(tmp_path / "machine.json"))
-    words = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    monkeypatch.setattr(thresholds, "FEWEST_SAMPLES", dataclasses.replace(thresholds.FEWEST_SAMPLES, value=2))
+    return ["GPU-0", "GPU-1"]
 
 
 @pytest.fixture
@@ -83,7 +90,7 @@ def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, mon
     """Its GPUs and no others, its processes, its log, its log folder; an idle one is offered to be stopped."""
     folder = tmp_path / "train/attempts/1"
     folder.mkdir(parents=True)
-    (folder / "train-worker-0.log").write_text("")
+    (folder / "train-worker-0.log").write_text(CHANNEL + "step 1\n" * 3)
     (tmp_path / "logs").mkdir()
     monkeypatch.setattr(advising, "_FOLDER", str(tmp_path))
     job = job_on("a", "b", gpus=gpus[:1], container=own_cgroup(), tensorboard=True, logdir=str(tmp_path / "logs"))
@@ -92,13 +99,14 @@ def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, mon
     found = advising.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
     by_check = {one.check: one for one in found.findings}
 
-    assert said == ["looking at 2 nodes for 1.3 s"]
+    assert said == ["looking at 2 nodes for 1 s"]
     assert (found.lost, [one.node for one in found.nodes]) == ({}, ["a", "b"])
     assert [list(one.given()) for one in found.nodes] == [gpus[:1], gpus[:1]]
     assert [list(one.job_gpus()) for one in found.nodes] == [gpus[:1], gpus[:1]]
     assert all(one.job_processes() for one in found.nodes)
     assert found.nodes[0].samples[-1].containers["train-worker-0"].log_lines == 0
     assert found.nodes[0].samples[0].containers["train-worker-0"].tfevents == {}
+    assert [one.transport for one in found.nodes] == ["Socket", "Socket"]
     assert found.idle is not None
     assert "idle for" in by_check["low-duty-cycle"].evidence
     assert by_check["wrong-device-use"].verdict is Verdict.FOUND

@@ -172,3 +172,30 @@ def test_drain_and_resume(typed, monkeypatch):
 def test_states_are_the_words_of_arena():
     """Six of them; three are ends."""
     assert [str(status) for status in JobStatus if status.over] == ["SUCCEEDED", "FAILED", "STOPPED"]
+
+
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize("words", [("gpu",), ("node",), ("job", "a")])
+def test_what_is_shown_anew_is_drawn_over_and_ctrl_c_ends_it_in_order(typed, monkeypatch, words):
+    """No clearing first: old lines stand until the new ones are there; what is taller than the terminal is cut."""
+    waits = iter([None, KeyboardInterrupt()])
+
+    def wait(_seconds):
+        error = next(waits)
+        if error:
+            raise error
+
+    monkeypatch.setattr("provision.cli.top.time.sleep", wait)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("LINES", "5")
+
+    code, out, err = typed("top", *words, "-r")
+    _, *frames = out.split("\033[H")
+
+    assert code == 0
+    assert "interrupted" not in err
+    assert len(frames) == 2
+    assert frames[0] == frames[1]
+    assert frames[0].endswith("\033[K\n\033[J")
+    assert 2 <= frames[0].count("\n") <= 4
+    assert "\033[2J" not in out
