@@ -119,12 +119,17 @@ def _look(job: str, window: float, inventory: str | None, lab: str | None) -> _T
         "seconds": window,
         "attempt": found.job.attempt,
         "idle": found.idle is not None,
+        "ended": found.ended or None,
         "nodes": report.nodes_document(found.nodes, found.lost),
     }
 
     def text() -> str:
         parts = [report.nodes_text(job, found.nodes, found.lost), report.advice_text(job, found.findings)]
-        return "\n\n".join(parts if found.idle is None else [*parts, report.idle_text(job, found.idle)])
+        if found.ended:
+            parts.append(report.ended_text(job, found.ended))
+        if found.idle is not None:
+            parts.append(report.idle_text(job, found.idle))
+        return "\n\n".join(parts)
 
     return _Told(document, text)
 

@@ -14,6 +14,7 @@ from provision.advisor.series import NodeSeries, mean
 __all__ = [
     "advice_document",
     "advice_text",
+    "ended_text",
     "idle_text",
     "nodes_document",
     "nodes_text",
@@ -137,7 +138,7 @@ def _rounded(value: float | None) -> float | None:
 
 def nodes_text(job: str, nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -> str:
     """Return a line for each node of a job, and who told nothing, at most 80 columns wide."""
-    wide = min(24, max([len("NODE"), *(len(series.node) for series in nodes)])) + 2
+    wide = max([len("NODE"), *(len(series.node) for series in nodes)]) + 2
     lines = [f"{'NODE':<{wide}}{'GPUS':<6}{'UTIL':<10}{'MEMORY':<10}{'SAMPLES':<9}INSTANCES"]
     for series, told in zip(nodes, nodes_document(nodes, lost), strict=True):
         names = ", ".join(name.removeprefix(f"{job}-") for name in told["instances"]) or "-"
@@ -162,6 +163,11 @@ def _span(values: Sequence[float | None]) -> str:
 def idle_text(job: str, seconds: float) -> str:
     """Offer to end a job whose GPUs do nothing."""
     return "\n".join(row("", f"No GPU of {job} did anything for {seconds:.0f} s. To end it: provision stop {job}"))
+
+
+def ended_text(job: str, how: str) -> str:
+    """Say that a part of what was seen is no work of the job."""
+    return "\n".join(row("", f"{job} did not run for the whole time: {how}. GPUs that did nothing then look idle too."))
 
 
 def row(left: str, text: str) -> list[str]:

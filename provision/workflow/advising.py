@@ -44,6 +44,9 @@ class JobAdvice:
     idle: float | None = None
     """For how many seconds no GPU of the job did anything; None where one did, or where that is not known."""
 
+    ended: str = ""
+    """How the job ended within the window; empty where it went on."""
+
     @property
     def ok(self) -> bool:
         """Whether all nodes told what they know, and nothing was found."""
@@ -99,8 +102,20 @@ def advise_job(
     for one in series:
         one.transport = transport
         one.foreign = {gpu: text for gpu, text in foreign.get(one.node, {}).items() if gpu not in one.given()}
-    idle = None if lost else idle_seconds(series)
-    return JobAdvice(record, seconds, tuple(advise_from(series)), series, lost, idle)
+    ended = _ended(engine, record)
+    idle = None if lost or ended else idle_seconds(series)
+    return JobAdvice(record, seconds, tuple(advise_from(series)), series, lost, idle, ended)
+
+
+def _ended(engine: Engine, before: JobRecord) -> str:
+    """Return how the job ended since, or that it began again; empty where it goes on, or nobody can tell."""
+    try:
+        now = engine.get(before.spec.name)
+    except ProvisionError:
+        return ""
+    if now.attempt != before.attempt or now.id != before.id:
+        return "it was started again"
+    return f"it is {now.status}" if now.status is not JobStatus.RUNNING else ""
 
 
 def _insist_on_running(record: JobRecord) -> None:

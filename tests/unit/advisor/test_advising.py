@@ -140,6 +140,19 @@ def test_processes_that_no_job_explains_are_told(gpus):
     assert found.nodes[0].foreign == {gpus[1]: "xmrig (pid 4711 of mallory)"}
 
 
+def test_a_job_that_ends_meanwhile_is_not_called_idle(gpus):
+    """Nor one that begins again."""
+    job = job_on("a", gpus=gpus[:1])
+    for after in ({"status": JobStatus.SUCCEEDED}, {"attempt": 2}):
+        engine = MemoryEngine((job,))
+        engine.coming = [job, dataclasses.replace(job, **after)]
+
+        found = advising.advise_job(cluster_of("a"), engine, "train", seconds=0.3, interval=0.1, tell=lambda _: None)
+
+        assert found.idle is None
+        assert found.ended in {"it is SUCCEEDED", "it was started again"}
+
+
 def test_a_node_without_python_says_so(tmp_path, monkeypatch):
     """Where no node tells anything, that is an error and no advice."""
     for name in ("sh", "head", "dd", "cat", "id", "env"):
