@@ -437,6 +437,7 @@ listener = socket.create_server(("", int(sys.argv[1])))
 while True: listener.accept()[0].close()"""
 
 
+@pytest.mark.long
 def test_the_launcher_begins_when_the_workers_answer_and_its_end_is_the_end(nodes):
     mpi(nodes, "echo trained")
     assert [node.result()["status"] for node in nodes] == ["SUCCEEDED"] * 2

@@ -116,6 +116,7 @@ def test_no_gpu_is_leased_twice_however_many_try_at_once(docked):
 
 
 @pytest.mark.row(3)
+@pytest.mark.long
 def test_all_or_none_and_a_second_try_of_the_same_attempt_is_no_conflict(docked):
     assert lease(docked, "one", ["GPU-b"], "1") == {"taken": {}}
     assert list(lease(docked, "two", ["GPU-a", "GPU-b"], "2")["taken"]) == ["GPU-b"]
@@ -306,6 +307,7 @@ LOG = b"".join(b"2026-01-31T12:00:0%d.000000Z o line %d\n" % (n, n) for n in ran
 
 
 @pytest.mark.row(40)
+@pytest.mark.long
 def test_lines_are_given_out_as_they_were_asked_for(node):
     log(node, LOG + b"2026-01-31T12:00:05.000000Z e \xff\x00 two  spaces")
 
@@ -363,6 +365,7 @@ def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(do
     assert docked.ok("stop", name="j") == {"asked": False}
 
 
+@pytest.mark.long
 def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
     prepare(docked, [seat("j-worker-0", "a", 0)], ports=1)
     assert docked.ok("stop", name="j", reason="stopped by ann@h", grace=0) == {"asked": True}
