@@ -86,7 +86,7 @@ def fetched(url):
     return ""
 
 
-@pytest.mark.row(2, 4, 5, 6, 14, 15, 16, 17)
+@pytest.mark.row(2, 4, 5, 6, 14, 15, 16, 17, 38)
 def test_topology_jobs_have_nodes_of_their_own(jobs, inventory):
     """By the documents' label and flags; other jobs go elsewhere, until the node is labelled back."""
     assert inventory.is_dir()

@@ -100,19 +100,6 @@ def test_torchrun_goes_around_the_command_when_asked_for() -> None:
     )
 
 
-@pytest.mark.row(58)
-def test_torchs_older_launcher_is_told_its_place_by_flags() -> None:
-    """It reads no variables; the shell of the instance fills them in."""
-    job = JobSpec("j", Kind.PYTORCH, ("train.py --lr 1",), launcher="launch")
-    shell, flag, line = program_words(job)
-
-    assert (shell, flag) == ("sh", "-c")
-    assert line.startswith("python3 -m torch.distributed.launch --nproc_per_node=")
-    assert line.endswith(" train.py --lr 1")
-    for name in ("nnodes", "node_rank", "master_addr", "master_port"):
-        assert f"--{name}=" in line
-
-
 @pytest.mark.row(14)
 def test_a_typed_mpirun_finds_the_nodes_by_its_environment() -> None:
     """Host file, the job's own way of ssh and the data interfaces, so that the line itself needs none of them."""

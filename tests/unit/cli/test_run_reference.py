@@ -113,6 +113,7 @@ def dry_run(folder, known, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.row(50, 52, 53, 54)
 @pytest.mark.parametrize("name", CASES)
 def test_the_preset_is_the_guides_line(dry_run, name):
     """Every flag, in the guide's order, from what the inventory states."""
