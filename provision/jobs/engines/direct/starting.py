@@ -18,7 +18,7 @@ from provision.errors import NodeError, ProvisionError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.node_program import ask
-from provision.jobs.session import FILES
+from provision.jobs.keeper_programs import keeper_programs
 from provision.model import Node
 from provision.model.job import JobSpec, Kind, Seat, as_document
 from provision.profiles import lightcc_settings, nccl_settings
@@ -213,17 +213,11 @@ def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[s
             keeper=keeper,
             files=files,
             record=record,
-            programs=_programs(),
+            programs=keeper_programs(),
         )
 
     ways.all(attempt.nodes, one)
     return board
-
-
-def _programs() -> dict[str, str]:
-    """Return what a keeper consists of; it is kept beside the attempt, so that an upgrade of ours changes no job."""
-    files = (FILES / "node_jobs.py", *sorted(FILES.glob("keeper*.py")))
-    return {path.name: path.read_text(encoding="utf-8") for path in files}
 
 
 def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
