@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
-import time
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from provision.cli.common import InventoryOption, JsonOption, LabOption, inventory_from, print_json, show
 from provision.cli.job_options import engine_of, now, say_missing, seconds
 from provision.cli.levels import info, patience, warn
-from provision.errors import ProvisionError, UsageError
+from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from provision.jobs.engines.base import Engine
@@ -64,29 +65,33 @@ def queue(
 
 @app.command("run")
 def run(
-    daemon: Annotated[bool, typer.Option("--daemon", help="Go on trying until this is ended.")] = False,
-    every: Annotated[str, typer.Option("--every", metavar="TIME", help="With --daemon: between two tries.")] = "30s",
+    daemon: Annotated[bool, typer.Option("--daemon", help="Go on trying until this is ended (SIGTERM).")] = False,
+    every: Annotated[
+        str, typer.Option("--every", metavar="TIME", help="With --daemon: from one try to the next. [5s, idle: 30s]")
+    ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start the jobs that wait and fit by now, and those that are to be tried again.
 
-    With --daemon it goes on; what keeps it from a try (a node that is away) is said, and the next one comes.
+    Jobs that are over for as long as their --ttl-after-finished says are forgotten.
+    With --daemon it goes on: it tries every 5 s while a job waits, so that one starts soon after its GPUs are free,
+    and every 30 s else. What keeps it from a try (a node that is away) is said once, and the next try comes.
 
     \b
     Examples:
       provision queue run
+      provision queue run --daemon
       provision queue run --daemon --every 1m
     """
-    pause = seconds(every, "--every")
-    if pause < _SHORTEST:
-        raise UsageError(f"--every {every}: at least {_SHORTEST:g} s lie between two tries")
+    pause = _pause(every)
     runner = engine_of(inventory, lab)
     if daemon:
-        _for_ever(runner, pause)
+        _serve(runner, pause)
+        return
     with patience("looking at the nodes"):
-        started = runner.start_pending(info)
+        started = runner.start_pending(info).started
     if as_json:
         print_json({"started": list(started)})
     else:
@@ -94,6 +99,32 @@ def run(
             show(f"{name} started")
         if not started:
             info("no job was started")
+
+
+def _pause(every: str) -> float:
+    """Return the seconds between two tries; 0 where they follow from what waits."""
+    pause = seconds(every, "--every")
+    if every and pause < _SHORTEST:
+        raise UsageError(f"--every {every}: at least {_SHORTEST:g} s lie between two tries")
+    return pause
+
+
+def _serve(runner: Engine, pause: float) -> None:
+    """Try until SIGTERM; a second one leaves at once."""
+    from provision.workflow.queue_daemon import serve
+
+    stop = threading.Event()
+
+    def end(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        serve(runner, stop, say=info, started=lambda name: show(f"{name} started"), warn=warn, every=pause)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @app.command("release")
@@ -115,13 +146,15 @@ def release(
         job = runner.get(name)
         if job.status is JobStatus.QUEUING:
             with patience(f"releasing {name}"):
-                job = runner.restart(name, info)
+                job = runner.release(name, info)
         show(f"{name} {job.status}")
 
 
 @app.command("unit")
 def unit(
-    every: Annotated[str, typer.Option("--every", metavar="TIME", help="Between two tries.")] = "30s",
+    every: Annotated[
+        str, typer.Option("--every", metavar="TIME", help="From one try to the next. [5s, idle: 30s]")
+    ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:
@@ -135,9 +168,10 @@ def unit(
     import getpass
     from pathlib import Path
 
-    seconds(every, "--every")
+    _pause(every)
     path = inventory_from(inventory, lab).resolve()
-    program = [sys.executable, "-m", "provision", "queue", "run", "--daemon", "--every", every, "-i", str(path)]
+    program = [sys.executable, "-m", "provision", "queue", "run", "--daemon", "-i", str(path)]
+    program += ["--every", every] if every else []
     line = " ".join(shlex.quote(word).replace("%", "%%") for word in program)
     show(
         "[Unit]\n"
@@ -149,23 +183,8 @@ def unit(
         f"Environment=HOME={Path.home()}\n"
         f"ExecStart={line}\n"
         "Restart=always\n"
-        "RestartSec=30\n\n"
+        "RestartSec=30\n"
+        "TimeoutStopSec=10min\n\n"
         "[Install]\n"
         "WantedBy=multi-user.target"
     )
-
-
-def _for_ever(runner: Engine, pause: float) -> None:
-    """Try until somebody ends this; what went wrong once is said once."""
-    last = ""
-    while True:
-        trouble = ""
-        try:
-            for name in runner.start_pending(info):
-                show(f"{name} started")
-        except ProvisionError as error:
-            trouble = str(error)
-        if trouble and trouble != last:
-            warn(trouble)
-        last = trouble
-        time.sleep(pause)

@@ -8,7 +8,7 @@ from typing import Any
 
 from provision.connectors import RemoteProcess, connect
 from provision.errors import LaunchError, ProvisionError
-from provision.jobs.engines.direct.node_program import begin, first_line
+from provision.jobs.node_ask import begin, first_line
 from provision.jobs.request import JobRequest
 from provision.model import Node
 from provision.threads import outcomes

@@ -1,4 +1,7 @@
-"""Sends a program of ``files/`` to a node with one request, and reads its one answer."""
+"""Sends a program of ``files/`` to a node with one request, and reads its answer, or what it says as it comes.
+
+`ask` is for any program with one answer; `ask_jobs` and `begin` are for ``node_jobs.py``, the program for jobs.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ from typing import Any
 from provision.connectors import Connector, RemoteProcess
 from provision.errors import ConnectionFailed, NodeError
 
-__all__ = ["ask", "start_program"]
+__all__ = ["ask", "ask_jobs", "begin", "first_line", "start_program"]
 
 FILES = Path(__file__).with_name("files")
+ANSWER_SECONDS = 60.0
+_JOBS = "node_jobs.py"
 
 # Isolated (-I, -S): else a file such as json.py in the login user's home would be imported, as root.
 _LOADER = """
@@ -56,9 +61,8 @@ def ask(
         NodeError: it gave no answer, or none in time.
         ConnectionFailed: the node cannot be reached.
     """
-    code = _code(program)
-    name = program.removesuffix(".py").replace("_", "-")
-    process = start_program(connector, code, name, python=python)
+    name = _name(program)
+    process = connector.start(_script(program, python))
     late = threading.Event()
 
     def give_up() -> None:
@@ -70,7 +74,7 @@ def ask(
     timer.start()
     try:
         with suppress(ConnectionFailed, OSError, ValueError):  # what ended before it read all of it says why
-            for piece in (code, json.dumps(request).encode() + b"\n", *_chunks(archive)):
+            for piece in (_input(program, request), *_chunks(archive)):
                 process.write(piece)
             process.close_stdin()
         return _answer(connector.name, name, process, late, seconds)
@@ -115,3 +119,83 @@ def _chunks(archive: Path | None) -> Iterator[bytes]:
 @functools.cache
 def _code(program: str) -> bytes:
     return (FILES / program).read_bytes()
+
+
+def _name(program: str) -> str:
+    return program.removesuffix(".py").replace("_", "-")
+
+
+def _script(program: str, python: str = "python3") -> str:
+    """Return the shell script that runs a program; the program itself and a request come on standard input."""
+    return _LOADER.format(python=shlex.quote(python), length=len(_code(program)), name=_name(program))
+
+
+def _input(program: str, request: Mapping[str, Any]) -> bytes:
+    return _code(program) + json.dumps(request).encode() + b"\n"
+
+
+def ask_jobs(connector: Connector, do: str, *, timeout: float = ANSWER_SECONDS, **request: Any) -> dict[str, Any]:
+    """Ask a node's program for jobs, and return its answer.
+
+    Raises:
+        NodeError: the node was asked and could not.
+        ConnectionFailed: it could not be asked.
+    """
+    text = _input(_JOBS, {"do": do, **request})
+    result = connector.run(_script(_JOBS), stdin=text, timeout=timeout)
+    return _judged(connector.name, do, result.stdout, result.stderr, result.exit_code)
+
+
+def begin(connector: Connector, do: str, **request: Any) -> RemoteProcess:
+    """Start a request for jobs that stays: its output comes as it is made, and it ends when its input does."""
+    process = connector.start(_script(_JOBS))
+    process.write(_input(_JOBS, {"do": do, **request}))
+    return process
+
+
+def first_line(process: RemoteProcess, node: str) -> dict[str, Any]:
+    """Return the first line of what `begin` has started, as JSON.
+
+    Raises:
+        NodeError: the node was asked and could not.
+        ConnectionFailed: nothing came.
+    """
+    out, err = b"", b""
+    for stream, chunk in process.output():
+        if stream == "stderr":
+            err = (err + chunk)[-2000:]
+            continue
+        out += chunk
+        if b"\n" in out:
+            return _judged(node, "begin", out.partition(b"\n")[0].decode(errors="replace"), "", 0)
+    if out.strip():
+        return _judged(node, "begin", out.decode(errors="replace"), err.decode(errors="replace"), 1)
+    said = err.decode(errors="replace").strip()
+    raise ConnectionFailed(f"nothing came back: {said or 'the connection ended'}", node=node)
+
+
+def _judged(node: str, do: str, out: str, err: str, code: int) -> dict[str, Any]:
+    """Return an answer for jobs, or raise what it says that went wrong."""
+    try:
+        found = json.loads(out) if out.strip() else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        found = {"error": {"message": f"the node's answer to `{do}` makes no sense", "output": out[-400:]}}
+    if code and "error" not in found:
+        words = err.strip().splitlines()
+        raise NodeError(
+            f"`{do}` could not run on the node: {words[-1] if words else f'exit {code}'}",
+            node=node,
+            remedy="the node needs python3 and docker; `provision verify` checks both",
+            output="\n".join(words[-6:]),
+        )
+    error = found.get("error")
+    if isinstance(error, Mapping):
+        raise NodeError(
+            str(error.get("message", "failed")),
+            node=node,
+            remedy=str(error["remedy"]) if error.get("remedy") else None,
+            output=str(error.get("output") or ""),
+        )
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -54,8 +53,8 @@ def drain(cluster: Cluster, names: Sequence[str], reason: str) -> dict[str, Prov
         Node -> what went wrong there, None for nothing.
     """
     from provision.connectors import each
+    from provision.jobs.node_ask import ask_jobs
 
-    program = importlib.import_module("provision.jobs.engines.direct.node_program")
     nodes = [node for node in cluster.nodes if node.name in names]
-    found = each(nodes, lambda way: program.ask(way, "drain", reason=reason))
+    found = each(nodes, lambda way: ask_jobs(way, "drain", reason=reason))
     return {name: one if isinstance(one, ProvisionError) else None for name, one in found.items()}

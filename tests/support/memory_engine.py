@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from provision.errors import NameTaken, NotFound
+from provision.jobs.engines.base import Tried
 from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
 from provision.model.job_views import DryRun, JobSurvey
 
@@ -71,6 +72,8 @@ class MemoryEngine:
         self.survey = survey or JobSurvey(())
         self.coming: list[JobRecord] = []
         """What the next looks find, the first one first."""
+        self.tries: list[Tried | Exception] = []
+        """What the next looks at the queue come to, the first one first."""
         self.lines: list[tuple[str, bytes]] = []
         self.calls: list[tuple[object, ...]] = []
         self.plan = DryRun((), "", {}, {})
@@ -121,10 +124,20 @@ class MemoryEngine:
         self.calls.append(("restart", name))
         return self.get(name)
 
-    def start_pending(self, say) -> tuple[str, ...]:
+    def release(self, name: str, say) -> JobRecord:
+        say(f"releasing {name}")
+        self.calls.append(("release", name))
+        return self.get(name)
+
+    def start_pending(self, say) -> Tried:
         say("looking at 2 nodes")
         self.calls.append(("start_pending",))
-        return tuple(name for name, job in self.known.items() if job.status is JobStatus.PENDING)
+        if self.tries:
+            tried = self.tries.pop(0)
+            if isinstance(tried, Exception):
+                raise tried
+            return tried
+        return Tried(tuple(name for name, job in self.known.items() if job.status is JobStatus.PENDING))
 
     def exec_argv(self, name: str, instance: str, argv, *, terminal: bool) -> tuple[str, ...]:
         self.calls.append(("exec", name, instance, tuple(argv), terminal))

@@ -9,7 +9,7 @@ from typing import Protocol
 from provision.model.job import JobRecord, JobSpec
 from provision.model.job_views import DryRun, JobSurvey
 
-__all__ = ["Engine", "LogRequest", "Secrets"]
+__all__ = ["Engine", "LogRequest", "Secrets", "Tried"]
 
 Say = Callable[[str], None]
 """Takes a line of progress."""
@@ -46,6 +46,15 @@ class LogRequest:
     """0: the last."""
 
 
+@dataclass(frozen=True)
+class Tried:
+    """What one look at the queue came to."""
+
+    started: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    """Those that were tried and wait on."""
+
+
 class Engine(Protocol):
     """Runs jobs on the nodes of one cluster. Errors are those of `provision.errors`.
 
@@ -79,8 +88,11 @@ class Engine(Protocol):
     def restart(self, name: str, say: Say) -> JobRecord:
         """Start a job that is over (or stop it first) as its next attempt."""
 
-    def start_pending(self, say: Say) -> tuple[str, ...]:
-        """Start what waits and fits, and what is to be tried again; return the names that were started."""
+    def release(self, name: str, say: Say) -> JobRecord:
+        """Let a job go that is held (QUEUING): it starts where it fits; any other job stays as it is."""
+
+    def start_pending(self, say: Say) -> Tried:
+        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
         """Return the command (of this machine) that runs `argv` inside an instance."""

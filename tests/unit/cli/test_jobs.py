@@ -383,8 +383,18 @@ def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path):
     inventory = tmp_path / "a b"
     inventory.mkdir()
     unit = typed("queue", "unit", "-i", str(inventory))[1]
-    assert f"queue run --daemon --every 30s -i '{inventory}'\n" in unit
+    assert f"queue run --daemon -i '{inventory}'\n" in unit
     assert "WantedBy=multi-user.target" in unit
+
+
+def test_a_held_job_is_released_and_not_stopped_and_started_anew(engine, typed):
+    """Its attempts count from one; a job that is not held stays as it is."""
+    engine.known = {
+        "held": job_of("held", status=JobStatus.QUEUING, seats=False),
+        "going": job_of("going"),
+    }
+    assert typed("queue", "release", "held", "going")[0] == 0
+    assert engine.calls == [("release", "held")]
 
 
 def test_restart_says_which_attempt(engine, typed):

@@ -14,9 +14,9 @@ from provision.errors import NeverFits
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.known import Eyes, Known
-from provision.jobs.engines.direct.node_program import ask
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
 from provision.jobs.engines.direct.starting import Attempt, Ways, take_leases
+from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster
 from provision.model.job import JobRecord, as_document
 
@@ -30,6 +30,8 @@ class Booking:
         self._ways, self._cluster, self._head, self._eyes = ways, cluster, head, eyes
         self._known: Known | None = None
         self._looks: dict[str, NodeLook] = {}
+        self.waiting: list[str] = []
+        """Names of those that did not start."""
 
     def book(
         self, looks: Mapping[str, NodeLook], unreachable: Mapping[str, str], mine: str
@@ -60,6 +62,7 @@ class Booking:
                 continue
             passing.blocked.append(record)
             queue["reason_now"] = held
+        self.waiting = [record.spec.name for record in passing.blocked]
         for record in passing.blocked:
             queue = queues.get(record.spec.name, {})
             reason, passed = queue.pop("reason_now", ""), passing.passed.get(record.spec.name, 0)
@@ -134,7 +137,7 @@ class Booking:
 
     def _close(self, record: JobRecord, queue: Mapping[str, Any]) -> None:
         """Write down that nothing more happens to a job; its secrets go."""
-        ask(self._ways.to(self._head), "queue", name=record.spec.name, queue={**queue, "state": "over"}, over=True)
+        ask_jobs(self._ways.to(self._head), "queue", name=record.spec.name, queue={**queue, "state": "over"}, over=True)
 
     def _broken_off(self, queue: Mapping[str, Any]) -> bool:
         """Whether who began a start is gone: it is written down anew as long as it lasts."""
@@ -145,7 +148,7 @@ class Booking:
         """Return the whole records of waiting jobs, from the head alone."""
         if not names:
             return {}
-        document = ask(self._ways.to(self._head), "report", names=list(names), brief=False)
+        document = ask_jobs(self._ways.to(self._head), "report", names=list(names), brief=False)
         found = records([Report(self._head, document)], {})
         return {name: record for name, record in found.items() if name in names}
 
@@ -156,7 +159,7 @@ def mark(ways: Ways, head: str, record: JobRecord, queue: Mapping[str, Any], **c
     event = None
     if changes.get("reason") and changes["reason"] != queue.get("reason"):
         event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
-    ask(ways.to(head), "queue", name=record.spec.name, queue=now, event=event)
+    ask_jobs(ways.to(head), "queue", name=record.spec.name, queue=now, event=event)
 
 
 def _queues(looks: Mapping[str, NodeLook]) -> dict[str, dict[str, Any]]:

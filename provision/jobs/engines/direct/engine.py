@@ -21,14 +21,14 @@ from provision.errors import (
     NotFound,
     ProvisionError,
 )
-from provision.jobs.engines.base import LogRequest, Secrets
+from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading, starting
 from provision.jobs.engines.direct.booking import Booking, mark
 from provision.jobs.engines.direct.known import Eyes
-from provision.jobs.engines.direct.node_program import ask, begin, first_line
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
+from provision.jobs.node_ask import ask_jobs, begin, first_line
 from provision.model import Cluster, Node
-from provision.model.job import JobRecord, JobSpec, as_document
+from provision.model.job import JobRecord, JobSpec, JobStatus, as_document
 from provision.model.job_views import DryRun, JobSurvey
 from provision.threads import outcomes
 
@@ -72,7 +72,7 @@ class DirectEngine:
         kept = {"env": dict(secrets.env), "sync": dict(secrets.sync), "registry": dict(secrets.registry)}
         try:
             with contextlib.closing(connect(self._nodes[self.head])) as way:
-                answer = ask(way, "reserve", name=spec.name, job=job, queue=queue, secrets=kept)
+                answer = ask_jobs(way, "reserve", name=spec.name, job=job, queue=queue, secrets=kept)
         except NodeError:
             raise
         except ProvisionError as error:
@@ -96,13 +96,31 @@ class DirectEngine:
             raise refused
         return self.get(spec.name)
 
-    def start_pending(self, say: Say) -> tuple[str, ...]:
-        """Start what waits and fits, and what is to be tried again; return the names that were started."""
+    def start_pending(self, say: Say) -> Tried:
+        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
         started: list[str] = []
-        self._start_waiting(say, started=started)
-        return tuple(started)
+        waiting: list[str] = []
+        self._start_waiting(say, started=started, waiting=waiting)
+        return Tried(tuple(started), tuple(waiting))
 
-    def _start_waiting(self, say: Say, *, mine: str = "", started: list[str] | None = None) -> NeverFits | None:
+    def release(self, name: str, say: Say) -> JobRecord:
+        """Let a job go that is held: it starts now where it fits, else it is PENDING; any other job stays as it is."""
+        record = self.get(name)
+        if record.status is not JobStatus.QUEUING:
+            return record
+        event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {_owner()}"}
+        queue = {"state": "pending", "reason": "", "time": time.time()}
+        with starting.Ways(self._nodes) as ways:
+            ask_jobs(ways.to(self.head), "queue", name=name, queue=queue, merge=True, event=event)
+        try:
+            self._start_waiting(say)
+        except LockedError as error:
+            say(f"{name} stays in the queue: {error.message}")
+        return self.get(name)
+
+    def _start_waiting(
+        self, say: Say, *, mine: str = "", started: list[str] | None = None, waiting: list[str] | None = None
+    ) -> NeverFits | None:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
         with starting.Ways(self._nodes) as ways:
             with self._queue(ways):
@@ -112,6 +130,8 @@ class DirectEngine:
             names = [attempt.spec.name for attempt in attempts]
             if started is not None:
                 started += names
+            if waiting is not None:
+                waiting += booking.waiting
             found = outcomes(lambda one: self._start(ways, one, say), attempts, limit=starting.MANY)
             for attempt, outcome in zip(attempts, found, strict=True):
                 if isinstance(outcome, ProvisionError):
@@ -123,7 +143,7 @@ class DirectEngine:
         return refused
 
     def _start(self, ways: starting.Ways, attempt: starting.Attempt, say: Say) -> str:
-        found = ask(ways.to(self.head), "secrets", name=attempt.spec.name)
+        found = ask_jobs(ways.to(self.head), "secrets", name=attempt.spec.name)
         kinds = {kind: dict(found.get(kind) or {}) for kind in ("env", "sync", "registry")}
         with self._alive(ways, attempt):
             return starting.start(ways, replace(attempt, secrets=Secrets(**kinds)), self._extras, say)
@@ -137,7 +157,9 @@ class DirectEngine:
             while not over.wait(starting.BROKEN_SECONDS / 4):
                 with contextlib.suppress(ProvisionError):
                     starting.take_leases(ways, attempt)
-                    ask(ways.to(self.head), "queue", name=attempt.spec.name, queue={"time": time.time()}, merge=True)
+                    ask_jobs(
+                        ways.to(self.head), "queue", name=attempt.spec.name, queue={"time": time.time()}, merge=True
+                    )
 
         thread = threading.Thread(target=tell, daemon=True, name="alive")
         thread.start()
@@ -157,7 +179,7 @@ class DirectEngine:
         }
         event = {"time": time.time(), "source": "start", "type": "Warning", "message": queue["reason"]}
         with contextlib.suppress(ProvisionError):
-            ask(ways.to(self.head), "queue", name=attempt.spec.name, queue=queue, event=event)
+            ask_jobs(ways.to(self.head), "queue", name=attempt.spec.name, queue=queue, event=event)
 
     @contextlib.contextmanager
     def _queue(self, ways: starting.Ways) -> Iterator[None]:
@@ -178,7 +200,7 @@ class DirectEngine:
 
     def _look(self) -> tuple[dict[str, NodeLook], dict[str, str]]:
         """Ask all nodes what is taken and what waits, by one session each."""
-        found = each(self._cluster.nodes, lambda way: ask(way, "look", timeout=LOOK_SECONDS))
+        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "look", timeout=LOOK_SECONDS))
         looks = {name: NodeLook(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
         lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
@@ -197,12 +219,14 @@ class DirectEngine:
 
     def jobs(self, *, nodes: bool = False) -> JobSurvey:
         """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
-        found = each(self._cluster.nodes, lambda way: ask(way, "look" if nodes else "report", names=None, brief=True))
+        found = each(
+            self._cluster.nodes, lambda way: ask_jobs(way, "look" if nodes else "report", names=None, brief=True)
+        )
         return reading.survey(self._cluster, self.head, found, nodes=nodes)
 
     def get(self, name: str) -> JobRecord:
         """Return all that is known of one job, with its events."""
-        found = each(self._cluster.nodes, lambda way: ask(way, "report", names=[name], brief=False))
+        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "report", names=[name], brief=False))
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
         for record in survey.jobs:
             if record.spec.name == name:
@@ -241,7 +265,7 @@ class DirectEngine:
             mark(ways, self.head, record, {"attempt": record.attempt}, state="stopped", reason=reason)
         found = each(
             [self._nodes[node] for node in targets if node in self._nodes],
-            lambda way: ask(way, "stop", timeout=grace + 60, name=name, reason=reason, grace=grace),
+            lambda way: ask_jobs(way, "stop", timeout=grace + 60, name=name, reason=reason, grace=grace),
         )
         lost = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
         if lost and len(lost) == len(found):
@@ -275,7 +299,7 @@ class DirectEngine:
         """Forget it everywhere; the head is the last, so that the name is free only when nothing is left."""
         others = [node for node in self._cluster.nodes if node.name != self.head]
         for group in (others, [self._nodes[self.head]]):
-            found = each(group, lambda way: ask(way, "delete", name=name, id=token))
+            found = each(group, lambda way: ask_jobs(way, "delete", name=name, id=token))
             lost = {node: one for node, one in found.items() if isinstance(one, ProvisionError)}
             for node, one in lost.items():
                 if isinstance(one, NodeError) or node == self.head:

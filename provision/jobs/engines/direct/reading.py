@@ -16,8 +16,8 @@ from provision.errors import NodeUnreachable, NotFound, ProvisionError
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.node_program import begin
 from provision.jobs.engines.direct.placing import NodeLook, Placed
+from provision.jobs.node_ask import begin
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, Kind, Seat
 from provision.model.job_views import DryRun, GpuView, JobSurvey, NodeView

@@ -17,8 +17,8 @@ from provision.connectors import Connector, connect
 from provision.errors import NodeError, ProvisionError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.node_program import ask
 from provision.jobs.keeper_programs import keeper_programs
+from provision.jobs.node_ask import ask_jobs
 from provision.model import Node
 from provision.model.job import JobSpec, Kind, Seat, as_document
 from provision.profiles import lightcc_settings, nccl_settings
@@ -130,7 +130,7 @@ def take_leases(ways: Ways, attempt: Attempt, *, force: bool = False) -> str:
     for name in sorted(attempt.nodes):
         wanted = attempt.leases(name)
         try:
-            answer = ask(ways.to(name), "lease", **_who(attempt), leases=wanted, force=force)
+            answer = ask_jobs(ways.to(name), "lease", **_who(attempt), leases=wanted, force=force)
         except ProvisionError as error:
             release(ways, attempt, done)
             return f"{name}: {error.message}"
@@ -148,7 +148,7 @@ def release(ways: Ways, attempt: Attempt, names: Sequence[str]) -> None:
     """Give the GPUs back; a node that is gone forgets them by itself."""
     for name in names:
         with contextlib.suppress(ProvisionError):
-            ask(ways.to(name), "release", **_who(attempt))
+            ask_jobs(ways.to(name), "release", **_who(attempt))
 
 
 def _who(attempt: Attempt) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[s
             "containers": containers,
             "leases": [*attempt.leases(name), *(f"port-{port}" for port in ports[name])],
         }
-        ask(
+        ask_jobs(
             way,
             "start",
             name=spec.name,
@@ -226,7 +226,7 @@ def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
     seats = [as_document(seat) for seat in attempt.seats]
     ports = 2 * (name == attempt.chief.node) + (spec.kind is Kind.MPI)
     record = {"attempt": attempt.number, "id": attempt.id, "seats": seats, "node": name, "time": time.time()}
-    return ask(
+    return ask_jobs(
         way,
         "prepare",
         timeout=PREPARE_SECONDS,
@@ -366,5 +366,5 @@ def _tear_down(ways: Ways, attempt: Attempt) -> None:
     """Leave nothing of a start that failed."""
     for name in attempt.nodes:
         with contextlib.suppress(ProvisionError):
-            ask(ways.to(name), "stop", name=attempt.spec.name, reason="its start failed", grace=1)
+            ask_jobs(ways.to(name), "stop", name=attempt.spec.name, reason="its start failed", grace=1)
     release(ways, attempt, attempt.nodes)

@@ -1,0 +1,55 @@
+"""Starting batch jobs for as long as this machine runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from provision.errors import ProvisionError
+
+if TYPE_CHECKING:
+    import threading
+
+    from provision.jobs.engines.base import Engine
+
+__all__ = ["serve"]
+
+BUSY_SECONDS, IDLE_SECONDS = 5.0, 30.0
+"""From the beginning of one try to that of the next: while a job waits, and else."""
+
+
+def serve(
+    engine: Engine,
+    stop: threading.Event,
+    *,
+    say: Callable[[str], None],
+    started: Callable[[str], None],
+    warn: Callable[[str], None],
+    every: float = 0.0,
+) -> None:
+    """Try to start what waits, again and again until `stop` is set; a try that has begun ends before.
+
+    Args:
+        engine: runs the jobs.
+        stop: ends this.
+        say: takes lines of progress.
+        started: takes the name of each job that was started.
+        warn: takes what kept it from a try; the same again is said once.
+        every: seconds from one try to the next; 0: as long as something waits `BUSY_SECONDS`, else `IDLE_SECONDS`.
+    """
+    last = ""
+    while not stop.is_set():
+        begun, trouble, waiting = time.monotonic(), "", False
+        try:
+            tried = engine.start_pending(say)
+            for name in tried.started:
+                started(name)
+            waiting = bool(tried.waiting)
+        except ProvisionError as error:
+            trouble = str(error)
+        if trouble and trouble != last:
+            warn(trouble)
+        last = trouble
+        pause = every or (BUSY_SECONDS if waiting else IDLE_SECONDS)
+        stop.wait(max(pause - (time.monotonic() - begun), 1.0))

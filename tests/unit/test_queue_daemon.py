@@ -1,0 +1,92 @@
+"""Jobs that wait are started soon, by a daemon that rests when nothing waits and ends when it is told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from provision.errors import NodeUnreachable
+from provision.jobs.engines.base import Tried
+from provision.workflow.queue_daemon import serve
+from tests.support.memory_engine import MemoryEngine
+
+
+class Stop(threading.Event):
+    """Notes how long is waited, and is set after so many waits."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+        self._times = times
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(round(timeout or 0))
+        if len(self.pauses) == self._times:
+            self.set()
+        return self.is_set()
+
+
+def served(*tries: Tried | Exception, **more: float) -> tuple[list[float], list[str], list[str]]:
+    """Return the pauses, the jobs that were started, and what was warned of."""
+    engine, stop = MemoryEngine(), Stop(len(tries))
+    engine.tries = list(tries)
+    started: list[str] = []
+    warned: list[str] = []
+    serve(engine, stop, say=lambda _line: None, started=started.append, warn=warned.append, **more)
+    return stop.pauses, started, warned
+
+
+def test_it_tries_often_while_a_job_waits_and_seldom_else() -> None:
+    """5 s from GPUs that got free to the job on them; no needless looks at idle nodes."""
+    pauses, started, _ = served(Tried((), ("a", "b")), Tried(("a",), ("b",)), Tried(("b",), ()), Tried())
+
+    assert pauses == [5, 5, 30, 30]
+    assert started == ["a", "b"]
+
+
+def test_a_time_of_ones_own_counts() -> None:
+    assert served(Tried((), ("a",)), Tried(), every=60.0)[0] == [60, 60]
+
+
+def test_what_a_try_took_counts_to_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at many nodes takes time; the next look begins 5 s after the last one began, but never at once."""
+    clock = iter([0.0, 3.0, 10.0, 22.0])
+    monkeypatch.setattr("provision.workflow.queue_daemon.time.monotonic", lambda: next(clock))
+
+    assert served(Tried((), ("a",)), Tried((), ("a",)))[0] == [2, 1]
+
+
+def test_trouble_is_said_once_and_the_next_try_comes() -> None:
+    """And again when it comes again."""
+    away = NodeUnreachable("gpu1, which keeps the queue, does not answer")
+    pauses, started, warned = served(away, away, Tried(("a",)), away)
+
+    assert (len(pauses), started) == (4, ["a"])
+    assert warned == [str(away)] * 2
+
+
+def test_sigterm_ends_it_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As systemd stops a service: what has begun ends first, the command returns, and the handler is the old one."""
+    from provision.cli.job_queue import _serve
+
+    engine = MemoryEngine()
+    ended = []
+
+    def slow(_say: object) -> Tried:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+        ended.append(True)
+        return Tried((), ("a",))
+
+    monkeypatch.setattr(engine, "start_pending", slow)
+    before = signal.getsignal(signal.SIGTERM)
+    begun = time.monotonic()
+    _serve(engine, 0.0)
+
+    assert ended == [True]
+    assert time.monotonic() - begun < 3
+    assert signal.getsignal(signal.SIGTERM) == before
