@@ -19,7 +19,8 @@ __all__ = [
     "explain",
     "fetch_request",
     "is_sync_name",
-    "split_env",
+    "is_sync_secret",
+    "short_name",
 ]
 
 _PREFIXES = ("GIT_SYNC_", "GITSYNC_")
@@ -49,19 +50,13 @@ def is_sync_name(name: str) -> bool:
     return name.startswith(_PREFIXES) or name in _BARE or name == "RSYNC_PASSWORD"
 
 
-def split_env(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Part ``--env`` into the training's own, `CodeSource.options`, and what is secret (`Secrets.sync`)."""
-    training = {name: value for name, value in env.items() if not is_sync_name(name)}
-    ours = {name: value for name, value in env.items() if is_sync_name(name)}
-    secrets = {name: value for name, value in ours.items() if _is_secret(name)}
-    return training, {name: value for name, value in ours.items() if name not in secrets}, secrets
+def is_sync_secret(name: str) -> bool:
+    """Whether a variable that is meant for fetching the code is a secret: a login, or a key itself (no file's name)."""
+    return name == "RSYNC_PASSWORD" or short_name(name) in _SECRETS
 
 
-def _is_secret(name: str) -> bool:
-    return name == "RSYNC_PASSWORD" or _short(name) in _SECRETS
-
-
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """Return a setting of git-sync without its prefix."""
     for prefix in (*_PREFIXES, "GIT_"):
         if name.startswith(prefix):
             return name.removeprefix(prefix)
@@ -79,9 +74,9 @@ def check_source(source: CodeSource) -> None:
         raise UsageError(f"--sync-mode {source.mode}: it is git, rsync or local")
     if not text or text.startswith("-") or re.search(r"[\s\x00-\x1f]", text):
         raise UsageError("--sync-source is no address", remedy="for example https://git.example.com/group/project.git")
-    if source.mode != "local" and re.match(r"[a-z+]+://[^/@]*:[^/]*@", text, re.IGNORECASE):
+    if source.mode != "local" and re.match(r"https?://[^/]*@|[a-z+]+://[^/@]*:[^/]*@", text, re.IGNORECASE):
         raise UsageError(
-            "--sync-source holds a password, and everybody who lists processes or jobs would see it",
+            "--sync-source holds a login, and everybody who lists processes or jobs would see it",
             remedy="leave it out of the address: `provision secret set git --server HOST --username NAME` (or --env"
             " GIT_SYNC_USERNAME=NAME --env GIT_SYNC_PASSWORD, without a value: it is taken from your environment)",
         )
@@ -103,7 +98,7 @@ def fetch_request(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, A
     """
     check_source(source)
     options = _options(source)
-    known = {_short(name): value for name, value in secrets.items()}
+    known = {short_name(name): value for name, value in secrets.items()}
     password = known.get("PASSWORD") or known.get("TOKEN") or ""
     if source.mode == "rsync":
         password = known.get("RSYNC_PASSWORD", "")
@@ -129,10 +124,10 @@ def fetch_request(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, A
 
 
 def _options(source: CodeSource) -> dict[str, str]:
-    options = {_short(name): value for name, value in source.options.items()}
+    options = {short_name(name): value for name, value in source.options.items()}
     allowed = (*_OF_MODE[source.mode], *_CONTENTS)
     for name in source.options:
-        if _short(name) not in allowed:
+        if short_name(name) not in allowed:
             known = ", ".join(f"GIT_SYNC_{item}" for item in _OF_MODE[source.mode]) or "none"
             raise UsageError(
                 f"{name} is no setting of --sync-mode {source.mode} here",

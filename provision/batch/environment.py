@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
+from provision.batch.code import is_sync_name, is_sync_secret, short_name
 from provision.commands.shell import is_environment_name
 from provision.errors import UsageError
 from provision.model import Secret
@@ -15,11 +17,9 @@ __all__ = ["Environment", "Variable", "sorted_out", "typed", "written"]
 IsSecret = Callable[[str, str], bool]
 """Whether a name and its value are a secret's."""
 
-_SYNC = "GIT_SYNC_"
-_SYNC_SECRETS = ("GIT_SYNC_USERNAME", "GIT_SYNC_PASSWORD")
-_REVISIONS = ("GIT_SYNC_REV", "GIT_SYNC_REF", "GIT_SYNC_BRANCH")
-"""The first that is given is checked out."""
-_DECIDED = ("GIT_SYNC_REPO", "GIT_SYNC_DEST", "GIT_SYNC_ROOT", "GIT_SYNC_ONE_TIME")
+_REVISIONS = ("REV", "REF", "BRANCH")
+"""Of git-sync's settings; the first that is given is checked out."""
+_DECIDED = ("REPO", "DEST", "ROOT", "ONE_TIME")
 """What --sync-source and the place of the code say already."""
 
 
@@ -42,6 +42,7 @@ class Environment:
     sync: Mapping[str, Secret] = field(default_factory=dict)
     """For fetching code alone."""
     sync_options: Mapping[str, str] = field(default_factory=dict)
+    """Likewise, and no secret: names of files are not, what is in them may be."""
     revision: str = ""
     notes: tuple[str, ...] = ()
 
@@ -88,29 +89,30 @@ def sorted_out(variables: Sequence[Variable], is_secret: IsSecret) -> Environmen
         UsageError: a variable of LightCC that there is not, or with a value that it cannot have.
     """
     last = {variable.name: variable for variable in variables}
-    plain: dict[str, str] = {}
-    secret: dict[str, Secret] = {}
-    sync: dict[str, Secret] = {}
-    options: dict[str, str] = {}
+    found = Environment({}, {}, {}, {})
     notes: list[str] = []
     for name, variable in last.items():
-        hidden = name in _SYNC_SECRETS or is_secret(name, variable.value)
-        if hidden and variable.typed and name != "GIT_SYNC_USERNAME":
+        sync = is_sync_name(name)
+        hidden = is_sync_secret(name) if sync else is_secret(name, variable.value)
+        if hidden and variable.typed and short_name(name) != "USERNAME":
             notes.append(_seen(name))
-        if name.startswith(_SYNC):
-            if name in _DECIDED:
-                notes.append(f"{name} is left out: --sync-source says what is fetched, and it lands in WORKDIR/code")
-            elif hidden:
-                sync[name] = Secret(variable.value)
-            elif name not in _REVISIONS:
-                options[name] = variable.value
-        elif hidden:
-            secret[name] = Secret(variable.value)
+        if sync and short_name(name) in _DECIDED:
+            notes.append(f"{name} is left out: --sync-source says what is fetched, and it lands in WORKDIR/code")
+        elif sync and short_name(name) in _REVISIONS:
+            continue
         else:
-            plain[name] = variable.value
-    check_light(plain)
-    revision = next((last[name].value for name in _REVISIONS if name in last), "")
-    return Environment(plain, secret, sync, options, revision, tuple(notes))
+            _kind(found, sync=sync, hidden=hidden)[name] = Secret(variable.value) if hidden else variable.value
+    check_light(found.plain)
+    given = {short_name(name): variable.value for name, variable in last.items() if is_sync_name(name)}
+    revision = next((given[name] for name in _REVISIONS if name in given), "")
+    return replace(found, revision=revision, notes=tuple(notes))
+
+
+def _kind(found: Environment, *, sync: bool, hidden: bool) -> dict[str, Any]:
+    """Return where a variable of this kind is kept."""
+    if sync:
+        return cast("dict[str, Any]", found.sync if hidden else found.sync_options)
+    return cast("dict[str, Any]", found.secret if hidden else found.plain)
 
 
 def _seen(name: str) -> str:

@@ -95,7 +95,7 @@ _TABLE = {
     --rdma|rdma||Give RDMA devices where there are any. [true]
     --no-rdma|rdma|-|Give none.
     --pull --image-pull-policy|pull|WHEN|always, missing or never. [missing]
-    --image-pull-secret|image_pull_secret|NAME|A registry's login, by the name it was kept under.
+    --image-pull-secret|image_pull_secret|SERVER|A registry's login, as `provision secret list` names it. [the image's]
     --user -u|user|UID:GID|Who runs in it. [the image's]
     --no-container|no_container||No container: run on the node itself.
     """,

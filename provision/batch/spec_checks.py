@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
+from provision.batch.code import check_source
 from provision.batch.inference import rank_findings
 from provision.batch.names import check_name
 from provision.errors import UsageError
@@ -34,7 +35,6 @@ _AT_LEAST = {
     "starting_timeout": 0,
     "ttl_after_finished": 0,
 }
-_SYNC_MODES = ("git", "rsync", "local")
 
 
 def check(spec: JobSpec) -> None:
@@ -132,12 +132,7 @@ def _code(spec: JobSpec) -> None:
     if not mode or not source:
         given, other = ("--sync-source", "--sync-mode git") if source else (f"--sync-mode {mode}", "--sync-source")
         raise UsageError(f"{given} comes without {other.split()[0]}", remedy=f"Add {other}.")
-    if mode not in _SYNC_MODES:
-        raise UsageError(f"--sync-mode {mode}: this is none of {', '.join(_SYNC_MODES)}")
-    if source.startswith("-"):
-        raise UsageError(f"--sync-source {source}: this is no source", remedy="Give a URL or a path.")
-    if spec.sync.name in {".", ".."}:
-        raise UsageError(f"--sync-source {source}: its last part is no folder's name")
+    check_source(spec.sync)
 
 
 def _placement(spec: JobSpec) -> None:

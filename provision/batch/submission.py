@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from provision.batch.environment import Environment, IsSecret, Variable, sorted_out, typed, written
 from provision.batch.fields import FIELDS, field_value, form, switch
@@ -128,7 +127,7 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
     fields |= _places(words, fields)
     fields |= _remarks(words, fields)
     fields |= _command(words, base, notes)
-    code, login = _code(words, here, base, environment)
+    code = _code(words, here, base, environment)
     spec = JobSpec(**{"name": "", **fields, "sync": code})
     if not spec.image and spec.worker_image:
         spec = replace(spec, image=spec.worker_image)
@@ -138,12 +137,10 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
     notes += [*environment.notes, *doubts(spec)]
     if environment.sync and code is None:
         notes.append(f"{', '.join(environment.sync)}: no code is fetched without --sync-mode and --sync-source")
-    if login:
-        notes.append("the login in --sync-source can be seen in the list of processes; better: --env GIT_SYNC_PASSWORD")
     return Submission(
         spec,
         environment.secret,
-        {**environment.sync, **login} if code else {},
+        environment.sync if code else {},
         tuple(words.values.get("image_pull_secret", ())),
         tuple(dict.fromkeys(notes)),
     )
@@ -257,10 +254,7 @@ def _command(words: Words, base: Mapping[str, Any], notes: list[str]) -> dict[st
     return {"command": tuple(command), "kind": kind or Kind.RUN}
 
 
-def _code(
-    words: Words, here: Here, base: Mapping[str, Any], environment: Environment
-) -> tuple[CodeSource | None, dict[str, Secret]]:
-    """Return the source of the code without a login in it, and that login."""
+def _code(words: Words, here: Here, base: Mapping[str, Any], environment: Environment) -> CodeSource | None:
     old = base.get("sync") or CodeSource("", "")
     mode, source = words.text("sync_mode") or old.mode, words.text("sync_source") or old.source
     if mode == "hdfs":
@@ -268,23 +262,7 @@ def _code(
     if mode == "local":
         source = str(PurePosixPath(here.folder) / (source or "."))
     if not mode and not source:
-        return None, {}
-    clean, login = _without_login(source) if mode == "git" else (source, {})
+        return None
     revision = words.text("sync_revision") or environment.revision or old.revision
-    return dataclasses.replace(
-        old, mode=mode, source=clean, revision=revision, options={**old.options, **environment.sync_options}
-    ), login
-
-
-def _without_login(url: str) -> tuple[str, dict[str, Secret]]:
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise UsageError(f"--sync-source {url}: this is no URL: {error}") from error
-    if parts.scheme not in {"http", "https"} or "@" not in parts.netloc:
-        return url, {}
-    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-    login = {"GIT_SYNC_USERNAME": Secret(unquote(user))}
-    if password:
-        login["GIT_SYNC_PASSWORD"] = Secret(unquote(password))
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])), login
+    options = {**old.options, **environment.sync_options}
+    return dataclasses.replace(old, mode=mode, source=source, revision=revision, options=options)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from provision.batch.submission import Submission, Words
-    from provision.jobs.engines.base import Engine, Secrets
+    from provision.jobs.engines.base import Engine
     from provision.model.job import JobRecord
 
 __all__ = ["submit"]
@@ -104,15 +104,17 @@ def _hand_in(typed: Words, found: Submission) -> None:
     from provision.cli.job_options import engine_of
     from provision.cli.levels import info, patience, warn
     from provision.report.job_submit import closing_lines
+    from provision.workflow.handing_in import handed_in
 
     for note in found.notes:
         warn(note)
+    spec, secrets = handed_in(found)
     runner = engine_of(_inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"))
     if typed.true("dry_run"):
         _dry_run(typed, found, runner)
         return
     with patience(f"handing {found.spec.name} in"):
-        job = runner.submit(found.spec, _secrets(found), info)
+        job = runner.submit(spec, secrets, info)
     for line in closing_lines(job):
         info(line)
     if not typed.true("follow") and not typed.true("wait"):
@@ -165,20 +167,6 @@ def _show(typed: Words, job: JobRecord, runner: Engine) -> None:
             document=lambda: job_document(job, now(), runner.name),
             text=lambda: job.spec.name,
         )
-
-
-def _secrets(found: Submission) -> Secrets:
-    from provision.jobs.engines.base import Secrets
-
-    if found.pull_secrets:
-        raise UsageError(
-            f"--image-pull-secret {found.pull_secrets[0]}: no login of a registry is kept under this name",
-            remedy="`docker login` on the nodes as root, once, lets every job pull from there.",
-        )
-    return Secrets(
-        env={name: value.reveal() for name, value in found.env.items()},
-        sync={name: value.reveal() for name, value in found.sync.items()},
-    )
 
 
 def _inventory(typed: Words) -> str | None:

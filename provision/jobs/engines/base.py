@@ -26,7 +26,7 @@ class Secrets:
     sync: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For fetching code alone (GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD, ...)."""
     registry: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """For pulling the image (``username``, ``password``)."""
+    """For pulling the image: ``username``, ``password``, and the ``server`` that alone gets them."""
 
 
 @dataclass(frozen=True)

@@ -1102,11 +1102,12 @@ def pull(reference, registry):
     import tempfile
 
     words, folder = ["docker"], ""
-    if registry.get("username"):
-        host = reference.partition("/")[0] if re.match(r"[^/]*[.:][^/]*/|localhost/", reference) else ""
+    host = reference.partition("/")[0] if re.match(r"[^/]*[.:][^/]*/|localhost/", reference) else "docker.io"
+    if registry.get("username") and registry.get("server", host) == host:
         login = "{}:{}".format(registry["username"], registry.get("password", "")).encode()
         folder = tempfile.mkdtemp(dir=RUN)
-        auths = {host or "https://index.docker.io/v1/": {"auth": base64.b64encode(login).decode()}}
+        place = "https://index.docker.io/v1/" if host == "docker.io" else host
+        auths = {place: {"auth": base64.b64encode(login).decode()}}
         write_json(os.path.join(folder, "config.json"), {"auths": auths})
         words += ["--config", folder]
     try:

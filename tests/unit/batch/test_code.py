@@ -2,7 +2,7 @@
 
 import pytest
 
-from provision.batch.code import check_source, explain, fetch_request, split_env
+from provision.batch.code import check_source, explain, fetch_request
 from provision.errors import UsageError
 from provision.model.job import CodeSource
 
@@ -17,6 +17,8 @@ def request(**options):
     ("mode", "text"),
     [
         ("git", "https://alice:s3cret@git.example.com/p.git"),
+        ("git", "https://s3cret@git.example.com/p.git"),
+        ("rsync", "rsync://alice:s3cret@files.example.com/p"),
         ("git", "--upload-pack=/tmp/x"),
         ("git", "ext::sh -c id"),
         ("git", "https://git.example.com/.."),
@@ -67,18 +69,6 @@ def test_the_refusal_lists_what_there_is():
 
     assert "GIT_SYNC_DEPTH" in caught.value.remedy
     assert "GIT_SYNC_PASSWORD" in caught.value.remedy
-
-
-@pytest.mark.row(24)
-def test_the_training_sees_nothing_of_the_login():
-    """Arena's way to give it, --env GIT_SYNC_PASSWORD=..., is parted in three."""
-    env = {"LR": "1", "GIT_SYNC_USERNAME": "a", "GIT_SYNC_PASSWORD": "b", "GIT_SYNC_BRANCH": "dev", "GIT_PAGER": "cat"}
-
-    training, options, secrets = split_env(env)
-
-    assert training == {"LR": "1", "GIT_PAGER": "cat"}
-    assert options == {"GIT_SYNC_BRANCH": "dev"}
-    assert secrets == {"GIT_SYNC_USERNAME": "a", "GIT_SYNC_PASSWORD": "b"}
 
 
 @pytest.mark.parametrize(

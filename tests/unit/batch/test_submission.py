@@ -134,13 +134,23 @@ def test_variables_from_files_give_way_to_typed_ones():
     assert "s3 cret" not in str(refused.value)
 
 
-def test_a_login_in_the_address_is_taken_out_of_it():
-    """The spec stays on the nodes; it has no password."""
-    found = least("--sync-mode=git", "--sync-source=https://me:p%40ss@git.example.com/o/r.git", "x")
+def test_a_login_in_the_address_is_refused_and_not_repeated():
+    """It would be in the list of processes; how to give it is said."""
+    with pytest.raises(UsageError, match="holds a login") as refused:
+        least("--sync-mode=git", "--sync-source=https://me:p%40ss@git.example.com/o/r.git", "x")
 
-    assert found.spec.sync.source == "https://git.example.com/o/r.git"
-    assert found.sync["GIT_SYNC_PASSWORD"].reveal() == "p@ss"
-    assert "p%40ss" not in repr(found)
+    assert "p%40ss" not in f"{refused.value.message} {refused.value.remedy}"
+    assert "provision secret set git" in refused.value.remedy
+
+
+def test_the_training_sees_nothing_of_how_its_code_is_fetched():
+    """All of git-sync's spellings, and rsync's password; a key's file is a name, the key itself a secret."""
+    words = ["GIT_SYNC_SSH_KEY_FILE=/k", "GITSYNC_TOKEN=t", "GIT_SYNC_BRANCH=dev", "RSYNC_PASSWORD=r", "GIT_PAGER=cat"]
+    found = least("--sync-mode=git", "--sync-source=https://g/o/r.git", *[f"--env={word}" for word in words], "x")
+
+    assert (dict(found.spec.env), found.spec.secret_env) == ({"GIT_PAGER": "cat"}, ())
+    assert (found.spec.sync.revision, found.spec.sync.options) == ("dev", {"GIT_SYNC_SSH_KEY_FILE": "/k"})
+    assert set(found.sync) == {"GITSYNC_TOKEN", "RSYNC_PASSWORD"}
 
 
 @pytest.mark.row(8)

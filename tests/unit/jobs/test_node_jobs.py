@@ -271,6 +271,31 @@ def test_prepare_says_what_is_missing_on_this_node(docked):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
+    ("server", "goes"),
+    [("registry.example.com", True), ("docker.io", False), (None, True), ("other.example.com", False)],
+)
+def test_a_registry_s_login_goes_to_that_registry_alone(docked, server, goes):
+    tools = docked.folder / "bin"
+    (tools / "docker").write_text(
+        f'#!/bin/sh\necho "$@" >{docked.folder}/said; cat "$2/config.json" >>{docked.folder}/said\nexit 1\n'
+    )
+    login = {"username": "u", "password": "p", "server": server}
+    record = {"attempt": 1, "seats": [], "node": "a"}
+    docked.ask(
+        "prepare",
+        name="j",
+        job=job(),
+        attempt=1,
+        attempt_record=record,
+        images={"registry.example.com/train:1": "always"},
+        registry={key: value for key, value in login.items() if value},
+    )
+    said = (docked.folder / "said").read_text()
+    assert ('{"auths": {"registry.example.com": {"auth": "dTpw"}}}' in said) == goes
+    assert not [path for path in docked.run.iterdir() if path.name.startswith("tmp")]
+
+
+@pytest.mark.parametrize(
     "request_", [{"do": "fly"}, {}, {"do": "lease", "job": "j", "attempt": 1}, {"do": "logs", "name": "j"}]
 )
 def test_a_request_that_makes_no_sense_is_refused_without_a_traceback(node, request_):

@@ -1,0 +1,61 @@
+"""What a batch job takes along from the submitter's machine: logins that are kept here, keys, files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from provision.batch.code import fetch_request
+from provision.errors import UsageError
+from provision.jobs.code import read_files
+from provision.jobs.engines.base import Secrets
+from provision.workflow.kept_secrets import registry_login, secrets_for, server_of_image, sync_login
+
+if TYPE_CHECKING:
+    from provision.batch.submission import Submission
+    from provision.model.job import JobSpec
+
+__all__ = ["handed_in"]
+
+
+def handed_in(found: Submission) -> tuple[JobSpec, Secrets]:
+    """Return a job's spec and its secrets, with all that only this machine has; whoever starts it may be another.
+
+    Raises:
+        UsageError: a file cannot be read, a setting cannot be, or no login is kept under the name that was given.
+    """
+    spec = found.spec
+    sync = {name: value.reveal() for name, value in found.sync.items()}
+    if spec.sync is not None:
+        source, sync = read_files(spec.sync, sync)
+        sync = sync_login(source, sync)
+        fetch_request(source, sync)
+        spec = replace(spec, sync=source)
+    env = {name: value.reveal() for name, value in found.env.items()}
+    return spec, Secrets(env, sync, _registry(spec, found.pull_secrets))
+
+
+def _registry(spec: JobSpec, names: Sequence[str]) -> dict[str, str]:
+    """Return the login for the registry of the job's images: the one that was named, else the one that is kept."""
+    images = [image for image in (spec.image, spec.worker_image) if image]
+    servers = {server_of_image(image) for image in images}
+    for name in names:
+        if not secrets_for("registry", name):
+            raise UsageError(
+                f"--image-pull-secret {name}: no login of a registry is kept under this name",
+                remedy=f"provision secret set registry --server {name} --username NAME",
+            )
+        if name.lower() not in servers:
+            raise UsageError(
+                f"--image-pull-secret {name}: the image is of {' and '.join(sorted(servers))}, "
+                "and a login goes to its own server alone",
+                remedy="`provision secret list` has the names; a login that fits is used without this flag, too.",
+            )
+    logins = [login for login in (registry_login(image) for image in dict.fromkeys(images)) if login]
+    if len({login["server"] for login in logins}) > 1:
+        raise UsageError(
+            "--image and --worker-image are of two registries, each with a login that is kept here",
+            remedy="Forget one of them (provision secret rm) and log the nodes in to it: `docker login`, as root.",
+        )
+    return logins[0] if logins else {}

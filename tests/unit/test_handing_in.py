@@ -1,0 +1,82 @@
+"""A job takes along what only the submitter's machine has: keys, kept logins, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.batch.submission import Here, read_words, submission
+from provision.errors import UsageError
+from provision.jobs.engines.base import Secrets
+from provision.model import Secret
+from provision.model.job import JobSpec
+from provision.workflow.handing_in import handed_in
+from provision.workflow.kept_secrets import Login, keep
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def taken(*words: str, image: str = "registry.example.com/team/train:1") -> tuple[JobSpec, Secrets]:
+    """What is handed in for a command line."""
+    line = ["run", "--name=a", f"--image={image}", *words, "x"]
+    return handed_in(submission(read_words(line), Here("/home/me")))
+
+
+def kept(kind: str, server: str, word: str) -> None:
+    keep(Login(kind, server, "robot", Secret(word)))
+
+
+GIT = ("--sync-mode=git", "--sync-source=https://git.example.com/o/r.git")
+
+
+def test_a_key_s_contents_travel_and_its_file_s_name_does_not(tmp_path: Path) -> None:
+    """Another machine may start the job; the key is in no spec."""
+    (tmp_path / "key").write_text("PRIVATE\n")
+    (tmp_path / "hosts").write_text("git.example.com ssh-ed25519 AAAA\n")
+    files = [f"--env=GIT_SYNC_SSH_KEY_FILE={tmp_path}/key", f"--env=GIT_SYNC_SSH_KNOWN_HOSTS_FILE={tmp_path}/hosts"]
+    spec, secrets = taken("--sync-mode=git", "--sync-source=git@git.example.com:o/r.git", *files)
+
+    assert spec.sync is not None
+    assert spec.sync.options == {"GIT_SYNC_SSH_KNOWN_HOSTS": "git.example.com ssh-ed25519 AAAA\n"}
+    assert secrets.sync == {"GIT_SYNC_SSH_KEY": "PRIVATE\n"}
+    assert "PRIVATE" not in repr((spec, secrets))
+
+
+def test_a_kept_login_goes_to_its_own_git_server_and_gives_way_to_a_given_one() -> None:
+    kept("git", "git.example.com", "t0ken")
+
+    assert taken(*GIT)[1].sync == {"GIT_SYNC_USERNAME": "robot", "GIT_SYNC_PASSWORD": "t0ken"}
+    assert taken("--sync-mode=git", "--sync-source=https://other.example.com/o/r.git")[1].sync == {}
+    assert taken(*GIT, "--env=GIT_SYNC_PASSWORD=mine")[1].sync == {"GIT_SYNC_PASSWORD": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"), [("GIT_SYNC_SSH_KEY_FILE=/none", "cannot be read"), ("GIT_SYNC_WEBHOOK_URL=x", "no setting")]
+)
+def test_what_would_fail_on_the_nodes_is_refused_here(setting: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        taken(*GIT, f"--env={setting}")
+
+
+def test_a_kept_registry_login_is_for_the_image_s_registry() -> None:
+    """With or without --image-pull-secret; without one that is kept nothing is sent."""
+    assert taken()[1].registry == {}
+    kept("registry", "registry.example.com", "pw")
+
+    expected = {"username": "robot", "password": "pw", "server": "registry.example.com"}
+    assert taken()[1].registry == taken("--image-pull-secret=registry.example.com")[1].registry == expected
+    assert taken(image="other.example.com/train")[1].registry == {}
+
+
+def test_a_registry_login_that_is_not_there_or_not_for_the_image_is_refused() -> None:
+    """With the command that keeps one."""
+    with pytest.raises(UsageError, match="kept under this name") as refused:
+        taken("--image-pull-secret=registry.example.com")
+    assert "provision secret set registry --server registry.example.com" in str(refused.value.remedy)
+    kept("registry", "registry.example.com", "pw")
+    with pytest.raises(UsageError, match="its own server alone"):
+        taken("--image-pull-secret=registry.example.com", image="docker.io/team/train")
