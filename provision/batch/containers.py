@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
+from provision.batch.inference import script_words, words_of
 from provision.batch.mpi import KEYS, MOUNT
 from provision.model.job import JobSpec, Kind, Seat
 
-__all__ = ["NodeHardware", "create_words", "program_words"]
+__all__ = ["SHARE", "NodeHardware", "create_words", "program_words"]
 
+SHARE = "share.py"
+"""The program of `MOUNT` that starts copies of a command."""
 CAPABILITIES = ("IPC_LOCK", "SYS_NICE", "SYS_PTRACE")
 DROPPED = ("MKNOD", "NET_RAW")
 ULIMITS: Mapping[str, int] = {"memlock": -1, "nofile": 1048576, "stack": 67108864}
@@ -58,7 +63,7 @@ def create_words(  # noqa: PLR0913 - docker's options are many
         words += ["--label", f"{name}={value}"]
     words += _rights(spec, hardware)
     words += _gpus(inside)
-    for mount in (f"{folder}/mount:{MOUNT}:ro", *_keys(spec, folder), *mounts, *spec.mounts):
+    for mount in (f"{folder}/mount:{MOUNT}:ro", *_own_files(spec, folder), *mounts, *spec.mounts):
         words += ["--volume", mount]
     words += ["--workdir", spec.working_dir]
     if spec.user:
@@ -71,8 +76,12 @@ def create_words(  # noqa: PLR0913 - docker's options are many
     return [*words, image, *entry[1:]]
 
 
-def _keys(spec: JobSpec, folder: str) -> list[str]:
-    return [f"{folder}/ssh:{KEYS}:ro"] if spec.kind is Kind.MPI else []
+def _own_files(spec: JobSpec, folder: str) -> list[str]:
+    """Return how keys and files of the submitter's machine are mounted."""
+    found = [f"{folder}/ssh:{KEYS}:ro"] if spec.kind is Kind.MPI else []
+    for index, text in enumerate(spec.config_files):
+        found.append(f"{folder}/config/{index}:{text.partition(':')[2]}:ro")
+    return found
 
 
 def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
@@ -101,15 +110,64 @@ def _gpus(inside: Sequence[Seat]) -> list[str]:
 
 def program_words(spec: JobSpec) -> tuple[str, ...]:
     """Return the command of an instance of pytorch or run: the user's line, or the launcher around it."""
-    shell = (spec.shell, "-c")
-    if spec.launcher == "torchrun" or (not spec.launcher and spec.nproc_per_node and len(spec.command) > 1):
-        return ("torchrun", *spec.command) if len(spec.command) > 1 else (*shell, f"torchrun {spec.command[0]}")
-    if spec.launcher == "launch":
-        line = (
-            'python3 -m torch.distributed.launch --nproc_per_node="$PET_NPROC_PER_NODE" --nnodes="$PET_NNODES" '
-            '--node_rank="$PET_NODE_RANK" --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" '
-        )
-        if len(spec.command) == 1:
-            return (*shell, line + spec.command[0])
-        return (*shell, line + '"$@"', spec.shell, *spec.command)
-    return (*shell, spec.command[0]) if len(spec.command) == 1 else spec.command
+    if spec.procs_per_gpu > 1:
+        return _shared(spec)
+    launcher = spec.launcher or ("torchrun" if spec.nproc_per_node and len(spec.command) > 1 else "")
+    if launcher in {"torchrun", "launch"} and not _launches(spec):
+        return _launched(spec, launcher)
+    return _plain(spec)
+
+
+def _plain(spec: JobSpec) -> tuple[str, ...]:
+    return (spec.shell, "-c", spec.command[0]) if len(spec.command) == 1 else spec.command
+
+
+def _launches(spec: JobSpec) -> bool:
+    """Whether the command is torch's launcher already."""
+    words = words_of(spec.command)
+    return bool(words) and (words[0].rpartition("/")[2] == "torchrun" or words[1:3] in _TORCH_MODULES)
+
+
+_TORCH_MODULES = (["-m", "torch.distributed.launch"], ["-m", "torch.distributed.run"])
+_LAUNCH = (
+    'python3 -m torch.distributed.launch --nproc_per_node="$PET_NPROC_PER_NODE" --nnodes="$PET_NNODES" '
+    '--node_rank="$PET_NODE_RANK" --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT"'
+)
+"""It does not read PET_*, as torchrun does."""
+
+
+def _launched(spec: JobSpec, launcher: str) -> tuple[str, ...]:
+    start = _LAUNCH if launcher == "launch" else "torchrun"
+    if len(spec.command) == 1:
+        line = re.sub(r"^\s*(\S*/)?python[\d.]*\s+(-u\s+)*", "", spec.command[0])
+        return (spec.shell, "-c", f"{start} {line}")
+    script = script_words(spec.command)
+    return ("torchrun", *script) if launcher == "torchrun" else (spec.shell, "-c", start + ' "$@"', spec.shell, *script)
+
+
+_SHARE = (
+    "command -v python3 >/dev/null 2>&1 || "
+    '{ echo "provision: --procs-per-gpu needs python3 in the image" >&2; exit 127; }; '
+    f'logs=$1; shift; exec python3 {MOUNT}/{SHARE} --logs "$logs/$PROVISION_INSTANCE" "$@"'
+)
+
+
+def _shared(spec: JobSpec) -> tuple[str, ...]:
+    """Return what starts copies of the command that share the instance's GPU.
+
+    Each copy gets ``--process_index I --process_num N`` behind its words, and PROCESS_INDEX and PROCESS_NUM; a line for
+    the shell gets them at its end, unless it uses PROCESS_INDEX itself. The first exit code that is not 0 is the
+    instance's. Each copy's output is in the instance's log, behind ``[processI]``, and alone in ``processI.file`` of
+    a folder of the instance's name: in --logdir where that is on a mount, else in /tmp of the container.
+    """
+    command = _plain(spec)
+    if len(spec.command) == 1 and "PROCESS_INDEX" not in spec.command[0]:
+        command = (spec.shell, "-c", spec.command[0].rstrip() + ' "$@"', spec.shell)
+    options = ["--procs", str(spec.procs_per_gpu), *(["--mps"] if spec.mps else [])]
+    return ("sh", "-c", _SHARE, "sh", _log_folder(spec), *options, "--", *command)
+
+
+def _log_folder(spec: JobSpec) -> str:
+    targets = [target for _, target in spec.data] + [mount.split(":")[1] for mount in spec.mounts]
+    kept = any(PurePosixPath(spec.logdir).is_relative_to(target) for target in targets)
+    return spec.logdir.rstrip("/") if kept else "/tmp"  # noqa: S108 - in the job's own container

@@ -20,6 +20,7 @@ _OTHERS = {
     "type": "kind",
     "trainer": "kind",
     "mount": "mounts",
+    "config_file": "config_files",
     "label": "labels",
     "annotation": "annotations",
     "ulimit": "ulimits",

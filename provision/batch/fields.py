@@ -21,7 +21,7 @@ Given = str | Sequence[str] | Mapping[str, str]
 
 FIELDS = tuple(item.name for item in dataclasses.fields(JobSpec))
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1", "t"}), frozenset({"false", "no", "off", "0", "f"})
-_WHOLE_LINES = frozenset({"command", "mounts"})
+_WHOLE_LINES = frozenset({"command", "mounts", "config_files"})
 """Lists whose items may have commas."""
 _SIZE = re.compile(r"(\d+)([kmgt]?)(?:i?b?)", re.IGNORECASE)
 

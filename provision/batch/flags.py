@@ -57,7 +57,7 @@ _TABLE = {
     --data -d|data|NAME:/PATH|Mount what `provision data list` calls NAME. May be repeated.
     --data-dir|data_dir|DIR[:/PATH]|Mount a folder of the nodes. May be repeated.
     --mount --volume -v|mounts|SRC:DST[:ro]|Mount a file or folder of the nodes, as docker does. May be repeated.
-    --config-file|config_file|FILE[:/PATH]|Mount a file, read-only, that is on every node. May be repeated.
+    --config-file|config_files|FILE[:/PATH]|Copy a file of here to the nodes, and mount it read-only; up to 1 MiB.
     --sync-mode|sync_mode|MODE|Bring code to every node, into WORKDIR/code/NAME: git, rsync or local.
     --sync-source|sync_source|SOURCE|The repository, rsync source, or (local) folder; goes with --sync-mode.
     --sync-revision|sync_revision|REF|Branch, tag or commit for git.
@@ -83,8 +83,9 @@ _TABLE = {
     --np --ntasks|np|N|mpi: make the mpirun line, with N ranks; `auto`: one for each GPU.
     --nproc-per-node|nproc_per_node|N|pytorch: processes of each worker, by torchrun: auto, gpu, cpu or a number.
     --launcher|launcher|NAME|torchrun, launch (torch.distributed.launch), python or mpirun. [the command as it is]
-    --procs-per-gpu|procs_per_gpu|N|Processes that share each GPU. [0: one]
-    --mps|mps||Share GPUs by NVIDIA's MPS.
+    --procs-per-gpu|procs_per_gpu|N|Copies of the command that share a worker's one GPU. [0: one]
+    --mps|mps||Share it by NVIDIA's MPS.
+    --no-lint|lint|-|mpi: start a typed mpirun line even if it surely fails.
     --preset|preset|NAME|A guide's settings: taco or horovod-lightcc.
     --fabric|fabric|NAME|Send over tcp, roce, roce-gdr or ib; else what the nodes have.
     """,

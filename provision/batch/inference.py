@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from provision.commands.mpirun_words import LAUNCHERS, is_launcher, parse_line
 from provision.model.job import JobSpec, Kind
 
-__all__ = ["inferred", "rank_findings", "words_of"]
+__all__ = ["inferred", "rank_findings", "script_words", "starts_ranks", "surely_fails", "words_of"]
 
 _MPI = (*LAUNCHERS, "horovodrun")
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
@@ -39,17 +40,56 @@ def inferred(command: Sequence[str]) -> tuple[Kind, str]:
 
 def rank_findings(spec: JobSpec) -> list[str]:
     """Return what is odd about how an mpi job's command starts its ranks."""
-    if spec.kind is not Kind.MPI or spec.launcher:
-        return []
     words = words_of(spec.command)
+    if spec.kind is not Kind.MPI or not words:
+        return []
     if not is_launcher(words):
-        program = words[0] if words else "nothing"
-        if program.rpartition("/")[2] in _MPI:
-            return []
-        return [f"{program} is no mpirun: it runs once, on the first node; --np auto starts it on every GPU"]
+        if starts_ranks(words) or spec.launcher or len(spec.command) > 1:
+            return _odd_count(spec)
+        return [f"{words[0]} is no mpirun: it runs once, on the first node; --np auto starts it on every GPU"]
     typed = parse_line(words).ranks
-    slots = spec.total_gpus or spec.workers
+    slots = _slots(spec)
     what = f"{spec.workers} x {spec.gpus} GPUs" if spec.gpus else f"{spec.workers} worker(s)"
     if typed is None or typed == slots:
         return []
     return [f"-np {typed} starts {typed} ranks, and --workers and --gpus ask for {what}"]
+
+
+def _odd_count(spec: JobSpec) -> list[str]:
+    if spec.ranks in {0, _slots(spec)}:
+        return []
+    return [f"--np {spec.ranks} starts {spec.ranks} ranks, and there are {_slots(spec)} places for them"]
+
+
+def _slots(spec: JobSpec) -> int:
+    return spec.total_gpus or spec.workers
+
+
+def starts_ranks(words: Sequence[str]) -> bool:
+    """Return whether a command starts an mpi job's ranks by itself."""
+    return bool(words) and words[0].rpartition("/")[2] in _MPI
+
+
+def surely_fails(spec: JobSpec) -> str:
+    """Return why an mpi job's ranks cannot start wherever it goes, empty when nothing is known against it.
+
+    Open MPI refuses more ranks than slots, and our host file has a slot for each GPU, or worker without GPUs.
+    """
+    if spec.kind is not Kind.MPI:
+        return ""
+    words = words_of(spec.command)
+    line = parse_line(words) if is_launcher(words) else None
+    ranks = spec.ranks if line is None else 0 if line.oversubscribes else line.ranks or 0
+    flag = "--np" if line is None else "-np"
+    slots = _slots(spec)
+    return f"{flag} {ranks} is more than the {slots} slots of --workers and --gpus" if ranks > slots else ""
+
+
+def script_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return what torch's launchers take of a command: the script and its words, without the interpreter before it."""
+    left = list(words)
+    if len(left) > 1 and _PYTHON.fullmatch(left[0].rpartition("/")[2]):
+        left.pop(0)
+        while len(left) > 1 and left[0] == "-u":  # they give it by themselves
+            left.pop(0)
+    return tuple(left)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from provision.batch.inference import starts_ranks, words_of
 from provision.batch.ranks import slots
 from provision.model.job import JobSpec, Seat
 
@@ -116,19 +117,25 @@ def launcher_variables(networks: Sequence[str]) -> dict[str, str]:
 
 
 def mpi_command(spec: JobSpec, variables: Mapping[str, str], total: int) -> tuple[str, ...]:
-    """Return the launcher's command: the user's line as it was typed, or mpirun around an argument vector.
+    """Return the launcher's command: the user's own mpirun as it was typed, or ours around the command.
+
+    A line that starts no ranks itself is run once, on the first node, unless ``--launcher mpirun`` or ``--np`` asks for
+    one on every slot; an argument vector is started on every slot, unless ``--launcher python`` keeps it as it is.
 
     Args:
         spec: the job; one word of `command` is a line for its shell.
         variables: those that mpirun passes on to every rank, by name alone.
         total: ranks where the spec states none.
     """
-    if len(spec.command) == 1:
-        return (spec.shell, "-c", spec.command[0])
+    line = len(spec.command) == 1
+    wrapped = not starts_ranks(words_of(spec.command)) and spec.launcher != "python"
+    if not wrapped or (line and spec.launcher != "mpirun"):
+        return (spec.shell, "-c", spec.command[0]) if line else spec.command
+    program = (spec.shell, "-c", spec.command[0]) if line else spec.command
     passed = [word for name in sorted(variables) for word in ("-x", name)]
     ranks = str(spec.ranks or total)
     root = [] if spec.user else ["--allow-run-as-root"]
-    return ("mpirun", *root, "-np", ranks, "--bind-to", "none", "--map-by", "slot", *passed, *spec.command)
+    return ("mpirun", *root, "-np", ranks, "--bind-to", "none", "--map-by", "slot", *passed, *program)
 
 
 def files(spec: JobSpec, seats: Sequence[Seat], logins: Sequence[Login]) -> dict[str, str]:

@@ -99,6 +99,10 @@ def slots(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, int]:
 def rank_variables(spec: JobSpec, seat: Seat, seats: Sequence[Seat], port: int) -> dict[str, str]:
     """Return what an instance is told of itself and the others; the same on every engine.
 
+    RANK and WORLD_SIZE count instances. Where copies share the instance's GPU (``--procs-per-gpu N``) all of its copies
+    have the same RANK, and PROCESS_INDEX from 0 to PROCESS_NUM - 1 beside it: copies that train together take
+    RANK * PROCESS_NUM + PROCESS_INDEX of WORLD_SIZE * PROCESS_NUM; copies on their own need neither.
+
     Args:
         spec: the job.
         seat: the instance.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from provision.batch.code import check_source
-from provision.batch.inference import rank_findings
+from provision.batch.inference import rank_findings, surely_fails
 from provision.batch.names import check_name
 from provision.errors import UsageError
 from provision.model.job import JobSpec, Kind
@@ -81,15 +81,13 @@ def _choices(spec: JobSpec) -> None:
 
 
 def _image(spec: JobSpec) -> None:
-    if not spec.image and not spec.no_container:
+    if spec.no_container:
         raise UsageError(
-            "the job has no image", remedy="Name one: --image IMAGE; or --no-container to run on the nodes themselves."
+            "--no-container: batch jobs run in containers alone, by which they are watched, limited and ended",
+            remedy="Give it an image: --image IMAGE, with --mount for what it needs of the nodes.",
         )
-    if spec.no_container and spec.kind is Kind.MPI:
-        raise UsageError(
-            "--no-container: mpi jobs reach their workers by sshd in the containers",
-            remedy="Start it as `submit pytorch` or `submit run`, or give it an image.",
-        )
+    if not spec.image:
+        raise UsageError("the job has no image", remedy="Name one: --image IMAGE.")
 
 
 def _paths(spec: JobSpec) -> None:
@@ -102,6 +100,8 @@ def _paths(spec: JobSpec) -> None:
         if not source.startswith("/") or not target.startswith("/") or mode not in {"", "ro", "rw"}:
             raise UsageError(f"--mount {mount}: this is not /SOURCE:/TARGET[:ro]", remedy="Both paths are absolute.")
         _target("--mount", mount, target)
+    for text in spec.config_files:
+        _target("--config-file", text, text.partition(":")[2])
 
 
 def _target(flag: str, text: str, target: str) -> None:
@@ -119,7 +119,8 @@ def _data(spec: JobSpec) -> None:
         if name in names:
             raise UsageError(f"--data {name}: it is mounted twice", remedy="Give each name once.")
         names.add(name)
-    mounted = [target for _, target in spec.data] + [mount.split(":")[1] for mount in spec.mounts]
+    mounted = [target for _, target in spec.data]
+    mounted += [mount.split(":")[1] for mount in (*spec.mounts, *spec.config_files)]
     twice = _first(mounted, lambda target: mounted.count(target) > 1)
     if twice:
         raise UsageError(f"two things are mounted at {twice}", remedy="Give each a path of its own.")
@@ -154,10 +155,38 @@ def _launch(spec: JobSpec) -> None:
         raise UsageError(
             "ranks of mpirun are for mpi jobs", remedy="provision submit mpi; or --nproc-per-node for torchrun."
         )
+    if spec.launcher in {"torchrun", "launch"} and spec.kind is Kind.MPI:
+        raise UsageError(
+            f"--launcher {spec.launcher} is not for mpi jobs", remedy="mpi: --launcher mpirun; or submit pytorch."
+        )
     if spec.nproc_per_node and spec.kind is Kind.MPI:
         raise UsageError("--nproc-per-node is for torchrun, not for mpi jobs", remedy="mpi: --np auto, or --np N.")
-    if (spec.procs_per_gpu > 1 or spec.mps) and not spec.gpus:
-        raise UsageError("there is no GPU to share", remedy="Add --gpus N.")
+    _sharing(spec)
+    trouble = surely_fails(spec) if spec.lint else ""
+    if trouble:
+        raise UsageError(trouble, remedy="Mend the line; --no-lint starts it all the same.")
+
+
+def _sharing(spec: JobSpec) -> None:
+    """Copies that share a GPU are one worker's, and nobody else makes processes of it."""
+    if spec.mps and spec.procs_per_gpu < 2:  # noqa: PLR2004 - one process shares with nobody
+        raise UsageError("--mps: there is nobody to share with", remedy="Add --procs-per-gpu N.")
+    if spec.procs_per_gpu < 2:  # noqa: PLR2004
+        return
+    if spec.kind is Kind.MPI:
+        raise UsageError(
+            "--procs-per-gpu is for pytorch and run jobs", remedy="mpi: type the line: mpirun --oversubscribe -np N ..."
+        )
+    if spec.gpus != 1:
+        raise UsageError(
+            f"--procs-per-gpu shares one GPU, and each worker has {spec.gpus}",
+            remedy="Write --gpus 1; --workers N is for more GPUs.",
+        )
+    if spec.nproc_per_node or spec.launcher in {"torchrun", "launch"}:
+        raise UsageError(
+            "--procs-per-gpu starts copies of the command itself, and torchrun would start some too",
+            remedy="Leave --nproc-per-node and --launcher out.",
+        )
 
 
 def _inside(path: str, folder: str) -> bool:

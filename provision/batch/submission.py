@@ -202,11 +202,12 @@ def _mounts(words: Words, here: Here, fields: Mapping[str, Any]) -> dict[str, An
     for text in words.values.get("data_dir", ()):
         source, _, target = text.partition(":")
         more.append(f"{source}:{target or source}")
-    for text in words.values.get("config_file", ()):
+    files = []
+    for text in fields.get("config_files", ()):
         source, _, target = text.partition(":")
         full = str(PurePosixPath(here.folder) / source)
-        more.append(f"{full}:{target or full}:ro")
-    return {"mounts": (*fields.get("mounts", ()), *more)}
+        files.append(f"{full}:{target or full}")
+    return {"mounts": (*fields.get("mounts", ()), *more), "config_files": tuple(files)}
 
 
 def _places(words: Words, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,8 @@ class JobSpec:
     """(name in ``data list``, absolute path in the container)."""
     mounts: tuple[str, ...] = ()
     """``/source:/target[:ro]`` on every node."""
+    config_files: tuple[str, ...] = ()
+    """``/source:/target``: small files of the submitter's machine, mounted read-only; contents travel as secrets do."""
     sync: CodeSource | None = None
     tensorboard: bool = False
     tensorboard_image: str = ""
@@ -120,11 +122,14 @@ class JobSpec:
     launcher: str = ""
     """``torchrun``, ``launch``, ``python`` or ``mpirun``; empty: the command as it is."""
     procs_per_gpu: int = 0
+    """Copies of the command that share a worker's GPU; 0 or 1: one process, as it is."""
     mps: bool = False
     ranks: int = 0
     """mpi: of a line that we make (``-n``); 0: one for each GPU, or worker."""
     preset: str = ""
     fabric: str = ""
+    lint: bool = True
+    """Whether a typed mpirun line that surely fails is kept from starting."""
     # container
     share_memory: str = "32g"
     ulimits: Mapping[str, str] = field(default_factory=dict)

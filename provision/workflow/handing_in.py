@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.batch.code import fetch_request
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from provision.model.job import JobSpec
 
 __all__ = ["handed_in"]
+
+MOST_BYTES = 1 << 20
+"""Of a file of --config-file."""
 
 
 def handed_in(found: Submission) -> tuple[JobSpec, Secrets]:
@@ -33,7 +37,26 @@ def handed_in(found: Submission) -> tuple[JobSpec, Secrets]:
         fetch_request(source, sync)
         spec = replace(spec, sync=source)
     env = {name: value.reveal() for name, value in found.env.items()}
-    return spec, Secrets(env, sync, _registry(spec, found.pull_secrets))
+    return spec, Secrets(env, sync, _files(spec), _registry(spec, found.pull_secrets))
+
+
+def _files(spec: JobSpec) -> dict[str, str]:
+    """Return the contents of --config-file, by their path in the container."""
+    found = {}
+    for text in spec.config_files:
+        source, _, target = text.partition(":")
+        try:
+            with Path(source).open("rb") as stream:
+                content = stream.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise UsageError(f"--config-file {source}: it cannot be read here: {error.strerror}") from error
+        if len(content) > MOST_BYTES:
+            raise UsageError(
+                f"--config-file {source}: it is larger than 1 MiB",
+                remedy="Bring it by --sync-mode, or keep it on a volume: provision data add.",
+            )
+        found[target] = content.decode("utf-8", "surrogateescape")
+    return found
 
 
 def _registry(spec: JobSpec, names: Sequence[str]) -> dict[str, str]:

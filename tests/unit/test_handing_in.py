@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,23 @@ def test_a_registry_login_that_is_not_there_or_not_for_the_image_is_refused() ->
     kept("registry", "registry.example.com", "pw")
     with pytest.raises(UsageError, match="its own server alone"):
         taken("--image-pull-secret=registry.example.com", image="docker.io/team/train")
+
+
+def test_a_config_file_is_read_here_byte_for_byte_and_is_in_no_spec(tmp_path: Path) -> None:
+    """Whatever its mode: its contents travel as secrets do."""
+    (tmp_path / "c.bin").write_bytes(b"pa\xffss\r\n")
+    spec, secrets = taken(f"--config-file={tmp_path}/c.bin:/etc/c")
+
+    assert secrets.files["/etc/c"].encode("utf-8", "surrogateescape") == b"pa\xffss\r\n"
+    assert json.loads(json.dumps(secrets.files)) == secrets.files
+    assert "ss" not in repr(secrets)
+    assert spec.config_files == (f"{tmp_path}/c.bin:/etc/c",)
+
+
+def test_a_config_file_that_is_too_large_or_not_there_is_refused(tmp_path: Path) -> None:
+    """With the way for what is large."""
+    (tmp_path / "big").write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
+        taken(f"--config-file={tmp_path}/big")
+    with pytest.raises(UsageError, match="No such file"):
+        taken(f"--config-file={tmp_path}/none")

@@ -25,6 +25,8 @@ class Secrets:
     """For the training's own processes."""
     sync: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For fetching code alone (GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD, ...)."""
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Contents of the spec's ``config_files`` by their path in the container; bytes that are no text as surrogates."""
     registry: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For pulling the image: ``username``, ``password``, and the ``server`` that alone gets them."""
 

@@ -437,8 +437,8 @@ def take_away_secrets(folder):
         if item.startswith("env-") or item.endswith(".new"):
             remove(os.path.join(folder, item))
     remove(os.path.join(folder, "stop.json"))
-    remove_tree(os.path.join(folder, "ssh"))
-    remove_tree(os.path.join(folder, "programs"))
+    for item in ("ssh", "config", "programs"):
+        remove_tree(os.path.join(folder, item))
 
 
 # Leases
@@ -1201,9 +1201,12 @@ def start(request):
         return {"unit": unit_name(name, attempt)}
     hold_all(told)
     write_files(os.path.join(folder, "mount"), request.get("files") or {}, 0o644)
-    programs = os.path.join(folder, "programs")
-    os.makedirs(programs, mode=0o700, exist_ok=True)
-    write_files(programs, request["programs"], 0o600)
+    for item, files, mode in (
+        ("programs", request["programs"], 0o600),
+        ("config", request.get("configs") or {}, 0o644),
+    ):
+        os.makedirs(os.path.join(folder, item), mode=0o700, exist_ok=True)
+        write_files(os.path.join(folder, item), files, mode)
     write_json(os.path.join(folder, "attempt.json"), dict(record, **(request.get("record") or {})))
     write_json(os.path.join(folder, "keeper.json"), told)
     try:

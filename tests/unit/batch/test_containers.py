@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 import pytest
 
 from provision.batch import mpi
-from provision.batch.containers import NodeHardware, create_words, program_words
+from provision.batch.containers import SHARE, NodeHardware, create_words, program_words
 from provision.batch.ranks import Place, seats_of
+from provision.jobs.node_ask import FILES
 from provision.model.job import JobSpec, Kind, Seat
 
 PLACES = (Place("a", "10.0.0.1", (0, 1), ("GPU-0", "GPU-1")), Place("b", "10.0.0.2", (0, 1), ("GPU-2", "GPU-3")))
@@ -118,3 +125,111 @@ def test_seats_of_other_jobs_have_other_names() -> None:
 
     assert ("--name", "other-master-0") in pairs(found)
     assert isinstance(seats_of(JobSpec("o", Kind.RUN, ("x",)), PLACES[:1])[0], Seat)
+
+
+MPI = {"kind": Kind.MPI, "gpus": 2, "workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "expected"),
+    [
+        (("mpirun -np 4 x",), {}, ("sh", "-c", "mpirun -np 4 x")),
+        (("mpirun", "-np", "4", "x"), {}, ("mpirun", "-np", "4", "x")),
+        (("horovodrun", "-np", "4", "x"), {"launcher": "mpirun"}, ("horovodrun", "-np", "4", "x")),
+        (("hostname",), {}, ("sh", "-c", "hostname")),
+        (("python3", "x.py"), {"launcher": "python"}, ("python3", "x.py")),
+    ],
+)
+def test_a_command_that_starts_its_ranks_is_left_as_it_is(command, more, expected) -> None:
+    """mpirun is never started by mpirun, and a line of the shell runs once."""
+    assert mpi.mpi_command(JobSpec("j", command=command, **MPI, **more), {}, 4) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "ranks", "program"),
+    [
+        (("python3", "x.py"), {}, "4", ("python3", "x.py")),
+        (("python3", "x.py"), {"launcher": "mpirun"}, "4", ("python3", "x.py")),
+        (("python3 x.py | tee l",), {"launcher": "mpirun"}, "4", ("sh", "-c", "python3 x.py | tee l")),
+        (("python3 x.py",), {"launcher": "mpirun", "ranks": 2}, "2", ("sh", "-c", "python3 x.py")),
+    ],
+)
+def test_np_starts_the_command_on_every_slot(command, more, ranks, program) -> None:
+    """--np auto and --np N, for a line of the shell as well as for single words."""
+    found = mpi.mpi_command(JobSpec("j", command=command, **MPI, **more), {"LR": "1"}, 4)
+
+    assert ("-np", ranks) in pairs(list(found))
+    assert found[: found.index("-np")] == ("mpirun", "--allow-run-as-root")
+    assert found[-len(program) - 2 :] == ("-x", "LR", *program)
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "expected"),
+    [
+        (("python3", "-u", "x.py", "-u"), {"launcher": "torchrun"}, ("torchrun", "x.py", "-u")),
+        (("python3", "x.py"), {"nproc_per_node": "auto"}, ("torchrun", "x.py")),
+        (("x.py",), {"launcher": "torchrun"}, ("sh", "-c", "torchrun x.py")),
+        (("/usr/bin/python3.10 x.py && ls",), {"launcher": "torchrun"}, ("sh", "-c", "torchrun x.py && ls")),
+        (("torchrun", "x.py"), {"nproc_per_node": "2"}, ("torchrun", "x.py")),
+        (("torchrun x.py",), {"launcher": "torchrun"}, ("sh", "-c", "torchrun x.py")),
+        (("python x.py",), {"nproc_per_node": "2"}, ("sh", "-c", "python x.py")),
+        (("python", "-m", "a.b"), {"launcher": "torchrun"}, ("torchrun", "-m", "a.b")),
+        (("python", "x.py"), {"launcher": "python"}, ("python", "x.py")),
+    ],
+)
+def test_torchs_launchers_get_the_script_and_not_the_interpreter(command, more, expected) -> None:
+    """torchrun takes a script, and is never started by itself; --nproc-per-node alone leaves a typed line."""
+    assert program_words(JobSpec("j", Kind.PYTORCH, command, **more)) == expected
+
+
+def test_launch_gets_what_it_does_not_read_from_variables() -> None:
+    """As the document types it."""
+    line = program_words(JobSpec("j", Kind.PYTORCH, ("python", "x.py"), launcher="launch"))
+
+    assert line[2].startswith("python3 -m torch.distributed.launch --nproc_per_node=")
+    assert line[2:] == (line[2], "sh", "x.py")
+    assert '--node_rank="$PET_NODE_RANK" --master_addr="$MASTER_ADDR"' in line[2]
+
+
+def test_files_of_the_submitter_s_machine_are_mounted_read_only() -> None:
+    found = pairs(words(JobSpec("j", Kind.RUN, ("x",), config_files=("/home/me/c:/etc/c", "/d:/d"))))
+
+    assert ("--volume", "/f/config/0:/etc/c:ro") in found
+    assert ("--volume", "/f/config/1:/d:ro") in found
+
+
+def shared(tmp_path: Path, *command: str, path: str = "", **more: Any) -> tuple[int, str, str, dict[str, str]]:
+    """Run the command of an instance as its container would; return code, output and the logs of the processes."""
+    logs = tmp_path / "logs"
+    spec = JobSpec("j", Kind.PYTORCH, command, gpus=1, logdir=f"{logs}", mounts=(f"/x:{logs}",), **more)
+    line = [word.replace(f"{mpi.MOUNT}/{SHARE}", str(FILES / SHARE)) for word in program_words(spec)]
+    environment = {"PATH": path or os.environ["PATH"], "PROVISION_INSTANCE": "j-master-0"}
+    done = subprocess.run(["/bin/sh", *line[1:]], capture_output=True, text=True, check=False, env=environment)
+    found = {file.name: file.read_text() for file in (logs / "j-master-0").glob("*.file")}
+    return done.returncode, done.stdout, done.stderr, found
+
+
+def test_processes_share_a_gpu_as_the_document_has_it(tmp_path: Path) -> None:
+    """Each has its number and a log of its own in --logdir; a line of the shell passes the number on."""
+    code, out, _, logs = shared(tmp_path, "echo go; echo", procs_per_gpu=2)
+
+    assert code == 0
+    assert sorted(out.splitlines()) == sorted(
+        f"[process{n}] {text}" for n in (0, 1) for text in ("go", f"--process_index {n} --process_num 2")
+    )
+    assert logs == {f"process{n}.file": f"go\n--process_index {n} --process_num 2\n" for n in (0, 1)}
+
+
+def test_the_first_process_that_fails_is_the_job_s_code(tmp_path: Path) -> None:
+    """A line that uses PROCESS_INDEX gets no words behind it."""
+    code, _, said, _ = shared(tmp_path, 'if [ "$PROCESS_INDEX" = 1 ]; then exit 7; fi; exec sleep 30', procs_per_gpu=2)
+
+    assert code == 7
+    assert "process 1" in said
+
+
+def test_an_image_without_python_is_told(tmp_path: Path) -> None:
+    """And not by `not found` alone."""
+    code, _, said, _ = shared(tmp_path, "x", path=str(tmp_path), procs_per_gpu=2)
+
+    assert (code, said) == (127, "provision: --procs-per-gpu needs python3 in the image\n")

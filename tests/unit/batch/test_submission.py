@@ -165,7 +165,7 @@ def test_the_training_sees_nothing_of_how_its_code_is_fetched():
 )
 def test_without_a_type_the_command_tells_and_it_is_said(words, kind):
     """As the newer page on topology types it: no type, and true or false without a value."""
-    found = made(["--gputopology=true", "--gang", "--name", "a", "--image", "i", *words])
+    found = made(["--gputopology=true", "--gang", "--name", "a", "--image", "i", "--workers=4", *words])
 
     assert (found.spec.kind, found.spec.gputopology, found.spec.gang) == (kind, True, True)
     assert found.spec.command == tuple(words[1:] if words[0] == "--" else words)
@@ -190,7 +190,8 @@ def test_without_a_type_the_command_tells_and_it_is_said(words, kind):
         (["-N", "2", "-G", "16"], "gpus", 8),
         (["-w", "n1,n2", "--nodes", "n3"], "nodes", ("n1", "n2", "n3")),
         (["--data-dir", "/data", "-v", "/a:/b:ro"], "mounts", ("/a:/b:ro", "/data:/data")),
-        (["--config-file", "c.yml:/etc/c.yml"], "mounts", ("/home/me/c.yml:/etc/c.yml:ro",)),
+        (["--config-file", "c.yml:/etc/c.yml"], "config_files", ("/home/me/c.yml:/etc/c.yml",)),
+        (["--configFile", "/c.yml", "--config-file=d"], "config_files", ("/c.yml:/c.yml", "/home/me/d:/home/me/d")),
         (["--selector", "rack=r1", "-C", "gpu=v100"], "selector", {"rack": "r1", "gpu": "v100"}),
         (["--toleration", "all"], "allow_drained", True),
         (["--queue", "night"], "hold", True),
@@ -253,7 +254,13 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
         (["--image=i", "-w", "a", "-x", "a", "x"], "in --nodes and in --exclude"),
         (["--image=i", "--launcher=srun", "x"], "none of torchrun"),
         (["--image=i", "--np=4", "x"], "for mpi jobs"),
-        (["--image=i", "--mps", "x"], "no GPU to share"),
+        (["--image=i", "--mps", "x"], "nobody to share with"),
+        (["--image=i", "--procs-per-gpu=2", "x"], "each worker has 0"),
+        (["--image=i", "--gpus=2", "--procs-per-gpu=2", "x"], "each worker has 2"),
+        (["--image=i", "--gpus=1", "--procs-per-gpu=2", "--nproc-per-node=2", "x"], "copies of the command itself"),
+        (["--no-container", "x"], "in containers alone"),
+        (["--image=i", "--config-file", "c.yml:etc/c.yml", "x"], "no absolute path"),
+        (["--image=i", "--config-file", "c:/x", "-d", "a:/x", "x"], "two things"),
         (["--image=i", "--toleration", "key=v:NoSchedule", "x"], "no taints"),
         (["--image=i", "--gpus=1", "-G"], "has no value"),
     ],
@@ -290,14 +297,42 @@ def test_an_mpirun_line_is_made_where_it_is_asked_for():
     assert made([*mpi, "--np", "3", "x"]).spec.ranks == 3
     assert "--np auto" in " ".join(made([*mpi, "python3 x.py"]).notes)
     assert "-np 2 starts 2 ranks" in " ".join(made([*mpi, "mpirun -np 2 x"]).notes)
+    assert "--np 3 starts 3 ranks" in " ".join(made([*mpi, "--np", "3", "x"]).notes)
     assert made([*mpi, "mpirun -np 4 x"]).notes == ()
+    assert made([*mpi, "--np=auto", "--", "python3", "x.py"]).notes == ()
+    assert made([*mpi, "--", "python3", "x.py"]).notes == ()
+
+
+@pytest.mark.parametrize("words", [["mpirun -np 8 x"], ["--", "mpirun", "-np", "8", "x"], ["--np=8", "x"]])
+def test_more_ranks_than_slots_are_refused_unless_the_line_or_no_lint_wants_them(words):
+    """Open MPI would refuse them when all GPUs are taken and all images pulled."""
+    mpi = ["mpi", "--name=a", "--image=i", "--gpus=2", "--workers=2"]
+    with pytest.raises(UsageError, match="8 is more than the 4 slots") as refused:
+        made([*mpi, *words])
+    assert "--no-lint" in refused.value.remedy
+    found = made([*mpi, "--no-lint", *words])
+    assert (found.spec.lint, "8 ranks" in " ".join(found.notes)) == (False, True)
+    assert made([*mpi, "mpirun --oversubscribe -np 8 x"]).spec.lint
 
 
 def test_a_spec_survives_its_file_and_its_record():
     """What --dry-run -o yaml shows can be submitted; what the nodes keep means the same."""
     words = ["--gpus=2", "--workers=2", "-d", "data:/d", "-e", "LR=1e-3", "-e", "ON=true", "-e", "GIT_SYNC_DEPTH=1"]
     words += ["--sync-mode=git", "--sync-source=https://g/o/r.git", "--sync-revision=v1", "--running-timeout=90s"]
-    words += ["-l", "team=vision", "--gpu-ids=0,1", "--ulimit=memlock=-1", "-v", "/a:/b", "--no-rdma", "--", "a b", "c"]
+    words += [
+        "--config-file=c.yml:/etc/c.yml",
+        "--no-lint",
+        "-l",
+        "team=vision",
+        "--gpu-ids=0,1",
+        "--ulimit=memlock=-1",
+        "-v",
+        "/a:/b",
+        "--no-rdma",
+        "--",
+        "a b",
+        "c",
+    ]
     spec = least(*words).spec
     again = submission(read_words([]), Here(), read_document(as_yaml(spec), "job.yaml")).spec
 

@@ -40,6 +40,7 @@ QUEUE_SECONDS = 60.0
 """So long a command waits for another one that starts jobs."""
 LOOK_SECONDS = 60.0
 TOKEN_BYTES = 6
+_KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
 
 
 class DirectEngine:
@@ -69,7 +70,7 @@ class DirectEngine:
         token = random.token_hex(TOKEN_BYTES)
         job = {"id": token, "owner": _owner(), "submitted": time.time(), "spec": as_document(spec)}
         queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
-        kept = {"env": dict(secrets.env), "sync": dict(secrets.sync), "registry": dict(secrets.registry)}
+        kept = {kind: dict(getattr(secrets, kind)) for kind in _KINDS_OF_SECRETS}
         try:
             with contextlib.closing(connect(self._nodes[self.head])) as way:
                 answer = ask_jobs(way, "reserve", name=spec.name, job=job, queue=queue, secrets=kept)
@@ -144,7 +145,7 @@ class DirectEngine:
 
     def _start(self, ways: starting.Ways, attempt: starting.Attempt, say: Say) -> str:
         found = ask_jobs(ways.to(self.head), "secrets", name=attempt.spec.name)
-        kinds = {kind: dict(found.get(kind) or {}) for kind in ("env", "sync", "registry")}
+        kinds = {kind: dict(found.get(kind) or {}) for kind in _KINDS_OF_SECRETS}
         with self._alive(ways, attempt):
             return starting.start(ways, replace(attempt, secrets=Secrets(**kinds)), self._extras, say)
 

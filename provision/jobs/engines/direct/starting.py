@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
 from provision.batch import mpi
-from provision.batch.containers import NodeHardware, create_words, program_words
+from provision.batch.containers import SHARE, NodeHardware, create_words, program_words
 from provision.batch.ranks import by_container, rank_variables, slots
 from provision.connectors import Connector, connect
 from provision.errors import NodeError, ProvisionError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.keeper_programs import keeper_programs
-from provision.jobs.node_ask import ask_jobs
+from provision.jobs.node_ask import FILES, ask_jobs
 from provision.model import Node
 from provision.model.job import JobSpec, Kind, Seat, as_document
 from provision.profiles import lightcc_settings, nccl_settings
@@ -170,12 +170,14 @@ def start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[st
 
 def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[str], None]) -> str:
     spec = attempt.spec
+    _insist_on_secrets(attempt)
     prepared = ways.all(attempt.nodes, lambda way: _prepare(way, attempt))
     _same_images(prepared)
     sha = extras.before(attempt, {name: ways.to(name) for name in attempt.nodes}, say) if extras else ""
     ports = {name: [int(port) for port in answer.get("ports", [])] for name, answer in prepared.items()}
     logins = _logins(attempt, prepared, ports) if spec.kind is Kind.MPI else []
-    files = mpi.files(spec, attempt.seats, logins) if logins else {}
+    files = _files(attempt, logins)
+    configs = {str(n): attempt.secrets.files[text.partition(":")[2]] for n, text in enumerate(spec.config_files)}
     board = extras.after(attempt, ways.to(attempt.chief.node), say) if extras and spec.tensorboard else ""
     secret = random.token_hex(32)
     record = {"code_sha": sha, "tensorboard": board, "image_digest": _digest(prepared[attempt.chief.node], spec.image)}
@@ -212,12 +214,33 @@ def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[s
             attempt=attempt.number,
             keeper=keeper,
             files=files,
+            configs=configs,
             record=record,
             programs=keeper_programs(),
         )
 
     ways.all(attempt.nodes, one)
     return board
+
+
+def _insist_on_secrets(attempt: Attempt) -> None:
+    """A job that is over has lost its secrets; without them it would start as another one."""
+    spec, secrets = attempt.spec, attempt.secrets
+    lost = [name for name in spec.secret_env if name not in secrets.env]
+    lost += [text for text in spec.config_files if text.partition(":")[2] not in secrets.files]
+    if lost:
+        raise NodeError(
+            f"{lost[0]} was taken off the nodes when the job was over, as secrets are",
+            remedy=f"submit it again: provision delete {spec.name}, then provision submit",
+        )
+
+
+def _files(attempt: Attempt, logins: Sequence[mpi.Login]) -> dict[str, str]:
+    """Return the files that all containers see."""
+    files = mpi.files(attempt.spec, attempt.seats, logins) if logins else {}
+    if attempt.spec.procs_per_gpu > 1:
+        files[SHARE] = (FILES / SHARE).read_text(encoding="utf-8")
+    return files
 
 
 def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
