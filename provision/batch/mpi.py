@@ -133,7 +133,7 @@ def mpi_command(spec: JobSpec, variables: Mapping[str, str], total: int) -> tupl
         return (spec.shell, "-c", spec.command[0]) if line else spec.command
     program = (spec.shell, "-c", spec.command[0]) if line else spec.command
     passed = [word for name in sorted(variables) for word in ("-x", name)]
-    ranks = str(spec.ranks or total)
+    ranks = str((spec.ranks if spec.gang else min(spec.ranks, total)) or total)
     root = [] if spec.user else ["--allow-run-as-root"]
     return ("mpirun", *root, "-np", ranks, "--bind-to", "none", "--map-by", "slot", *passed, *program)
 

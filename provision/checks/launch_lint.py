@@ -71,7 +71,7 @@ def _unknown_flags(scene: LaunchScene) -> Iterator[LaunchFinding]:
 
 
 def _joined_flags(scene: LaunchScene) -> Iterator[LaunchFinding]:
-    for word in scene.line.joined if scene.line and scene.version < PRRTE else ():
+    for word in scene.line.joined if scene.line and 0 < scene.version < PRRTE else ():
         yield LaunchFinding(
             word,
             f"the containers have Open MPI {scene.version}, whose mpirun takes no value behind an equals sign",
@@ -81,6 +81,8 @@ def _joined_flags(scene: LaunchScene) -> Iterator[LaunchFinding]:
 
 
 def _old_names(scene: LaunchScene) -> Iterator[LaunchFinding]:
+    if not scene.version:
+        return
     if scene.version < PRRTE:
         for parameter in scene.parameters:
             if parameter.flag == "--prtemca":

@@ -35,7 +35,7 @@ class LaunchScene:
     """What is judged, and what is known of the nodes."""
 
     version: int
-    """Open MPI's major version."""
+    """Open MPI's major version; 0 where nobody has asked."""
     entries: Sequence[HostEntry]
     """The nodes that can take ranks."""
     variables: Mapping[str, str] = field(default_factory=dict)

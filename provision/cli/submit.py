@@ -135,11 +135,13 @@ def _to_the_end(typed: Words, job: JobRecord, runner: Engine) -> int:
 
 def _dry_run(typed: Words, found: Submission, runner: Engine) -> None:
     from provision.cli.job_options import present
-    from provision.cli.levels import patience
+    from provision.cli.levels import patience, warn
     from provision.report.job_submit import dry_run_document, dry_run_text
 
     with patience("looking at the nodes"):
         plan = runner.dry_run(found.spec)
+    for note in plan.notes:
+        warn(note)
     form = typed.text("output")
     if form == "name":
         show(found.spec.name)

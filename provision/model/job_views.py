@@ -23,6 +23,8 @@ class DryRun:
     """Instance -> the docker command."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Such as the host file."""
+    notes: tuple[str, ...] = ()
+    """What is odd about it, and who is left out."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ def dry_run_document(spec: JobSpec, found: DryRun) -> dict[str, Any]:
         "env": {name: dict(values) for name, values in found.environment.items()},
         "commands": {name: list(argv) for name, argv in found.commands.items()},
         "files": dict(found.files),
+        "warnings": list(found.notes),
         "spec": brief(spec),
     }
 

@@ -47,6 +47,7 @@ class Sight:
                 name: data_interface(cluster.node(name).variables, facts) or "" for name, facts in reached.items()
             },
             networks=found_networks(cluster, found),
+            facts=reached,
             hardware={name: _hardware(facts) for name, facts in reached.items()},
             cpus={
                 name: facts.hardware.cpus for name, facts in reached.items() if not isinstance(facts.hardware, Unknown)

@@ -35,7 +35,7 @@ ENGINE_SECONDS = 20
 OVER = ("Completed", "Error", "Stopped", "Lost")
 STAMP = 27  # 2026-01-31T12:00:00.123456Z
 PREFIX = STAMP + 3  # and " o "
-BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard")
+BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "ttl_after_finished")
 NO_INSTANCES = ("attempt", "result", "keeper", "state", "stop")
 CONTAINER = re.compile(r"[0-9a-f]{64}")
 
@@ -829,7 +829,7 @@ def brief_report(name):
     told = full_report(name, brief=True)
     if told:
         spec = told["spec"]
-        told["spec"] = {key: spec[key] for key in BRIEF if key in spec}
+        told["spec"] = {key: spec[key] for key in BRIEF if spec.get(key)}
     return told
 
 

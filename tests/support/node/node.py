@@ -107,17 +107,22 @@ class FakeNode:
 
     def begin(self, do: str, **request: Any) -> subprocess.Popen[bytes]:
         """Start a request and leave its input open."""
-        code = f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs; sys.exit(node_jobs.main())"
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", code],  # what was compiled once is used again
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=self.environment,
-        )
+        child = self.program()
         assert child.stdin is not None
         child.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
         child.stdin.flush()
         return child
+
+    def program(self, errors: int | None = None) -> subprocess.Popen[bytes]:
+        """Start the program for jobs, which waits for a request."""
+        code = f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs; sys.exit(node_jobs.main())"
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code],  # what was compiled once is used again
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=self.environment,
+        )
 
     def raw(self, do: str, **request: Any) -> bytes:
         """Return what a request prints."""

@@ -142,3 +142,55 @@ def test_labels_names_and_failures_choose_the_nodes() -> None:
     assert [one.name for one in allowed(job(0, 1, exclude=("a",)), nodes, ["b"])[0]] == ["c"]
     with pytest.raises(NeverFits, match="no node x"):
         allowed(job(0, 1, nodes=("x",)), nodes)
+
+
+def alive(name: str, **spec: Any) -> dict[str, Any]:
+    """Return what a node tells of a job that is on it."""
+    return {"name": name, "spec": spec, "instances": {f"{name}-worker-0": {}}, "result": None}
+
+
+def test_a_node_that_a_job_has_for_itself_gets_no_other_and_an_empty_one_is_wanted() -> None:
+    """With GPUs and without; a job that is over, or never started, is not there."""
+    taken = looks(look("a", jobs=[alive("alone", exclusive=True)]))
+    busy = looks(look("a", jobs=[alive("other")]))
+    empty = looks(look("a", jobs=[{**alive("old"), "result": {"status": "FAILED"}}]))
+    failed = looks(look("a", jobs=[{**alive("old"), "queue": {"state": "failed"}}]))
+
+    for gpus in (0, 1):
+        assert "alone has the node for itself" in place_job(job(gpus, 1), known("a"), taken, ["a"]).reason
+        assert place_job(job(gpus, 1), known("a"), busy, ["a"]).places
+        assert "other is on it" in place_job(job(gpus, 1, exclusive=True), known("a"), busy, ["a"]).reason
+        assert place_job(job(gpus, 1, exclusive=True), known("a"), empty, ["a"]).places
+        assert place_job(job(gpus, 1, exclusive=True), known("a"), failed, ["a"]).places
+
+
+def test_all_gpus_of_an_exclusive_node_are_held_cut_up_ones_by_their_instances() -> None:
+    """So that nobody gets them between two looks."""
+    gpus = [{"index": 0, "uuid": "GPU-0"}, {"index": 1, "uuid": "GPU-1", "mig": ["MIG-1a", "MIG-1b"]}]
+
+    assert look("a", gpus=gpus).whole() == ("GPU-0", "MIG-1a", "MIG-1b")
+
+
+def test_gpus_are_those_that_were_named_or_none() -> None:
+    """By nvidia-smi's numbers, on each node."""
+    found = place_job(job(1, 2, gpu_ids=(1, 3)), known("a"), looks(look("a")), ["a"])
+    assert sorted(place.gpus for place in found.places) == [(1,), (3,)]
+    waits = place_job(job(1, 1, gpu_ids=(1,)), known("a"), looks(look("a", 1)), ["a"])
+    assert (waits.places, bool(waits.reason)) == ((), True)
+    with pytest.raises(NeverFits):
+        place_job(job(1, 1, gpu_ids=(9,)), known("a"), looks(look("a")), ["a"])
+
+
+def test_without_gang_what_fits_starts_and_at_least_one() -> None:
+    """The rest is left out, and said; what would never fit is refused all the same."""
+    some = place_job(job(2, 3, gang=False), known("a"), looks(look("a", 0)), ["a"])
+    assert len(some.places) == 1
+    assert "1 of 3 workers" in some.warnings[0]
+    all_of_it = place_job(job(2, 2, gang=False), known("a"), looks(look("a")), ["a"])
+    assert (len(all_of_it.places), all_of_it.warnings) == (2, ())
+    none = place_job(job(2, 3, gang=False), known("a"), looks(look("a", 0, 1, 2)), ["a"])
+    assert (none.places, bool(none.reason)) == ((), True)
+    cpu = place_job(job(0, 3, gang=False, max_per_node=1), known("a", "b"), looks(look("a"), look("b")), ["a", "b"])
+    assert (len(cpu.places), "2 of 3 workers" in cpu.warnings[0]) == (2, True)
+    with pytest.raises(NeverFits):
+        place_job(job(5, 2, gang=False), known("a"), looks(look("a")), ["a"])

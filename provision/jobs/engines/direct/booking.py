@@ -10,10 +10,11 @@ from typing import Any
 from provision.batch.queue import Passing, in_order, waiting_for
 from provision.batch.ranks import seats_of
 from provision.batch.records import STARTING, Report, records
-from provision.errors import NeverFits
+from provision.errors import NeverFits, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.known import Eyes, Known
+from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
 from provision.jobs.engines.direct.starting import Attempt, Ways, take_leases
 from provision.jobs.node_ask import ask_jobs
@@ -32,10 +33,12 @@ class Booking:
         self._looks: dict[str, NodeLook] = {}
         self.waiting: list[str] = []
         """Names of those that did not start."""
+        self.aged: list[JobRecord] = []
+        """Jobs that are over for as long as they asked to be kept."""
 
     def book(
         self, looks: Mapping[str, NodeLook], unreachable: Mapping[str, str], mine: str
-    ) -> tuple[list[Attempt], NeverFits | None]:
+    ) -> tuple[list[Attempt], ProvisionError | None]:
         """Hold the GPUs of all waiting jobs that fit, in their order; nothing is started yet.
 
         Returns the attempts to start, and why the job `mine` will never fit, if it is so.
@@ -45,6 +48,8 @@ class Booking:
         queues = _queues(looks)
         waiting = in_order(self._to_try_again(found, queues))
         full = self._full([record.spec.name for record in waiting])
+        tried = {record.spec.name for record in waiting}
+        self.aged = [one for one in found.values() if one.spec.name not in tried and self._is_aged(one, found)]
         passing = Passing([], {name: int(queue.get("passed") or 0) for name, queue in queues.items()})
         attempts: list[Attempt] = []
         for brief in (one for one in waiting if one.spec.name in full):
@@ -52,7 +57,7 @@ class Booking:
             queue = queues.get(record.spec.name, {})
             try:
                 held = self._blocked(record, found, passing) or self._hold(record, queue)
-            except NeverFits as error:
+            except (NeverFits, UsageError) as error:
                 if record.spec.name == mine:
                     return attempts, error
                 held = error.message
@@ -87,6 +92,9 @@ class Booking:
             return reason
         self._looks = _with_leases(self._looks, attempt)
         mark(self._ways, self._head, record, queue, state="started", attempt=attempt.number, reason="")
+        for note in attempt.notes:
+            event = {"time": time.time(), "source": "queue", "type": "Warning", "message": note}
+            ask_jobs(self._ways.to(self._head), "event", name=record.spec.name, event=event)
         return attempt
 
     def _place(self, record: JobRecord, queue: Mapping[str, Any]) -> Attempt | str:
@@ -100,15 +108,32 @@ class Booking:
         placed = place_job(spec, self._known, self._looks, [node.name for node in nodes])
         if not placed.places:
             return placed.reason or "; ".join(f"{name}: {text}" for name, text in why.items())
+        seats = seats_of(spec, placed.places)
+        try:
+            notes = line_notes(spec, seats, self._known)
+        except UsageError as error:
+            if len(placed.places) == spec.workers:
+                raise
+            return f"{error.message}; {placed.warnings[-1]}"
         return Attempt(
             spec,
             record.id,
             max(record.attempt, int(queue.get("attempt") or 0)) + 1,
             {"id": record.id, "owner": record.owner, "submitted": record.submitted, "spec": as_document(spec)},
-            seats_of(spec, placed.places),
+            seats,
             Secrets(),
             self._known,
+            {seat.node: self._looks[seat.node].whole() for seat in seats} if spec.exclusive and spec.gpus else {},
+            (*placed.warnings, *notes),
         )
+
+    def _is_aged(self, record: JobRecord, found: Mapping[str, JobRecord]) -> bool:
+        """Whether a job's record is to go: by the head's clock, unless a node of it is away or a job depends on it."""
+        limit, now = record.spec.ttl_after_finished, self._looks[self._head].document.get("now")
+        if not limit or not record.status.over or not record.ended or record.unreachable or record.leases:
+            return False
+        needed = any(record.spec.name in other.spec.depends for other in found.values() if not other.status.over)
+        return isinstance(now, int | float) and now - record.ended > limit and not needed
 
     def _to_try_again(
         self, found: Mapping[str, JobRecord], queues: Mapping[str, dict[str, Any]]
@@ -184,6 +209,9 @@ def _with_leases(looks: Mapping[str, NodeLook], attempt: Attempt) -> dict[str, N
     for name in attempt.nodes:
         if name in found:
             more = {uuid: {"job": attempt.spec.name, "id": attempt.id} for uuid in attempt.leases(name)}
-            document = {**found[name].document, "leases": {**found[name].leases, **more}}
+            here: dict[str, Any] = {seat.instance: {} for seat in attempt.seats if seat.node == name}
+            job = {"name": attempt.spec.name, "spec": {"exclusive": attempt.spec.exclusive}, "instances": here}
+            jobs = [*(found[name].document.get("jobs") or ()), job]
+            document = {**found[name].document, "leases": {**found[name].leases, **more}, "jobs": jobs}
             found[name] = NodeLook(name, document)
     return found

@@ -15,7 +15,6 @@ from provision.connectors import connect, each
 from provision.errors import (
     LockedError,
     NameTaken,
-    NeverFits,
     NodeError,
     NodeUnreachable,
     NotFound,
@@ -121,7 +120,7 @@ class DirectEngine:
 
     def _start_waiting(
         self, say: Say, *, mine: str = "", started: list[str] | None = None, waiting: list[str] | None = None
-    ) -> NeverFits | None:
+    ) -> ProvisionError | None:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
         with starting.Ways(self._nodes) as ways:
             with self._queue(ways):
@@ -133,6 +132,10 @@ class DirectEngine:
                 started += names
             if waiting is not None:
                 waiting += booking.waiting
+            for attempt in attempts:
+                for note in attempt.notes:
+                    say(f"warning: {attempt.spec.name}: {note}")
+            self._forget_aged(booking.aged, say)
             found = outcomes(lambda one: self._start(ways, one, say), attempts, limit=starting.MANY)
             for attempt, outcome in zip(attempts, found, strict=True):
                 if isinstance(outcome, ProvisionError):
@@ -305,6 +308,16 @@ class DirectEngine:
             for node, one in lost.items():
                 if isinstance(one, NodeError) or node == self.head:
                     raise one
+
+    def _forget_aged(self, records: Sequence[JobRecord], say: Say) -> None:
+        """Forget jobs by their --ttl-after-finished; what cannot be forgotten now is tried at the next look."""
+        for record in records:
+            try:
+                self._forget(record.spec.name, record.id)
+            except ProvisionError as error:
+                say(f"warning: {record.spec.name} is over for long and could not be forgotten: {error}")
+            else:
+                say(f"{record.spec.name} is forgotten: it was over for {record.spec.ttl_after_finished:g} s")
 
     def restart(self, name: str, say: Say) -> JobRecord:
         """Start a job that is over (or stop it first) as its next attempt."""

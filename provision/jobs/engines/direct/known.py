@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from provision.batch.containers import NodeHardware
+from provision.facts import NodeFacts
 from provision.model import Cluster
 from provision.profiles import NodeNetwork
 from provision.topology.candidates import Candidate
@@ -27,6 +28,7 @@ class Known:
     interfaces: Mapping[str, str] = field(default_factory=dict)
     """The interfaces that carry them, where they are known."""
     networks: Mapping[str, NodeNetwork] = field(default_factory=dict)
+    facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     hardware: Mapping[str, NodeHardware] = field(default_factory=dict)
     cpus: Mapping[str, int] = field(default_factory=dict)
     warnings: Sequence[str] = ()

@@ -55,6 +55,14 @@ class NodeLook:
         """Return index -> UUID."""
         return {int(one["index"]): str(one["uuid"]) for one in self.gpus if "index" in one and "uuid" in one}
 
+    def whole(self) -> tuple[str, ...]:
+        """Return the UUIDs of all GPUs that can be held: the instances of one that is cut up, in its place."""
+        found: list[str] = []
+        for gpu in self.gpus:
+            parts = gpu.get("mig")
+            found += [str(part) for part in parts] if isinstance(parts, list) and parts else [str(gpu.get("uuid"))]
+        return tuple(found)
+
     def taken(self) -> dict[int, str]:
         """Return index -> why it cannot be had."""
         found: dict[int, str] = {}
@@ -65,9 +73,25 @@ class NodeLook:
                 found[index] = f"in use by {self.foreign[uuid]}"
         return found
 
+    def alive(self) -> dict[str, bool]:
+        """Return the jobs that have a part here which is not over, and whether each wants the node for itself."""
+        jobs = self.document.get("jobs")
+        found: dict[str, bool] = {}
+        for job in jobs if isinstance(jobs, list) else ():
+            if isinstance(job, Mapping) and job.get("instances") and not job.get("result") and not _broken(job):
+                spec = job.get("spec")
+                found[str(job.get("name"))] = isinstance(spec, Mapping) and spec.get("exclusive") is True
+        return found
+
     def _mapping(self, key: str) -> Mapping[str, Any]:
         found = self.document.get(key)
         return found if isinstance(found, Mapping) else {}
+
+
+def _broken(job: Mapping[str, Any]) -> bool:
+    """Whether its start failed, so that nothing of it is here whatever its instances' records say."""
+    queue = job.get("queue")
+    return isinstance(queue, Mapping) and queue.get("state") in {"failed", "stopped"}
 
 
 @dataclass(frozen=True)
@@ -114,19 +138,58 @@ def _labelled(node: Node) -> bool:
 def place_job(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names: Sequence[str]) -> Placed:
     """Choose the places of all workers now, among the nodes `names`; none when they do not all fit.
 
+    Without gang the places of as many as fit, at least one, and a warning that says which are left out.
+
     Raises:
-        NeverFits: they would not fit on idle nodes either.
+        NeverFits: they (without gang: one of them) would not fit on idle nodes either.
     """
+    if spec.gang or spec.workers == 1:
+        return _place_all(spec, known, looks, names)
+    whole = _place_all(spec, known, looks, names, sure=False)
+    for count in range(_room(spec, known, looks, names), 0, -1):
+        if whole.places:
+            break
+        some = _place_all(replace(spec, workers=count), known, looks, names, sure=False)
+        if some.places:
+            left = f"it starts with {count} of {spec.workers} workers, without those that found no room: {whole.reason}"
+            return replace(some, warnings=(*some.warnings, left))
+    return whole if whole.places else _place_all(replace(spec, workers=1), known, looks, names)
+
+
+def _room(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names: Sequence[str]) -> int:
+    """Return how many workers there may be room for, at most: fewer than asked for."""
+    if not spec.gpus:
+        return spec.workers - 1
+    found = [known.candidates[name] for name in names if name in known.candidates and name in looks]
+    free = [len(one.machine.topology.gpus) - len(looks[one.name].taken()) for one in found]
+    return min(spec.workers - 1, sum(max(count, 0) // spec.gpus for count in free))
+
+
+def _place_all(
+    spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names: Sequence[str], *, sure: bool = True
+) -> Placed:
+    """Place all workers or none; with `sure` what would never fit is an error."""
     usable = [name for name in names if name in looks and name not in known.left_out]
     drained = {name: looks[name].drained for name in usable if looks[name].drained and not spec.allow_drained}
-    ready = [name for name in usable if name not in drained]
+    closed = {**drained, **{name: why for name in usable if (why := _not_shared(spec, looks[name]))}}
+    ready = [name for name in usable if name not in closed]
     if not spec.gpus:
-        return _without_gpus(spec, known, looks, ready) if ready else Placed(reason=_nobody(known, drained, names))
-    return _with_gpus(spec, known, looks, names, ready, drained)
+        return _without_gpus(spec, known, looks, ready) if ready else Placed(reason=_nobody(known, closed, names))
+    return _with_gpus(spec, known, looks, names, ready, closed, sure=sure)
 
 
-def _nobody(known: Known, drained: Mapping[str, str], names: Sequence[str]) -> str:
-    told = [f"{name}: {known.left_out.get(name) or drained.get(name) or 'did not answer'}" for name in names]
+def _not_shared(spec: JobSpec, look: NodeLook) -> str:
+    """Return why a node has no place beside the jobs that are on it, by their wish or by this job's."""
+    for name, alone in look.alive().items():
+        if alone and name != spec.name:
+            return f"{name} has the node for itself (--exclusive)"
+        if spec.exclusive and name != spec.name:
+            return f"{name} is on it, and --exclusive wants it empty"
+    return ""
+
+
+def _nobody(known: Known, closed: Mapping[str, str], names: Sequence[str]) -> str:
+    told = [f"{name}: {known.left_out.get(name) or closed.get(name) or 'did not answer'}" for name in names]
     return "no node takes jobs now: " + "; ".join(told[:4]) if told else "no node may take it"
 
 
@@ -164,15 +227,18 @@ def _with_gpus(
     looks: Mapping[str, NodeLook],
     names: Sequence[str],
     ready: Sequence[str],
-    drained: Mapping[str, str],
+    closed: Mapping[str, str],
+    *,
+    sure: bool,
 ) -> Placed:
     mode = Mode.TOPOLOGY if spec.gputopology else Mode.DEFAULT
     chosen = [name for name in ready if name in known.candidates and known.candidates[name].mode in {mode, None}]
     now = [_as_it_is(known.candidates[name], looks[name], spec) for name in chosen]
     workers = _choose(spec, now, mode)
     if isinstance(workers, str):
-        _refuse_impossible(spec, known, names, mode)
-        held = [f"{name}: {why}" for name, why in {**known.left_out, **drained}.items() if name in names]
+        if sure:
+            _refuse_impossible(spec, known, names, mode)
+        held = [f"{name}: {why}" for name, why in {**known.left_out, **closed}.items() if name in names]
         return Placed(reason=workers + (f" ({'; '.join(held[:3])})" if held else ""))
     return Placed(tuple(_place(worker, known, looks[worker.node]) for worker in workers))
 
@@ -232,10 +298,9 @@ def _refuse_impossible(spec: JobSpec, known: Known, names: Sequence[str], mode: 
             "goes to no other",
             remedy=f"`provision node label NODE {label} --overwrite` gives a node to such jobs",
         )
-    empty = replace(spec, gpu_ids=spec.gpu_ids)
     narrowed = [
-        replace(one, busy=frozenset(g.index for g in one.machine.topology.gpus) - frozenset(empty.gpu_ids))
-        if empty.gpu_ids
+        replace(one, busy=frozenset(g.index for g in one.machine.topology.gpus) - frozenset(spec.gpu_ids))
+        if spec.gpu_ids
         else one
         for one in of_mode
     ]

@@ -16,6 +16,7 @@ from provision.errors import NodeUnreachable, NotFound, ProvisionError
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.known import Known
+from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, Placed
 from provision.jobs.node_ask import begin
 from provision.model import Cluster, Node
@@ -201,7 +202,7 @@ def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
             entry=starting.commands(attempt, seat, logins),
         )
         commands[name if not seat.chief else seat.instance] = ("docker", "create", *words)
-    return DryRun(seats, "", environment, commands, files)
+    return DryRun(seats, "", environment, commands, files, (*placed.warnings, *line_notes(spec, seats, known)))
 
 
 def exec_argv(

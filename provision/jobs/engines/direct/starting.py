@@ -7,7 +7,7 @@ import secrets as random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
 from provision.batch import mpi
@@ -53,6 +53,10 @@ class Attempt:
     seats: tuple[Seat, ...]
     secrets: Secrets
     known: Known
+    fenced: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Node -> UUIDs that are held too, for nobody: of a node that a job has for itself."""
+    notes: tuple[str, ...] = ()
+    """What the submitter is told of the start."""
 
     @property
     def nodes(self) -> list[str]:
@@ -70,8 +74,9 @@ class Attempt:
         return f"/var/lib/provision/jobs/{self.spec.name}/attempts/{self.number}"
 
     def leases(self, node: str) -> dict[str, str]:
-        """Return UUID -> instance of the GPUs on a node."""
-        return {uuid: seat.instance for seat in self.seats if seat.node == node for uuid in seat.uuids}
+        """Return UUID -> instance of the GPUs on a node; one that is held for nobody has none."""
+        own = {uuid: seat.instance for seat in self.seats if seat.node == node for uuid in seat.uuids}
+        return {**dict.fromkeys(self.fenced.get(node, ()), ""), **own}
 
 
 class Extras(Protocol):

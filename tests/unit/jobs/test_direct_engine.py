@@ -1,0 +1,173 @@
+"""Jobs from the engine to their processes and back, on nodes in folders; docker, systemd and GPUs are STAND-INS."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.errors import NodeError, UsageError
+from provision.jobs.engines.base import LogRequest, Secrets
+from provision.jobs.engines.direct import DirectEngine
+from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
+from tests.support.node.direct import direct_engine
+from tests.support.node.node import Engine, FakeNode, seat, until
+
+SHOW = "echo $NVIDIA_VISIBLE_DEVICES $RANK/$WORLD_SIZE"
+
+
+@pytest.fixture(scope="module")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    made = Engine(tmp_path_factory.mktemp("docker") / "socket")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def node(tmp_path: Path, docker: Engine) -> Iterator[FakeNode]:
+    with FakeNode(tmp_path, "a") as made:
+        yield made.with_docker(docker)
+    docker.reset()
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch, node: FakeNode) -> DirectEngine:
+    return direct_engine(monkeypatch, node)
+
+
+def spec(name: str, line: str = "true", **more: Any) -> JobSpec:
+    return JobSpec(name, Kind.RUN, (line,), image="image", **more)
+
+
+def submit(
+    jobs: DirectEngine, job: JobSpec, secrets: Secrets | None = None, said: list[str] | None = None
+) -> JobRecord:
+    return jobs.submit(job, secrets or Secrets(), (said if said is not None else []).append)
+
+
+def output(jobs: DirectEngine, name: str) -> dict[str, str]:
+    """The output of all instances, when the job is over."""
+    lines: dict[str, str] = {}
+
+    def write(instance: str, line: bytes) -> None:
+        lines[instance] = lines.get(instance, "") + line.decode()
+
+    jobs.logs(name, LogRequest(every=True), write)
+    return lines
+
+
+def over(jobs: DirectEngine, name: str) -> JobRecord:
+    """The job when it has ended."""
+    return until(lambda: (found := jobs.get(name)).status.over and found, f"the end of {name}")
+
+
+@pytest.mark.long
+def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(jobs: DirectEngine) -> None:
+    """By number and by variable; others wait, with GPUs and without, and start when it is over."""
+    alone = submit(jobs, spec("alone", f"{SHOW}; exec sleep 60", gpus=1, gpu_ids=(2,), exclusive=True))
+    other, cpu = submit(jobs, spec("other", SHOW, gpus=1)), submit(jobs, spec("cpu"))
+
+    assert [(seat.gpus, seat.uuids) for seat in alone.seats] == [((2,), ("GPU-c",))]
+    assert sorted(alone.leases["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    for waits in (other, cpu):
+        assert waits.status is JobStatus.PENDING
+        assert "alone has the node for itself" in waits.reason
+    until(lambda: jobs.get("alone").status is JobStatus.RUNNING, "the start")
+    jobs.stop("alone", [].append, grace=1)
+    assert output(jobs, "alone") == {"alone-worker-0": "GPU-c 0/1\n"}
+    tried = jobs.start_pending([].append)
+
+    assert (sorted(tried.started), tried.waiting) == (["cpu", "other"], ())
+    assert over(jobs, "other").status is JobStatus.SUCCEEDED
+
+
+def test_a_held_job_starts_as_its_first_attempt_when_it_is_released(jobs: DirectEngine) -> None:
+    """Nothing is stopped before, and no other job is touched."""
+    assert submit(jobs, spec("held", hold=True, retry=2)).status is JobStatus.QUEUING
+    released = jobs.release("held", [].append)
+
+    assert released.attempt == 1
+    assert [event.message.partition(" by ")[0] for event in released.events if event.source == "queue"] == ["released"]
+    assert over(jobs, "held").status is JobStatus.SUCCEEDED
+    assert jobs.release("held", [].append).attempt == 1
+
+
+def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(jobs: DirectEngine) -> None:
+    """They are told how many they are and see their own GPUs; the event stays for those who look later."""
+    said: list[str] = []
+    started = submit(jobs, spec("some", SHOW, gpus=1, workers=3, gang=False, gpu_ids=(1, 3)), said=said)
+
+    assert [(seat.rank, seat.gpus) for seat in started.seats] == [(0, (1,)), (1, (3,))]
+    assert any("it starts with 2 of 3 workers" in line for line in said)
+    assert any("it starts with 2 of 3 workers" in event.message for event in started.events)
+    over(jobs, "some")
+    assert output(jobs, "some") == {"some-worker-0": "GPU-b 0/2\n", "some-worker-1": "GPU-d 1/2\n"}
+
+
+def finished(node: FakeNode, name: str, seconds: float) -> None:
+    """Leave a job on a node that ended a minute ago, and asked to be kept for so long."""
+    document = {"kind": "run", "name": name, "command": ["x"], "ttl_after_finished": seconds}
+    attempt = {"attempt": 1, "id": name, "seats": [seat(f"{name}-worker-0", "a", 0)], "node": "a"}
+    result = {"status": "SUCCEEDED", "exit_code": 0, "ended": time.time() - 60, "chief": True}
+    node.attempt(name).mkdir(parents=True)
+    for path, content in (
+        (node.root / name / "job.json", {"id": name, "submitted": 1.0, "spec": document}),
+        (node.root / name / "queue.json", {"state": "over", "attempt": 1}),
+        (node.attempt(name) / "attempt.json", attempt),
+        (node.attempt(name) / "result.json", result),
+    ):
+        path.write_text(json.dumps(content))
+
+
+def test_a_job_is_forgotten_when_its_time_after_the_end_is_over(jobs: DirectEngine, node: FakeNode) -> None:
+    """By any look at the queue; not before, and not while a job that waits depends on it."""
+    for name, seconds in (("short", 59.0), ("long", 3600.0), ("needed", 59.0), ("ever", 0.0)):
+        finished(node, name, seconds)
+    later = {"kind": "run", "name": "later", "command": ["x"], "depends": ["needed"], "hold": True}
+    node.ok("reserve", name="later", job={"id": "l", "submitted": 1.0, "spec": later}, queue={"state": "held"})
+    said: list[str] = []
+    jobs.start_pending(said.append)
+
+    assert sorted(path.name for path in node.root.iterdir()) == ["ever", "later", "long", "needed"]
+    assert said == ["short is forgotten: it was over for 59 s"]
+
+
+def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: DirectEngine, node: FakeNode) -> None:
+    """Byte for byte; and a second start without them is refused instead of being another job."""
+    secrets = Secrets(env={"TOKEN": "t"}, files={"/etc/c": b"a\xff".decode("utf-8", "surrogateescape")})
+    line = "test $TOKEN = t && exec sleep 60"
+    submit(jobs, spec("j", line, config_files=("/home/me/c:/etc/c",), secret_env=("TOKEN",)), secrets)
+    config = node.attempt() / "config"
+
+    assert (config / "0").read_bytes() == b"a\xff"
+    assert "surrogate" not in (node.root / "j" / "job.json").read_text()
+    jobs.stop("j", [].append, grace=1)
+    until(lambda: not config.exists(), "the end of its files")
+    jobs.start_pending([].append)
+    with pytest.raises(NodeError, match="TOKEN was taken off the nodes"):
+        jobs.restart("j", [].append)
+
+
+def test_processes_that_share_a_gpu_find_their_program(jobs: DirectEngine, node: FakeNode) -> None:
+    """It lies in what the container sees as /provision."""
+    submit(jobs, spec("j", gpus=1, procs_per_gpu=2))
+
+    assert "process_index" in (node.attempt() / "mount" / "share.py").read_text()
+
+
+def test_an_mpi_line_that_surely_fails_on_its_nodes_is_refused_and_leaves_no_name(jobs: DirectEngine) -> None:
+    """Before anything starts; what is only odd is said, by --dry-run too."""
+    line = "mpirun -np 2 -H a:1,z:1 x"
+    job = JobSpec("j", Kind.MPI, (line,), image="image", gpus=1, workers=2)
+    for attempt in (lambda: submit(jobs, job), lambda: jobs.dry_run(job)):
+        with pytest.raises(UsageError, match="-H names z") as refused:
+            attempt()
+        assert "--no-lint" in str(refused.value.remedy)
+
+    assert jobs.jobs().jobs == ()
+    odd = JobSpec("j", Kind.MPI, (line,), image="image", gpus=1, workers=2, lint=False)
+    assert any("-H names z" in note for note in jobs.dry_run(odd).notes)
