@@ -722,13 +722,15 @@ def hold_queue(request):
 
 
 def queue(request):
-    """Write down how a job stands in the queue; ``over`` takes its secrets away."""
+    """Write down how a job stands in the queue; ``over`` takes its secrets away, ``secrets`` puts them back."""
     name = job_name(request)
     folder = known_job(name)
     path = os.path.join(folder, "queue.json")
     write_json(path, dict(read_json(path), **request["queue"]) if request.get("merge") else request["queue"])
     if request.get("event"):
         event(request)
+    if any((request.get("secrets") or {}).values()):
+        write_json(os.path.join(folder, "secrets.json"), request["secrets"])
     if request.get("over"):
         remove(os.path.join(folder, "secrets.json"))
     return {"written": True}

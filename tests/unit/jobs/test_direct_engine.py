@@ -137,7 +137,7 @@ def test_a_job_is_forgotten_when_its_time_after_the_end_is_over(jobs: DirectEngi
 
 
 def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: DirectEngine, node: FakeNode) -> None:
-    """Byte for byte; and a second start without them is refused instead of being another job."""
+    """Byte for byte, after a restart too; a start without them is refused instead of being another job."""
     secrets = Secrets(env={"TOKEN": "t"}, files={"/etc/c": b"a\xff".decode("utf-8", "surrogateescape")})
     line = "test $TOKEN = t && exec sleep 60"
     submit(jobs, spec("j", line, config_files=("/home/me/c:/etc/c",), secret_env=("TOKEN",)), secrets)
@@ -145,11 +145,34 @@ def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: D
 
     assert (config / "0").read_bytes() == b"a\xff"
     assert "surrogate" not in (node.root / "j" / "job.json").read_text()
+    assert jobs.restart("j", [].append).attempt == 2
+    assert (node.attempt(number=2) / "config" / "0").read_bytes() == b"a\xff"
+    assert not config.exists()
     jobs.stop("j", [].append, grace=1)
-    until(lambda: not config.exists(), "the end of its files")
-    jobs.start_pending([].append)
+    until(lambda: not (node.root / "j" / "secrets.json").exists(), "the end of its secrets")
     with pytest.raises(NodeError, match="TOKEN was taken off the nodes"):
         jobs.restart("j", [].append)
+
+
+def test_a_job_whose_containers_do_not_run_yet_is_not_started_again(jobs: DirectEngine, node: FakeNode) -> None:
+    """Its keeper has it: another look at the queue leaves it alone, and it is in nobody's way."""
+    document = {"kind": "run", "name": "j", "command": ["x"], "workers": 1}
+    attempt = {"attempt": 1, "id": "j", "seats": [seat("j-worker-0", "a", 0)], "node": "a", "time": time.time()}
+    node.attempt("j").mkdir(parents=True)
+    for path, content in (
+        (node.root / "j" / "job.json", {"id": "j", "submitted": 1.0, "spec": document}),
+        (node.root / "j" / "queue.json", {"state": "started", "attempt": 1, "time": time.time()}),
+        (node.attempt("j") / "attempt.json", attempt),
+        (node.attempt("j") / "state.json", {}),
+        (node.attempt("j") / "j-worker-0.json", {"instance": "j-worker-0", "status": "ContainerCreating"}),
+    ):
+        path.write_text(json.dumps(content))
+    before = (node.root / "j" / "queue.json").read_text()
+    tried = jobs.start_pending([].append)
+
+    assert (tried.started, tried.waiting, jobs.get("j").status) == ((), (), JobStatus.PENDING)
+    assert (node.root / "j" / "queue.json").read_text() == before
+    assert not node.attempt("j", 2).exists()
 
 
 def test_processes_that_share_a_gpu_find_their_program(jobs: DirectEngine, node: FakeNode) -> None:

@@ -19,7 +19,7 @@ from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
 from provision.jobs.engines.direct.starting import Attempt, Ways, take_leases
 from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster
-from provision.model.job import JobRecord, as_document
+from provision.model.job import JobRecord, JobStatus, as_document
 
 __all__ = ["Booking", "mark"]
 
@@ -143,6 +143,9 @@ class Booking:
             queue = queues.get(name)
             if queue is None or (record.reason == STARTING and not self._broken_off(queue)):
                 continue
+            if not record.again and record.status is JobStatus.PENDING and queue.get("state") == "started":
+                if record.reason != STARTING:
+                    continue  # its keepers have it, and its containers do not run yet
             if record.again:
                 node = next((seat.node for seat in record.seats if seat.instance == record.first_failure), "")
                 more = {

@@ -8,8 +8,9 @@ import secrets as random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from provision.connectors import connect, each
 from provision.errors import (
@@ -148,9 +149,8 @@ class DirectEngine:
 
     def _start(self, ways: starting.Ways, attempt: starting.Attempt, say: Say) -> str:
         found = ask_jobs(ways.to(self.head), "secrets", name=attempt.spec.name)
-        kinds = {kind: dict(found.get(kind) or {}) for kind in _KINDS_OF_SECRETS}
         with self._alive(ways, attempt):
-            return starting.start(ways, replace(attempt, secrets=Secrets(**kinds)), self._extras, say)
+            return starting.start(ways, replace(attempt, secrets=_secrets(found)), self._extras, say)
 
     @contextlib.contextmanager
     def _alive(self, ways: starting.Ways, attempt: starting.Attempt) -> Iterator[None]:
@@ -320,13 +320,21 @@ class DirectEngine:
                 say(f"{record.spec.name} is forgotten: it was over for {record.spec.ttl_after_finished:g} s")
 
     def restart(self, name: str, say: Say) -> JobRecord:
-        """Start a job that is over (or stop it first) as its next attempt."""
+        """Start a job that is over (or stop it first) as its next attempt.
+
+        Raises:
+            NodeError: its secrets went with its end.
+        """
         record = self.get(name)
+        with starting.Ways(self._nodes) as ways:
+            kept = ask_jobs(ways.to(self.head), "secrets", name=name)
+        starting.insist_on_secrets(record.spec, _secrets(kept))
         if not record.status.over:
             self._end(record, say, 15.0)
             record = self.get(name)
         with starting.Ways(self._nodes) as ways:
             queue = {"state": "pending", "attempt": record.attempt, "failures": 0, "reason": ""}
+            ask_jobs(ways.to(self.head), "queue", name=name, queue={}, merge=True, secrets=kept)
             mark(ways, self.head, record, queue, state="pending")
         try:
             self._start_waiting(say, mine=name)
@@ -341,6 +349,10 @@ class DirectEngine:
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
         """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
         return reading.forward_argv(self.get(name), self._nodes, local, target)
+
+
+def _secrets(found: Mapping[str, Any]) -> Secrets:
+    return Secrets(**{kind: dict(found.get(kind) or {}) for kind in _KINDS_OF_SECRETS})
 
 
 def _owner() -> str:

@@ -24,7 +24,17 @@ from provision.model.job import JobSpec, Kind, Seat, as_document
 from provision.profiles import lightcc_settings, nccl_settings
 from provision.threads import outcomes
 
-__all__ = ["Attempt", "Extras", "Ways", "commands", "environment", "image_of", "start", "take_leases"]
+__all__ = [
+    "Attempt",
+    "Extras",
+    "Ways",
+    "commands",
+    "environment",
+    "image_of",
+    "insist_on_secrets",
+    "start",
+    "take_leases",
+]
 
 T = TypeVar("T")
 
@@ -175,7 +185,7 @@ def start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[st
 
 def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[str], None]) -> str:
     spec = attempt.spec
-    _insist_on_secrets(attempt)
+    insist_on_secrets(spec, attempt.secrets)
     prepared = ways.all(attempt.nodes, lambda way: _prepare(way, attempt))
     _same_images(prepared)
     sha = extras.before(attempt, {name: ways.to(name) for name in attempt.nodes}, say) if extras else ""
@@ -228,9 +238,12 @@ def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[s
     return board
 
 
-def _insist_on_secrets(attempt: Attempt) -> None:
-    """A job that is over has lost its secrets; without them it would start as another one."""
-    spec, secrets = attempt.spec, attempt.secrets
+def insist_on_secrets(spec: JobSpec, secrets: Secrets) -> None:
+    """A job that is over has lost its secrets; without them it would start as another one.
+
+    Raises:
+        NodeError: some are not there.
+    """
     lost = [name for name in spec.secret_env if name not in secrets.env]
     lost += [text for text in spec.config_files if text.partition(":")[2] not in secrets.files]
     if lost:
