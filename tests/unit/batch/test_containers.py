@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-import pytest
-
 from provision.batch import mpi
 from provision.batch.containers import SHARE, NodeHardware, create_words, program_words
 from provision.batch.ranks import Place, seats_of

@@ -143,9 +143,9 @@ class Booking:
             queue = queues.get(name)
             if queue is None or (record.reason == STARTING and not self._broken_off(queue)):
                 continue
-            if not record.again and record.status is JobStatus.PENDING and queue.get("state") == "started":
-                if record.reason != STARTING:
-                    continue  # its keepers have it, and its containers do not run yet
+            begun = record.status is JobStatus.PENDING and queue.get("state") == "started"
+            if begun and not record.again and record.reason != STARTING:
+                continue  # its keepers have it, and its containers do not run yet
             if record.again:
                 node = next((seat.node for seat in record.seats if seat.instance == record.first_failure), "")
                 more = {
