@@ -31,7 +31,7 @@ class NodeHardware:
     """The most that the node itself has, where that is less than no limit."""
 
 
-def create_words(  # noqa: PLR0913 - docker's options are many
+def create_words(
     spec: JobSpec,
     inside: Sequence[Seat],
     image: str,
@@ -40,7 +40,6 @@ def create_words(  # noqa: PLR0913 - docker's options are many
     hardware: NodeHardware,
     folder: str,
     mounts: Sequence[str] = (),
-    ipc_of: str = "",
     entry: Sequence[str] = (),
 ) -> list[str]:
     """Return the words after ``docker create``, the environment aside, which goes by a file.
@@ -53,12 +52,11 @@ def create_words(  # noqa: PLR0913 - docker's options are many
         hardware: what the node has.
         folder: the attempt's folder on the node.
         mounts: of data and code, ``/source:/target[:ro]``.
-        ipc_of: a container of the same job on the node, whose shared memory it uses.
         entry: the command.
     """
     words = ["--name", inside[0].container, "--network", "host", "--init", "--restart", "no", "--stop-timeout", "15"]
     words += ["--log-driver", "json-file", "--log-opt", "max-size=100g"]
-    words += ["--ipc", f"container:{ipc_of}"] if ipc_of else ["--ipc", "shareable", "--shm-size", spec.share_memory]
+    words += ["--ipc", "private", "--shm-size", spec.share_memory]
     for name, value in labels.items():
         words += ["--label", f"{name}={value}"]
     words += _rights(spec, hardware)

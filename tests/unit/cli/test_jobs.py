@@ -175,6 +175,34 @@ def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
     assert all(call[0] == "dry_run" for call in engine.calls)
 
 
+def test_what_is_odd_about_a_line_is_said_at_a_dry_run_too(engine, typed):
+    """What the words tell, and what the nodes tell; in JSON the latter."""
+    engine.plan = DryRun((), "", {}, {}, {}, ("btl_tcp_if_include eth7: gpu1 has eth0",))
+    words = ("submit", "mpi", "--name=a", "--image=i", "--gpus=2", "--dry-run")
+    code, out, err = typed(*words, "--json", "mpirun -np 1 x")
+
+    assert (code, json.loads(out)["warnings"]) == (0, ["btl_tcp_if_include eth7: gpu1 has eth0"])
+    assert "-np 1 starts 1 ranks" in err
+    assert "gpu1 has eth0" in err
+    assert typed(*words, "mpirun -np 3 x")[0] == 2
+    assert typed(*words, "--no-lint", "mpirun -np 3 x")[0] == 0
+
+
+def test_kept_logins_and_files_go_with_the_job(engine, typed, tmp_path, monkeypatch):
+    """To the engine, beside the spec; what is not kept is refused with exit 2 before anything is asked."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "c").write_text("text")
+    assert typed(*SUBMIT, "--image-pull-secret=r.example.com", "x")[0] == 2
+    assert engine.calls == []
+    monkeypatch.setattr("sys.stdin", io.StringIO("pw\n"))
+    assert typed("secret", "set", "registry", "--server", "r.example.com", "--username", "u")[0] == 0
+    typed("submit", "run", "--name=b", "--image=r.example.com/i", f"--config-file={tmp_path}/c:/c", "x")
+    (_, spec, secrets) = engine.calls[0]
+
+    assert secrets.registry == {"username": "u", "password": "pw", "server": "r.example.com"}
+    assert (secrets.files, spec.config_files) == ({"/c": "text"}, (f"{tmp_path}/c:/c",))
+
+
 def test_a_spec_comes_from_standard_input(engine, typed, monkeypatch):
     """-f - is not the terminal's."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("kind: run\nname: a\nimage: i\ncommand: hostname\n"))

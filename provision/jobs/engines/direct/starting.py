@@ -285,7 +285,7 @@ def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
 
 
 def image_of(spec: JobSpec, seat: Seat) -> str:
-    """Return the image of an instance's container: workers that are not the chief may have one of their own."""
+    """Return the image of the container that a seat is the first of."""
     return (spec.worker_image or spec.image) if not seat.chief and seat.role == "worker" else spec.image
 
 
@@ -366,7 +366,7 @@ def _containers(
     prepared: Mapping[str, Any],
     mounts: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
-    spec, first = attempt.spec, ""
+    spec = attempt.spec
     for name, inside in by_container([seat for seat in attempt.seats if seat.node == node]).items():
         seat = inside[0]
         reference = image_of(spec, seat)
@@ -387,7 +387,6 @@ def _containers(
             hardware=attempt.known.hardware.get(node, NodeHardware()),
             folder=attempt.folder,
             mounts=mounts,
-            ipc_of=first,
             entry=entry,
         )
         yield {
@@ -400,7 +399,6 @@ def _containers(
             "log_instance": seat.instance,
             "instances": [one.instance for one in inside],
         }
-        first = first or name
 
 
 def _tear_down(ways: Ways, attempt: Attempt) -> None:
