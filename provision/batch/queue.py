@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from provision.model.job import JobRecord, JobStatus
 
-__all__ = ["Passing", "in_order", "waiting_for"]
+__all__ = ["Passing", "cannot_start", "in_order", "waiting_for"]
 
 MOST_PASSED = 16
 """So many younger jobs may start before an older one that does not fit yet; then the line stands still for it."""
@@ -17,6 +17,15 @@ def in_order(records: Iterable[JobRecord]) -> list[JobRecord]:
     """Return the waiting jobs as they stand in line: by priority, then by the time of submission, then by name."""
     waiting = [record for record in records if record.status is JobStatus.PENDING]
     return sorted(waiting, key=lambda record: (-record.spec.priority, record.submitted, record.spec.name))
+
+
+def cannot_start(record: JobRecord, known: Callable[[str], JobRecord | None]) -> str:
+    """Return why a job will never start: what it depends on did not succeed; empty when it may."""
+    for name in record.spec.depends:
+        other = known(name)
+        if other is not None and other.status in {JobStatus.FAILED, JobStatus.STOPPED}:
+            return f"it depends on {name}, which is {other.status}"
+    return ""
 
 
 def waiting_for(record: JobRecord, known: Callable[[str], JobRecord | None]) -> str:
@@ -46,6 +55,8 @@ class Passing:
     def may_start(self, record: JobRecord) -> JobRecord | None:
         """Return the older job that `record` has to wait for; None when it may start before all that wait."""
         for older in self.blocked:
+            if _field(older) not in {(), _field(record)}:
+                continue  # it waits for nodes of its own choice
             same = (older.spec.gpus, older.spec.workers) == (record.spec.gpus, record.spec.workers)
             if same or self.passed.get(older.spec.name, 0) >= MOST_PASSED:
                 return older
@@ -57,3 +68,10 @@ class Passing:
         for name in names:
             self.passed[name] = self.passed.get(name, 0) + 1
         return names
+
+
+def _field(record: JobRecord) -> tuple[object, ...]:
+    """Return by what a job narrows down where it may go; nothing for one that goes anywhere."""
+    spec = record.spec
+    found = (spec.nodes, spec.exclude, tuple(sorted(spec.selector.items())), spec.gpu_ids, spec.gputopology)
+    return found if any(found) else ()

@@ -12,6 +12,8 @@ from provision.model.job import InstanceRecord, JobEvent, JobRecord, JobSpec, Jo
 __all__ = ["STARTING", "Report", "leases_by_job", "records", "starting"]
 
 STARTING = "its start has begun"
+HANDING_SECONDS = 180.0
+"""A keeper that is not there so long after its node was made ready will not come."""
 KEEPER_SECONDS = 20.0
 """systemd starts a keeper anew within this time."""
 
@@ -53,7 +55,7 @@ def records(reports: Sequence[Report], unreachable: Mapping[str, str]) -> dict[s
     held = leases_by_job(reports)
     found: dict[str, JobRecord] = {}
     for name, told in by_name.items():
-        with contextlib.suppress(ValueError, TypeError, KeyError):
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError):
             record = _record(name, _of_newest(told), unreachable)
             found[name] = replace(record, leases=held.get(record.id, {}))
     return found
@@ -83,7 +85,7 @@ def starting(queue: Mapping[str, Any], current: Sequence[tuple[Report, Mapping[s
     number = int(_number(queue.get("attempt")))
     begun = [job for _, job in current if int(_number(job.get("attempt"))) == number]
     handed = any(job.get("keeper") != "none" or job.get("result") for job in begun)
-    return queue.get("state") == "started" and not handed
+    return queue.get("state") == "started" and not handed and not queue.get("handed")
 
 
 def _number(value: Any) -> float:
@@ -171,9 +173,22 @@ def _judged(
         return replace(record, status=JobStatus.STOPPED, reason=reason, ended=_number(queue.get("time")))
     if state == "failed":
         return replace(record, status=JobStatus.FAILED, reason=reason, ended=_number(queue.get("time")), exit_code=1)
-    if state in {"pending", "held"} or starting(queue, current):
+    live = any(job.get("keeper") == "active" and not job.get("result") for _, job in current)
+    if not live and (state in {"pending", "held"} or starting(queue, current)):
         status = JobStatus.QUEUING if state == "held" else JobStatus.PENDING
         return replace(record, status=status, reason=STARTING if state == "started" else reason)
+    if not current:
+        return _out_of_sight(record, queue, unreachable)
+    return _of_nodes(record, queue, current, unreachable)
+
+
+def _of_nodes(
+    record: JobRecord,
+    queue: Mapping[str, Any],
+    current: Sequence[tuple[Report, Mapping[str, Any]]],
+    unreachable: Mapping[str, str],
+) -> JobRecord:
+    """Judge an attempt by what its nodes tell of it."""
     result = _result(record, current)
     lost = "" if result is not None else _lost(record, current, unreachable)
     if result is not None:
@@ -186,6 +201,17 @@ def _judged(
         reason = f"attempt {record.attempt} failed: {record.reason}; it is to be tried again"
         return replace(record, status=JobStatus.PENDING, again=True, reason=reason)
     return record
+
+
+def _out_of_sight(record: JobRecord, queue: Mapping[str, Any], unreachable: Mapping[str, str]) -> JobRecord:
+    """Judge a job that was handed to nodes of which none tells of it now: it may well run."""
+    nodes = [str(name) for name in queue.get("nodes") or ()]
+    away = tuple(name for name in nodes if name in unreachable)
+    if nodes and not away:
+        why = f"none of its nodes ({', '.join(nodes)}) knows of it any more, or they are not in this inventory"
+        return replace(record, status=JobStatus.FAILED, reason=why, exit_code=1)
+    why = f"none of its nodes answers: {', '.join(away) or 'which they are is not known'}"
+    return replace(record, status=JobStatus.RUNNING, reason=why, unreachable=away)
 
 
 def _may_retry(queue: Mapping[str, Any]) -> bool:
@@ -236,6 +262,9 @@ def _lost(
     forgotten = [seat.node for seat in record.seats if seat.node not in told and seat.node not in unreachable]
     if forgotten:
         return f"node {forgotten[0]} knows nothing of it any more"
+    never = all(job.get("keeper") == "none" for _, job in current)
+    if never and all(_since(report, job) > HANDING_SECONDS for report, job in current):
+        return "its start was broken off before anything ran"
     old = [report.node for report, job in current if _watched_by_none(job) and _since(report, job) > KEEPER_SECONDS]
     return f"nothing watches over it on {', '.join(old)}" if old else ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.batch.queue import MOST_PASSED, Passing, in_order, waiting_for
+from provision.batch.queue import MOST_PASSED, Passing, cannot_start, in_order, waiting_for
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 
 
@@ -60,3 +60,20 @@ def test_a_job_waits_for_those_that_it_depends_on() -> None:
     assert waiting_for(job("a", 2, depends=("prepare",)), known) == ""
     assert "broken, which is FAILED" in waiting_for(job("b", 2, depends=("broken",)), known)
     assert "which is not there" in waiting_for(job("c", 2, depends=("nobody",)), known)
+
+
+def test_a_job_that_waits_for_nodes_of_its_own_choice_stands_in_nobodys_way() -> None:
+    """Only for those that want the same."""
+    choosy = job("choosy", 1, nodes=("gpu3",))
+    passing = Passing([choosy], {"choosy": MOST_PASSED})
+
+    assert passing.may_start(job("any", 2)) is None
+    assert passing.may_start(job("same", 3, nodes=("gpu3",))) is choosy
+
+
+def test_a_job_that_depends_on_one_that_failed_never_starts() -> None:
+    """One that is away may come back."""
+    known = {"broken": job("broken", 1, status=JobStatus.FAILED)}.get
+
+    assert "broken, which is FAILED" in cannot_start(job("a", 2, depends=("broken",)), known)
+    assert cannot_start(job("b", 2, depends=("nobody",)), known) == ""

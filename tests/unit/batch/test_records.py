@@ -89,6 +89,25 @@ def test_a_start_under_way_is_pending() -> None:
     assert (found.status, found.reason) == (JobStatus.PENDING, STARTING)
 
 
+def test_a_job_whose_nodes_are_all_away_may_well_run() -> None:
+    """It was handed to them; whoever took it for waiting would start it a second time."""
+    handed = {**QUEUE, "handed": True, "nodes": ["b"]}
+    alone = told("a", attempt=0, attempt_record=None, instances={}, queue=handed)
+
+    away = job(("a", alone), away={"b": "no route"})
+    assert (away.status, away.unreachable) == (JobStatus.RUNNING, ("b",))
+    gone = job(("a", alone), ("c", {**told("b"), "id": "0"}))
+    assert gone.status is JobStatus.FAILED
+    assert "none of its nodes (b) knows of it" in gone.reason
+
+
+def test_a_job_with_a_living_keeper_is_never_waiting() -> None:
+    """Whatever somebody has written into the queue meanwhile."""
+    found = job(("a", told("a", queue={"state": "pending", "attempt": 1})), ("b", told("b")))
+
+    assert found.status is JobStatus.RUNNING
+
+
 def test_what_waits_says_why() -> None:
     """The reason is what the queue has written down."""
     waiting = told("a", attempt=0, attempt_record=None, instances={}, queue={"state": "pending", "reason": "2 GPUs"})

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provision.batch.queue import Passing, in_order, waiting_for
+from provision.batch.queue import Passing, cannot_start, in_order, waiting_for
 from provision.batch.ranks import seats_of
 from provision.batch.records import STARTING, Report, records
-from provision.errors import NeverFits, ProvisionError, UsageError
+from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.known import Eyes, Known
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
-from provision.jobs.engines.direct.starting import Attempt, Ways, take_leases
+from provision.jobs.engines.direct.starting import Attempt, Ways, release, take_leases
 from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster
 from provision.model.job import JobRecord, JobStatus, as_document
@@ -52,46 +54,51 @@ class Booking:
         self.aged = [one for one in found.values() if one.spec.name not in tried and self._is_aged(one, found)]
         passing = Passing([], {name: int(queue.get("passed") or 0) for name, queue in queues.items()})
         attempts: list[Attempt] = []
+        reasons: dict[str, tuple[JobRecord, dict[str, Any], str]] = {}
         for brief in (one for one in waiting if one.spec.name in full):
             record = replace(full[brief.spec.name], attempt=brief.attempt)
             queue = queues.get(record.spec.name, {})
+            never = cannot_start(record, found.get)
+            if never:
+                self._mark(record, queue, state="failed", reason=never)
+                continue
             try:
-                held = self._blocked(record, found, passing) or self._hold(record, queue)
-            except (NeverFits, UsageError) as error:
+                held = waiting_for(record, found.get) or self._behind(record, passing) or self._hold(record, queue)
+            except (NeverFits, UsageError, NodeError) as error:
                 if record.spec.name == mine:
                     return attempts, error
-                held = error.message
+                held = Waits(error.message)
             if isinstance(held, Attempt):
                 attempts.append(held)
                 passing.started(record)
                 continue
-            passing.blocked.append(record)
-            queue["reason_now"] = held
-        self.waiting = [record.spec.name for record in passing.blocked]
-        for record in passing.blocked:
-            queue = queues.get(record.spec.name, {})
-            reason, passed = queue.pop("reason_now", ""), passing.passed.get(record.spec.name, 0)
+            reasons[record.spec.name] = (record, queue, held)
+            if isinstance(held, NoRoom):
+                passing.blocked.append(record)
+        self.waiting = list(reasons)
+        for name, (record, queue, reason) in reasons.items():
+            passed = passing.passed.get(name, 0)
             if reason != queue.get("reason") or passed != int(queue.get("passed") or 0):
-                mark(self._ways, self._head, record, queue, state="pending", reason=reason, passed=passed)
+                self._mark(record, queue, state="pending", reason=str(reason), passed=passed)
         return attempts, None
 
-    def _blocked(self, record: JobRecord, found: Mapping[str, JobRecord], passing: Passing) -> str:
-        reason = waiting_for(record, found.get)
+    @staticmethod
+    def _behind(record: JobRecord, passing: Passing) -> str:
         older = passing.may_start(record)
-        if not reason and older is not None:
-            return f"waits behind {older.spec.name}, which was submitted before"
-        return reason
+        return NoRoom(f"waits behind {older.spec.name}, which was submitted before") if older is not None else ""
 
     def _hold(self, record: JobRecord, queue: Mapping[str, Any]) -> Attempt | str:
         """Place a job and hold its GPUs; return why not, where it cannot be."""
         attempt = self._place(record, queue)
         if isinstance(attempt, str):
             return attempt
-        reason = take_leases(self._ways, attempt)
+        reason = take_leases(self._ways, attempt, force=record.spec.allow_drained)
         if reason:
             return reason
+        if not self._mark(record, queue, state="started", attempt=attempt.number, reason="", handed=False):
+            release(self._ways, attempt, attempt.nodes)
+            return "somebody else changed it just now"
         self._looks = _with_leases(self._looks, attempt)
-        mark(self._ways, self._head, record, queue, state="started", attempt=attempt.number, reason="")
         for note in attempt.notes:
             event = {"time": time.time(), "source": "queue", "type": "Warning", "message": note}
             ask_jobs(self._ways.to(self._head), "event", name=record.spec.name, event=event)
@@ -105,9 +112,19 @@ class Booking:
         nodes, why = allowed(spec, self._cluster.nodes, excluded)
         if not nodes and excluded:
             nodes, why = allowed(spec, self._cluster.nodes)
-        placed = place_job(spec, self._known, self._looks, [node.name for node in nodes])
+        try:
+            placed = place_job(spec, self._known, self._looks, [node.name for node in nodes])
+        except NeverFits:
+            if not excluded:
+                raise
+            nodes, why = allowed(spec, self._cluster.nodes)  # better where it failed than nowhere
+            placed = place_job(spec, self._known, self._looks, [node.name for node in nodes])
         if not placed.places:
-            return placed.reason or "; ".join(f"{name}: {text}" for name, text in why.items())
+            return (
+                NoRoom(placed.reason)
+                if placed.reason
+                else NoRoom("; ".join(f"{name}: {text}" for name, text in why.items()))
+            )
         seats = seats_of(spec, placed.places)
         try:
             notes = line_notes(spec, seats, self._known)
@@ -141,23 +158,27 @@ class Booking:
         """Yield the waiting jobs, and as waiting those whose last attempt failed while tries are left."""
         for name, record in found.items():
             queue = queues.get(name)
-            if queue is None or (record.reason == STARTING and not self._broken_off(queue)):
+            if queue is None or queue.get("state") == "over":
                 continue
+            if record.reason == STARTING:
+                if not self._broken_off(queue):
+                    continue
+                self._let_go(record, queue)
             begun = record.status is JobStatus.PENDING and queue.get("state") == "started"
             if begun and not record.again and record.reason != STARTING:
                 continue  # its keepers have it, and its containers do not run yet
             if record.again:
-                node = next((seat.node for seat in record.seats if seat.instance == record.first_failure), "")
+                bad = _bad_nodes(record)
                 more = {
                     "state": "pending",
                     "attempt": record.attempt,
                     "failures": int(queue.get("failures") or 0) + 1,
-                    "excluded": sorted({*queue.get("excluded", ()), *([node] if _is_the_nodes(record) else [])}),
+                    "excluded": sorted({*map(str, queue.get("excluded") or ()), *bad}),
                     "reason": record.reason.removesuffix("; it is to be tried again"),
                 }
-                mark(self._ways, self._head, record, queue, **more)
-                queues[name].update(more)
-                yield record
+                if self._mark(record, queue, **more):
+                    queues[name].update(more)
+                    yield record
                 continue
             if record.status.over and queue.get("state") == "started":
                 self._close(record, queue)
@@ -165,7 +186,26 @@ class Booking:
 
     def _close(self, record: JobRecord, queue: Mapping[str, Any]) -> None:
         """Write down that nothing more happens to a job; its secrets go."""
-        ask_jobs(self._ways.to(self._head), "queue", name=record.spec.name, queue={**queue, "state": "over"}, over=True)
+        with contextlib.suppress(NodeError):
+            mark(self._ways, self._head, record, queue, state="over", over=True)
+
+    def _mark(self, record: JobRecord, queue: Mapping[str, Any], **changes: Any) -> bool:
+        """Write down how a job stands, unless somebody else has changed that or forgotten the job since we looked."""
+        try:
+            return mark(self._ways, self._head, record, queue, **changes)
+        except NodeError:
+            return False
+
+    def _let_go(self, record: JobRecord, queue: Mapping[str, Any]) -> None:
+        """Give back what a start that was broken off holds."""
+        number = int(queue.get("attempt") or 0)
+        for name in record.leases:
+            with contextlib.suppress(ProvisionError):
+                ask_jobs(self._ways.to(name), "release", job=record.spec.name, id=record.id, attempt=number)
+        self._looks = {
+            name: NodeLook(name, {**look.document, "leases": _without(look.leases, record.id)})
+            for name, look in self._looks.items()
+        }
 
     def _broken_off(self, queue: Mapping[str, Any]) -> bool:
         """Whether who began a start is gone: it is written down anew as long as it lasts."""
@@ -181,13 +221,39 @@ class Booking:
         return {name: record for name, record in found.items() if name in names}
 
 
-def mark(ways: Ways, head: str, record: JobRecord, queue: Mapping[str, Any], **changes: Any) -> None:
-    """Write down how a job stands in the queue, and as an event why it waits."""
-    now = {**queue, **changes, "time": time.time(), "retry": queue.get("retry", record.spec.retry)}
+class Waits(str):
+    """Why a job waits that keeps nobody else from starting."""
+
+    __slots__ = ()
+
+
+class NoRoom(str):
+    """Why there is no room for a job now; others of its kind stand behind it."""
+
+    __slots__ = ()
+
+
+def mark(
+    ways: Ways, head: str, record: JobRecord, queue: Mapping[str, Any], *, over: bool = False, **changes: Any
+) -> bool:
+    """Write down how a job stands in the queue, and as an event why it waits.
+
+    Returns whether it was written: not when it stands otherwise than in `queue` by now, or is another job. The node
+    puts the time to it, by its own clock. With `over` the job's secrets go.
+    """
+    now = {**queue, **changes, "retry": queue.get("retry", record.spec.retry)}
     event = None
     if changes.get("reason") and changes["reason"] != queue.get("reason"):
         event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
-    ask_jobs(ways.to(head), "queue", name=record.spec.name, queue=now, event=event)
+    seen = [queue["state"]] if queue.get("state") else None
+    answer = ask_jobs(
+        ways.to(head), "queue", name=record.spec.name, queue=now, event=event, over=over, if_id=record.id, if_state=seen
+    )
+    return answer.get("written") is not False
+
+
+def _without(leases: Mapping[str, Mapping[str, Any]], token: str) -> dict[str, Mapping[str, Any]]:
+    return {uuid: lease for uuid, lease in leases.items() if lease.get("id") != token}
 
 
 def _queues(looks: Mapping[str, NodeLook]) -> dict[str, dict[str, Any]]:
@@ -200,10 +266,14 @@ def _queues(looks: Mapping[str, NodeLook]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _is_the_nodes(record: JobRecord) -> bool:
-    """Whether a failure was a node's rather than the program's."""
-    words = ("rebooted", "does not answer", "knows nothing", "nothing watches", "XID", "fell off", "ECC")
-    return any(word in record.reason for word in words)
+_OF_NODES = ("rebooted", "does not answer", "knows nothing", "nothing watches")
+
+
+def _bad_nodes(record: JobRecord) -> list[str]:
+    """Return the nodes that made an attempt fail, where it was not the program."""
+    if not any(words in record.reason for words in _OF_NODES):
+        return []
+    return sorted({seat.node for seat in record.seats if re.search(rf"\b{re.escape(seat.node)}\b", record.reason)})
 
 
 def _with_leases(looks: Mapping[str, NodeLook], attempt: Attempt) -> dict[str, NodeLook]:

@@ -20,6 +20,7 @@ from provision.errors import (
     NodeUnreachable,
     NotFound,
     ProvisionError,
+    TimedOut,
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading, starting
@@ -38,6 +39,8 @@ Say = Callable[[str], None]
 
 QUEUE_SECONDS = 60.0
 """So long a command waits for another one that starts jobs."""
+BEAT_SECONDS = 15.0
+"""The node lets the queue go when it hears nothing of us for a minute."""
 LOOK_SECONDS = 60.0
 TOKEN_BYTES = 6
 _KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
@@ -110,7 +113,7 @@ class DirectEngine:
         if record.status is not JobStatus.QUEUING:
             return record
         event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {_owner()}"}
-        queue = {"state": "pending", "reason": "", "time": time.time()}
+        queue = {"state": "pending", "reason": ""}
         with starting.Ways(self._nodes) as ways:
             ask_jobs(ways.to(self.head), "queue", name=name, queue=queue, merge=True, event=event)
         try:
@@ -150,7 +153,43 @@ class DirectEngine:
     def _start(self, ways: starting.Ways, attempt: starting.Attempt, say: Say) -> str:
         found = ask_jobs(ways.to(self.head), "secrets", name=attempt.spec.name)
         with self._alive(ways, attempt):
-            return starting.start(ways, replace(attempt, secrets=_secrets(found)), self._extras, say)
+            whole = replace(attempt, secrets=_secrets(found))
+            return starting.start(ways, whole, self._extras, say, lambda: self._hand_over(ways, attempt))
+
+    def _hand_over(self, ways: starting.Ways, attempt: starting.Attempt) -> None:
+        """Write down that the job is its nodes' from now on, so that nobody starts it a second time.
+
+        Raises:
+            NodeError: it was stopped, forgotten or started by somebody else meanwhile.
+        """
+        queue = {"handed": True, "nodes": attempt.nodes}
+        if not self._write(ways, attempt, queue, merge=True):
+            raise NodeError(f"{attempt.spec.name} was stopped, deleted or started by somebody else meanwhile")
+
+    def _write(
+        self,
+        ways: starting.Ways,
+        attempt: starting.Attempt,
+        queue: Mapping[str, Any],
+        *,
+        merge: bool = False,
+        event: Mapping[str, Any] | None = None,
+        over: bool = False,
+    ) -> bool:
+        """Write to a job's place in the queue, as long as it is there for this very attempt."""
+        answer = ask_jobs(
+            ways.to(self.head),
+            "queue",
+            name=attempt.spec.name,
+            queue=dict(queue),
+            merge=merge,
+            event=event,
+            over=over,
+            if_id=attempt.id,
+            if_state=["started"],
+            if_attempt=attempt.number,
+        )
+        return answer.get("written") is not False
 
     @contextlib.contextmanager
     def _alive(self, ways: starting.Ways, attempt: starting.Attempt) -> Iterator[None]:
@@ -160,10 +199,8 @@ class DirectEngine:
         def tell() -> None:
             while not over.wait(starting.BROKEN_SECONDS / 4):
                 with contextlib.suppress(ProvisionError):
-                    starting.take_leases(ways, attempt)
-                    ask_jobs(
-                        ways.to(self.head), "queue", name=attempt.spec.name, queue={"time": time.time()}, merge=True
-                    )
+                    starting.renew(ways, attempt)
+                    self._write(ways, attempt, {}, merge=True)
 
         thread = threading.Thread(target=tell, daemon=True, name="alive")
         thread.start()
@@ -179,17 +216,24 @@ class DirectEngine:
             "state": "failed",
             "attempt": attempt.number,
             "reason": f"{error.node}: {error.message}" if error.node else error.message,
-            "time": time.time(),
         }
         event = {"time": time.time(), "source": "start", "type": "Warning", "message": queue["reason"]}
         with contextlib.suppress(ProvisionError):
-            ask_jobs(ways.to(self.head), "queue", name=attempt.spec.name, queue=queue, event=event)
+            self._write(ways, attempt, queue, event=event, over=True)
 
     @contextlib.contextmanager
     def _queue(self, ways: starting.Ways) -> Iterator[None]:
         """Be the only one that starts jobs; the lock goes with our connection."""
-        process = begin(ways.to(self.head), "hold_queue", seconds=QUEUE_SECONDS, who=_owner())
+        process = begin(ways.to(self.head), "hold_queue", seconds=QUEUE_SECONDS, who=_owner(), beats=True)
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(BEAT_SECONDS):
+                with contextlib.suppress(ProvisionError):
+                    process.write(b"\n")
+
         try:
+            threading.Thread(target=beat, daemon=True, name="beat").start()
             answer = first_line(process, self.head)
             if not answer.get("held"):
                 by = answer.get("by") or {}
@@ -200,6 +244,7 @@ class DirectEngine:
                 )
             yield
         finally:
+            over.set()
             process.close()
 
     def _look(self) -> tuple[dict[str, NodeLook], dict[str, str]]:
@@ -209,7 +254,25 @@ class DirectEngine:
         lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
             raise NodeUnreachable(f"{self.head}, which keeps the queue, does not answer: {lost[self.head]}")
+        self._insist_on_head(looks)
         return looks, lost
+
+    def _insist_on_head(self, looks: Mapping[str, NodeLook]) -> None:
+        """Two queues would book the same GPUs in two orders, and know nothing of each other's names.
+
+        Raises:
+            NodeError: another node keeps jobs that are not over.
+        """
+        for name, look in looks.items():
+            for job in look.document.get("jobs") or () if name != self.head else ():
+                queue = job.get("queue") if isinstance(job, Mapping) else None
+                if isinstance(queue, Mapping) and queue.get("state") in {"pending", "held", "started"}:
+                    raise NodeError(
+                        f"the queue of jobs is on {name}, by which {job.get('name')} is {queue['state']}, and not on "
+                        f"{self.head}, as this inventory has it",
+                        node=name,
+                        remedy=f"write cluster_head: {name} for all nodes of the inventory",
+                    )
 
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Say where it would go and what would be started; nothing is written on any node."""
@@ -266,15 +329,20 @@ class DirectEngine:
         say(f"ending {name} on {', '.join(targets)}")
         reason = f"stopped by {_owner()}"
         with contextlib.suppress(ProvisionError), starting.Ways(self._nodes) as ways:
-            mark(ways, self.head, record, {"attempt": record.attempt}, state="stopped", reason=reason)
+            queue = {"attempt": record.attempt, "retry": record.spec.retry}
+            mark(ways, self.head, record, queue, state="stopped", reason=reason, over=True)
         found = each(
             [self._nodes[node] for node in targets if node in self._nodes],
             lambda way: ask_jobs(way, "stop", timeout=grace + 60, name=name, reason=reason, grace=grace),
         )
         lost = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
         if lost and len(lost) == len(found):
-            raise NodeUnreachable(f"{name} could not be ended: " + "; ".join(f"{n}: {t}" for n, t in lost.items()))
-        self._await(name, lambda one: one.status.over, grace + 30)
+            raise NodeUnreachable(f"{name} could not be ended: {_told(lost)}")
+        last = self._await(name, lambda one: one.status.over, grace + 30)
+        if not last.status.over:
+            if lost:
+                raise NodeUnreachable(f"{name} is told to end, but may run on: {_told(lost)} did not answer")
+            raise TimedOut(f"{name} is told to end and is {last.status} after {grace + 30:g} s: {last.reason}")
 
     def _await(self, name: str, done: Callable[[JobRecord], bool], seconds: float) -> JobRecord:
         deadline = time.monotonic() + seconds
@@ -333,7 +401,7 @@ class DirectEngine:
             self._end(record, say, 15.0)
             record = self.get(name)
         with starting.Ways(self._nodes) as ways:
-            queue = {"state": "pending", "attempt": record.attempt, "failures": 0, "reason": ""}
+            queue = {"attempt": record.attempt, "failures": 0, "reason": ""}
             ask_jobs(ways.to(self.head), "queue", name=name, queue={}, merge=True, secrets=kept)
             mark(ways, self.head, record, queue, state="pending")
         try:
@@ -353,6 +421,10 @@ class DirectEngine:
 
 def _secrets(found: Mapping[str, Any]) -> Secrets:
     return Secrets(**{kind: dict(found.get(kind) or {}) for kind in _KINDS_OF_SECRETS})
+
+
+def _told(lost: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {text}" for name, text in lost.items())
 
 
 def _owner() -> str:

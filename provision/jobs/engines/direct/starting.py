@@ -32,6 +32,8 @@ __all__ = [
     "environment",
     "image_of",
     "insist_on_secrets",
+    "release",
+    "renew",
     "start",
     "take_leases",
 ]
@@ -159,6 +161,13 @@ def take_leases(ways: Ways, attempt: Attempt, *, force: bool = False) -> str:
     return ""
 
 
+def renew(ways: Ways, attempt: Attempt) -> None:
+    """Tell the nodes that what is held for an attempt is still wanted; nothing is taken, and nothing given back."""
+    for name in attempt.nodes:
+        with contextlib.suppress(ProvisionError):
+            ask_jobs(ways.to(name), "renew", **_who(attempt))
+
+
 def release(ways: Ways, attempt: Attempt, names: Sequence[str]) -> None:
     """Give the GPUs back; a node that is gone forgets them by itself."""
     for name in names:
@@ -170,20 +179,35 @@ def _who(attempt: Attempt) -> dict[str, Any]:
     return {"job": attempt.spec.name, "id": attempt.id, "attempt": attempt.number}
 
 
-def start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[str], None]) -> str:
+def start(
+    ways: Ways,
+    attempt: Attempt,
+    extras: Extras | None,
+    say: Callable[[str], None],
+    hand_over: Callable[[], None] = lambda: None,
+) -> str:
     """Start an attempt whose leases are held; return TensorBoard's address, empty without it.
+
+    `hand_over` is called when all is ready and before anything starts: from then on the job is its nodes'. It raises
+    when the job was stopped or forgotten meanwhile.
 
     Raises:
         ProvisionError: something failed on a node; nothing of the attempt is left, the leases are given back.
     """
     try:
-        return _start(ways, attempt, extras, say)
+        return _start(ways, attempt, extras, say, hand_over)
     except BaseException:
         _tear_down(ways, attempt)
         raise
 
 
-def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[str], None]) -> str:
+def _start(
+    ways: Ways,
+    attempt: Attempt,
+    extras: Extras | None,
+    say: Callable[[str], None],
+    hand_over: Callable[[], None],
+) -> str:
     spec = attempt.spec
     insist_on_secrets(spec, attempt.secrets)
     prepared = ways.all(attempt.nodes, lambda way: _prepare(way, attempt))
@@ -234,6 +258,7 @@ def _start(ways: Ways, attempt: Attempt, extras: Extras | None, say: Callable[[s
             programs=keeper_programs(),
         )
 
+    hand_over()
     ways.all(attempt.nodes, one)
     return board
 
@@ -405,5 +430,12 @@ def _tear_down(ways: Ways, attempt: Attempt) -> None:
     """Leave nothing of a start that failed."""
     for name in attempt.nodes:
         with contextlib.suppress(ProvisionError):
-            ask_jobs(ways.to(name), "stop", name=attempt.spec.name, reason="its start failed", grace=1)
+            ask_jobs(
+                ways.to(name),
+                "stop",
+                name=attempt.spec.name,
+                attempt=attempt.number,
+                reason="its start failed",
+                grace=1,
+            )
     release(ways, attempt, attempt.nodes)
