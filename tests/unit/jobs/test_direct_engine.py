@@ -194,3 +194,73 @@ def test_an_mpi_line_that_surely_fails_on_its_nodes_is_refused_and_leaves_no_nam
     assert jobs.jobs().jobs == ()
     odd = JobSpec("j", Kind.MPI, (line,), image="image", gpus=1, workers=2, lint=False)
     assert any("-H names z" in note for note in jobs.dry_run(odd).notes)
+
+
+def test_a_job_that_waits_for_another_lets_all_others_pass(jobs: DirectEngine) -> None:
+    """The GPUs are free; only the job itself has a reason to wait."""
+    submit(jobs, spec("first", "sleep 30", gpus=4))
+    submit(jobs, spec("after", gpus=1, depends=("first",)))
+    jobs.stop("first", [].append)
+
+    assert submit(jobs, spec("other", gpus=1)).attempt == 1
+    assert jobs.get("after").status is JobStatus.FAILED
+    assert "it depends on first, which is STOPPED" in jobs.get("after").reason
+
+
+def test_a_job_for_a_drained_node_starts_there_when_it_is_asked_for(jobs: DirectEngine, node: FakeNode) -> None:
+    """A toleration; any other job waits with the reason."""
+    node.ask("drain", reason="fan broken")
+
+    assert submit(jobs, spec("tolerant", gpus=1, allow_drained=True)).attempt == 1
+    waiting = submit(jobs, spec("patient", gpus=1))
+    assert waiting.status is JobStatus.PENDING
+    assert "fan broken" in waiting.reason
+
+
+def test_a_job_that_was_stopped_while_it_was_made_ready_does_not_start(
+    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last look before the start is at the queue; nothing of it is left, and it is STOPPED."""
+
+    class StopsMeanwhile:
+        """Stops the job between making ready and starting."""
+
+        def mounts(self, _spec: JobSpec, _node: str) -> list[str]:
+            return []
+
+        def before(self, attempt: Any, *_: Any) -> str:
+            answer = node.ask("queue", name=attempt.spec.name, queue={"state": "stopped"}, merge=True)
+            assert answer["written"]
+            return ""
+
+        def after(self, *_: Any) -> str:
+            return ""
+
+    monkeypatch.setattr(jobs, "_extras", StopsMeanwhile())
+    with pytest.raises(NodeError, match="was stopped, deleted or started"):
+        submit(jobs, spec("late", "echo ran", gpus=1))
+
+    record = jobs.get("late")
+    assert record.status is JobStatus.STOPPED
+    assert record.leases == {}
+    assert node.ask("look")["leases"] == {}
+
+
+def test_another_head_than_the_one_with_the_queue_is_refused(
+    jobs: DirectEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queues would know nothing of each other."""
+    submit(jobs, spec("here", "sleep 30", gpus=1))
+    monkeypatch.setattr(jobs, "head", "another")
+
+    with pytest.raises(NodeError, match="the queue of jobs is on a"):
+        jobs._insist_on_head(jobs_look(jobs))
+
+
+def jobs_look(jobs: DirectEngine) -> dict[str, Any]:
+    """What the nodes answer, by name."""
+    from provision.jobs.engines.direct import engine
+    from provision.jobs.engines.direct.placing import NodeLook
+
+    found = engine.each(jobs._cluster.nodes, lambda way: engine.ask_jobs(way, "look"))
+    return {name: NodeLook(name, one) for name, one in found.items()}
