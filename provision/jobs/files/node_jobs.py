@@ -28,6 +28,7 @@ HOLD_SECONDS = 120  # a lease stands so long without an attempt
 PREPARED_SECONDS = 1800  # and so long with one that was prepared: another node may still pull a large image
 START_SECONDS = 60  # a keeper that was not there so long after its start will not come
 LOCK_SECONDS = 30
+BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
 LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
 SMI_SECONDS = 20
 FOLLOW_MILLISECONDS = 50
@@ -689,7 +690,7 @@ def reserve(request):
     os.mkdir(new, 0o700)
     try:
         write_json(os.path.join(new, "job.json"), request["job"])
-        write_json(os.path.join(new, "queue.json"), request.get("queue") or {})
+        write_json(os.path.join(new, "queue.json"), dict(request.get("queue") or {}, time=time.time()))
         if any((request.get("secrets") or {}).values()):
             write_json(os.path.join(new, "secrets.json"), request["secrets"])
         os.rename(new, job_folder(name))
@@ -716,17 +717,32 @@ def hold_queue(request):
     os.ftruncate(handle, 0)
     os.pwrite(handle, json.dumps(told).encode(), 0)
     print(json.dumps({"held": True}), flush=True)
-    while os.read(0, 4096):
-        pass
+    wait_for_end(BEAT_SECONDS if request.get("beats") else None)
     return None
 
 
+def wait_for_end(silence):
+    """Wait until our input ends, or nothing came by it for so many seconds; None: for ever."""
+    import select
+
+    while select.select([0], [], [], silence)[0]:
+        if not os.read(0, 4096):
+            return
+
+
 def queue(request):
-    """Write down how a job stands in the queue; ``over`` takes its secrets away, ``secrets`` puts them back."""
+    """Write down how a job stands in the queue; ``over`` takes its secrets away, ``secrets`` puts them back.
+
+    With ``if_id``, ``if_state`` or ``if_attempt`` only where it stands so until now.
+    """
     name = job_name(request)
     folder = known_job(name)
-    path = os.path.join(folder, "queue.json")
-    write_json(path, dict(read_json(path), **request["queue"]) if request.get("merge") else request["queue"])
+    with QueueLock(folder):
+        before = read_json(os.path.join(folder, "queue.json"))
+        if not stands_so(request, before, read_json(os.path.join(folder, "job.json"))):
+            return {"written": False, "queue": before}
+        now = dict(before if request.get("merge") else {}, **request["queue"])
+        write_json(os.path.join(folder, "queue.json"), dict(now, time=time.time()))
     if request.get("event"):
         event(request)
     if any((request.get("secrets") or {}).values()):
@@ -734,6 +750,32 @@ def queue(request):
     if request.get("over"):
         remove(os.path.join(folder, "secrets.json"))
     return {"written": True}
+
+
+class QueueLock:
+    """Holds one job's queue.json against other writers; the lock is of its folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __enter__(self):
+        self.handle = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        if not locked_within(self.handle, LOCK_SECONDS):
+            os.close(self.handle)
+            raise Refused("another command has held the job's place in the queue for {} s".format(LOCK_SECONDS))
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.handle)
+
+
+def stands_so(request, queue, job):
+    """Return whether a job stands in the queue as a request takes it to."""
+    if request.get("if_id") is not None and str(job.get("id")) != str(request["if_id"]):
+        return False
+    if request.get("if_state") is not None and queue.get("state") not in request["if_state"]:
+        return False
+    return request.get("if_attempt") is None or int(queue.get("attempt") or 0) == int(request["if_attempt"])
 
 
 def secrets(request):
@@ -968,6 +1010,21 @@ def families(gpus):
     return found
 
 
+def renew(request):
+    """Keep the leases that an attempt has fresh; none is taken."""
+    return {"renewed": renew_leases(request["id"], number_of(request), job_name(request, "job"))}
+
+
+def renew_leases(token, attempt, job=None):
+    """Make the leases of an attempt (and of that job, where it is named) as new; return how many there are."""
+    with Locked():
+        names = {name: held for name, held in all_leases().items() if mine(held, token, attempt)}
+        names = {name: held for name, held in names.items() if job in (None, held.get("job"))}
+        for name, held in names.items():
+            write_json(lease_path(name), dict(held, monotonic=time.monotonic()))
+    return len(names)
+
+
 def release(request):
     """Give back an attempt's leases, and take away what was prepared for it; not while it runs."""
     job, attempt = job_name(request, "job"), number_of(request)
@@ -1070,10 +1127,10 @@ class Renewal:
 
     def _renew(self, token, attempt):
         while True:
-            with Locked():
-                for name, held in all_leases().items():
-                    if mine(held, token, attempt):
-                        write_json(lease_path(name), dict(held, monotonic=time.monotonic()))
+            try:
+                renew_leases(token, attempt)
+            except (Refused, OSError):  # the next time, perhaps: they stand for longer than one
+                pass
             if self.over.wait(HOLD_SECONDS / 4):
                 return
 
@@ -1429,12 +1486,17 @@ class Output:
 
 
 def stop(request):
-    """Ask for the end of a job's last attempt: its keeper ends it everywhere; without one its containers end here."""
+    """Ask for the end of a job's last attempt: its keeper ends it everywhere; without one its containers end here.
+
+    With ``attempt`` only where the last one here is that one.
+    """
     name = job_name(request)
     attempts = attempts_of(name)
     if not attempts:
         return {"asked": False}
     attempt = attempts[-1]
+    if request.get("attempt") is not None and number_of(request) != attempt:
+        return {"asked": False}
     folder = attempt_folder(name, attempt)
     if os.path.exists(os.path.join(folder, "result.json")) and not keepers([(name, attempt)]):
         return {"asked": False}
@@ -1566,6 +1628,7 @@ REQUESTS = {
     "lease": lease,
     "hold": hold,
     "release": release,
+    "renew": renew,
     "prepare": prepare,
     "start": start,
     "report": report,

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from provision.jobs.keeper_programs import keeper_programs
+from provision.jobs.session import FILES
 from tests.support.node.node import Engine, FakeNode, job, prepare, seat
 
 GPU = "GPU-a"
@@ -88,7 +89,7 @@ def test_the_secrets_of_a_job_are_root_s_alone_and_in_no_report(node):
     node.ok("queue", name="j", queue={"state": "failed"}, over=True, event={"source": "queue", "message": "over"})
     assert node.ok("secrets", name="j") == {}
     told = node.ok("report", names=["j"], brief=False)["jobs"][0]
-    assert (told["queue"], told["events"][0]["message"]) == ({"state": "failed"}, "over")
+    assert (told["queue"]["state"], told["events"][0]["message"]) == ("failed", "over")
 
 
 def test_the_queue_is_held_by_one_until_its_input_ends_and_the_next_hears_by_whom(node):
@@ -98,6 +99,51 @@ def test_the_queue_is_held_by_one_until_its_input_ends_and_the_next_hears_by_who
     assert (refused["held"], refused["by"]["who"]) == (False, "ann@h")
     first.communicate(timeout=5)
     assert node.ask("hold_queue", seconds=1) == {"held": True}
+
+
+def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
+    """A connection that nobody ends may stand for hours."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs; node_jobs.BEAT_SECONDS = 0.3;"
+        "sys.exit(node_jobs.main())"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=node.environment
+    )
+    holder.stdin.write(b'{"do": "hold_queue", "seconds": 1, "beats": true}\n')
+    for _ in range(3):
+        holder.stdin.write(b"\n")
+        holder.stdin.flush()
+        time.sleep(0.2)
+    assert json.loads(holder.stdout.readline()) == {"held": True}
+    assert node.ask("hold_queue", seconds=0)["held"] is False, "it beats"
+    assert node.ask("hold_queue", seconds=3) == {"held": True}
+    assert holder.wait(timeout=5) == 0
+
+
+def test_the_queue_is_written_where_it_stands_as_the_writer_thinks_and_else_told(node):
+    node.ok("reserve", name="j", job=job(), queue={"state": "pending", "attempt": 1, "time": 5})
+    before = node.ok("report", names=["j"], brief=True)["jobs"][0]["queue"]
+    assert time.time() - before["time"] < 60, "the head's clock counts"
+    wrong = ({"if_state": ["started"]}, {"if_attempt": 2}, {"if_id": "t2"}, {"if_state": ["pending"], "if_attempt": 0})
+    for guess in wrong:
+        answer = node.ok("queue", name="j", queue={"state": "stopped"}, event={"message": "no"}, over=True, **guess)
+        assert answer == {"written": False, "queue": before}
+    right = {"if_state": ["held", "pending"], "if_attempt": 1, "if_id": "t1"}
+    assert node.ok("queue", name="j", queue={"state": "started", "time": 7}, merge=True, **right) == {"written": True}
+    told = node.ok("report", names=["j"], brief=False)["jobs"][0]
+    assert (told["queue"]["state"], told["queue"]["attempt"], told["events"]) == ("started", 1, [])
+    assert told["queue"]["time"] >= before["time"]
+
+
+def test_renewing_keeps_what_an_attempt_has_and_takes_nothing(docked):
+    lease(docked)
+    aged(docked, GPU, 100)
+    docked.ok("drain", reason="disk")
+    assert docked.ok("renew", job="j", id="t1", attempt=2) == {"renewed": 0}
+    assert docked.ok("renew", job="j", id="t1", attempt=1) == {"renewed": 1}
+    aged(docked, GPU, 100)
+    assert list(docked.ok("look")["leases"]) == [GPU]
 
 
 def test_no_gpu_is_leased_twice_however_many_try_at_once(docked):
@@ -393,7 +439,8 @@ def test_delete_forgets_a_job_and_its_containers_and_no_other_job_of_its_name(do
 @pytest.mark.long
 def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
     prepare(docked, [seat("j-worker-0", "a", 0)], ports=1)
-    assert docked.ok("stop", name="j", reason="stopped by ann@h", grace=0) == {"asked": True}
+    assert docked.ok("stop", name="j", attempt=2) == {"asked": False}
+    assert docked.ok("stop", name="j", reason="stopped by ann@h", grace=0, attempt=1) == {"asked": True}
     told = docked.ok("report", names=["j"], brief=True)["jobs"][0]
     assert (told["result"]["status"], told["result"]["reason"]) == ("STOPPED", "stopped by ann@h")
     assert told["instances"]["j-worker-0"]["status"] == "Stopped"
