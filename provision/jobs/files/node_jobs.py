@@ -31,6 +31,7 @@ LOCK_SECONDS = 30
 BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
 LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
 SMI_SECONDS = 20
+REMOVE_SECONDS = 600
 FOLLOW_MILLISECONDS = 50
 ENGINE_SECONDS = 20
 OVER = ("Completed", "Error", "Stopped", "Lost")
@@ -110,10 +111,9 @@ def names_in(folder):
 
 
 def remove_tree(path):
-    """Remove a folder with all that is in it."""
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
+    """Remove a folder with all that is in it: by a program that no depth of folders, which jobs make, brings down."""
+    if os.path.lexists(path):
+        program(["rm", "-rf", "--", path], REMOVE_SECONDS)
 
 
 def boot_id():
@@ -423,7 +423,10 @@ def close_attempt(name, attempt, result, word):
             write_json(os.path.join(folder, "result.json"), whole)
             add_event(name, "node {}".format(told.get("node", "")), result["reason"], "Warning")
         take_away_secrets(folder)
-        release_all(str(read_json(os.path.join(folder, "attempt.json")).get("id")), attempt)
+        try:
+            release_all(str(read_json(os.path.join(folder, "attempt.json")).get("id")), attempt)
+        except Refused:
+            pass  # what has a result loses its leases to the next that looks
     except OSError:
         return False
     finally:
@@ -514,26 +517,37 @@ def release_all(token, attempt):
     return names
 
 
-def reaped(containers):
+def doubtful(leases, containers):
+    """Return (job, attempt) -> its leases, of attempts without a running container."""
+    running, found = running_attempts(containers), {}
+    for name, lease in leases.items():
+        if (str(lease.get("id")), str(lease.get("attempt"))) not in running:
+            job, attempt = str(lease.get("job")), str(lease.get("attempt"))
+            known = (job, int(attempt)) if NAME.match(job) and attempt.isdigit() else ("", 0)
+            found.setdefault(known, []).append(name)
+    return found
+
+
+def keepers_of_leases(containers):
+    """Return which (job, attempt) that have leases and no container have a keeper: systemd is asked without the lock.
+
+    Whoever takes a lease or begins to keep it after that has a lease so new that it stands by itself.
+    """
+    return keepers([one for one in doubtful(all_leases(), containers) if one[0]]) if containers is not None else set()
+
+
+def reaped(containers, living):
     """Give back the leases of attempts that are over, or that never came to be; return the others. Under the lock.
 
     Args:
         containers: as the engine lists them; None when it does not answer, and then nothing is given back.
+        living: the (job, attempt) that had a keeper a moment ago.
     """
     leases = all_leases()
-    if containers is None:
-        return leases
-    running = running_attempts(containers)
-    doubtful = {}
-    for name, lease in leases.items():
-        if (str(lease.get("id")), str(lease.get("attempt"))) not in running:
-            doubtful.setdefault((str(lease.get("job")), str(lease.get("attempt"))), []).append(name)
-    known = [(job, int(attempt)) for job, attempt in doubtful if NAME.match(job) and attempt.isdigit()]
-    active = keepers(known) if known else set()
-    for (job, attempt), names in doubtful.items():
-        known_one = (job, int(attempt)) if NAME.match(job) and attempt.isdigit() else ("", 0)
+    for one, names in doubtful(leases, containers).items() if containers is not None else ():
+        held = one[0] and (one in living or keeper_holds(attempt_folder(*one)))
         for name in names:
-            if known_one not in active and not stands(leases[name], *known_one):
+            if not held and not stands(leases[name], *one):
                 remove(lease_path(name))
                 del leases[name]
     return leases
@@ -683,9 +697,7 @@ def reserve(request):
 
     name = job_name(request)
     make_folders()
-    for item in names_in(ROOT):
-        if item.startswith(".new-") and time.time() - os.stat(os.path.join(ROOT, item)).st_mtime > 3600:
-            remove_tree(os.path.join(ROOT, item))
+    sweep()
     new = os.path.join(ROOT, ".new-{}-{}".format(name, uuid.uuid4().hex))
     os.mkdir(new, 0o700)
     try:
@@ -701,6 +713,18 @@ def reserve(request):
     finally:
         remove_tree(new)
     return {"reserved": True}
+
+
+def sweep():
+    """Remove what was never finished, or not wholly removed; what goes meanwhile by other hands is fine."""
+    for item in names_in(ROOT):
+        path = os.path.join(ROOT, item)
+        try:
+            old = item.startswith(".new-") and time.time() - os.stat(path).st_mtime > 3600
+        except OSError:
+            continue
+        if old:
+            remove_tree(path)
 
 
 def hold_queue(request):
@@ -816,8 +840,9 @@ def look(request):
     gpus = Gpus()
     containers = job_containers()
     close_unwatched(containers)
+    living = keepers_of_leases(containers)
     with Locked():
-        leases = reaped(containers)
+        leases = reaped(containers, living)
     found = reports({"names": request.get("names"), "brief": request.get("brief", True)})
     found.update(gpus.answer(containers))
     ports = {name[len(PORT) :]: lease for name, lease in leases.items() if name.startswith(PORT)}
@@ -946,8 +971,9 @@ def lease(request):
     unknown = sorted(set(wanted) - set(family))
     if unknown:
         raise Refused("there is no GPU {} on this node (any more)".format(unknown[0]))
+    living = keepers_of_leases(containers)
     with Locked():
-        leases = {name: held for name, held in reaped(containers).items() if not mine(held, request["id"], attempt)}
+        leases = {name: held for name, held in reaped(containers, living).items() if not mine(held, request["id"], attempt)}
         taken = {uuid: held for uuid in wanted for held in [taken_by(uuid, family, leases, seen["foreign"])] if held}
         for uuid, instance in sorted(wanted.items()) if not taken else ():
             write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)
@@ -1656,7 +1682,7 @@ def main():
     except OSError as problem:
         print(json.dumps(Refused("{}".format(problem)).answer))
         return 1
-    except (ValueError, LookupError, TypeError, AttributeError) as problem:
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
         print(json.dumps(Refused("the request makes no sense: {!r}".format(problem)).answer))
         return 1
     if answer is not None:

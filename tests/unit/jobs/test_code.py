@@ -215,8 +215,9 @@ def test_submodules_come_along_unless_they_are_switched_off(nodes, tmp_path):
     assert found == [True, False]
 
 
-def test_an_unknown_ssh_host_key_is_never_taken(tmp_path):
-    """ssh is told to check, and the error says how to give the key."""
+@pytest.mark.parametrize("given", [True, False])
+def test_an_unknown_ssh_host_key_is_never_taken_and_no_key_of_the_node_s_own(tmp_path, given):
+    """ssh is told to check, and the error says how to give the key; root's settings and keys count for nothing."""
     trap = tmp_path / "bin"
     trap.mkdir()
     (trap / "ssh").write_text(
@@ -224,7 +225,7 @@ def test_an_unknown_ssh_host_key_is_never_taken(tmp_path):
     )
     (trap / "ssh").chmod(0o755)
     node = NodeFolder("gpu1", tmp_path, path=f"{trap}:{os.environ['PATH']}")
-    key = {"GIT_SYNC_SSH_KEY": f"-----BEGIN\n{MARKER}\n"}
+    key = {"GIT_SYNC_SSH_KEY": f"-----BEGIN\n{MARKER}\n"} if given else {}
 
     with pytest.raises(NodeError, match="SSH key is not known") as caught:
         sync_code({"gpu1": node}, "job1", CodeSource("git", "git@127.0.0.1:group/mnist.git"), key, print)
@@ -233,6 +234,9 @@ def test_an_unknown_ssh_host_key_is_never_taken(tmp_path):
     assert "GIT_SYNC_SSH_KNOWN_HOSTS_FILE" in caught.value.remedy
     assert "StrictHostKeyChecking=yes" in argv
     assert "BatchMode=yes" in argv
+    assert "-F /dev/null" in argv
+    assert ("IdentityFile=none" in argv) is not given
+    assert "IdentitiesOnly=yes" in argv
     assert MARKER not in argv
     assert files_with(tmp_path, FORMS) == []
 

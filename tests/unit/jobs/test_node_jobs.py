@@ -101,6 +101,28 @@ def test_the_queue_is_held_by_one_until_its_input_ends_and_the_next_hears_by_who
     assert node.ask("hold_queue", seconds=1) == {"held": True}
 
 
+def test_no_folder_that_a_job_made_is_too_deep_to_delete(docked):
+    """Nor does what another left half done stand in the way of a submission."""
+    docked.ok("reserve", name="j", job=job(), queue={})
+    for top in (docked.root / "j/code", docked.root / ".new-x-1"):
+        make_deep(top)
+    os.utime(docked.root / ".new-x-1", (0, 0))
+    assert docked.ok("delete", name="j", id="t1") == {"deleted": True}
+    assert docked.ok("reserve", name="k", job=job("k"), queue={}) == {"reserved": True}
+    assert [path.name for path in docked.root.iterdir()] == ["k"]
+
+
+def make_deep(top):
+    top.mkdir()
+    folder = os.open(top, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=folder)
+        below = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+
+
 def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
     """A connection that nobody ends may stand for hours."""
     code = (
