@@ -113,7 +113,7 @@ def names_in(folder):
 def remove_tree(path):
     """Remove a folder with all that is in it: by a program that no depth of folders, which jobs make, brings down."""
     if os.path.lexists(path):
-        program(["rm", "-rf", "--", path], REMOVE_SECONDS)
+        program(["/bin/rm", "-rf", "--", path], REMOVE_SECONDS)
 
 
 def boot_id():
