@@ -37,6 +37,10 @@ _AT_LEAST = {
 }
 
 
+MOST_WORKERS = 16384
+"""More is a slip of the finger: each is a container."""
+
+
 def check(spec: JobSpec) -> None:
     """Return when the spec can be started somewhere.
 
@@ -67,6 +71,8 @@ def _numbers(spec: JobSpec) -> None:
         value = getattr(spec, field)
         if value < least:
             raise UsageError(f"{_flag(field)} {value:g}: at least {least} is possible")
+    if spec.workers > MOST_WORKERS:
+        raise UsageError(f"--workers {spec.workers}: at most {MOST_WORKERS} are possible")
 
 
 def _choices(spec: JobSpec) -> None:

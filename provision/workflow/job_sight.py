@@ -34,8 +34,11 @@ class Sight:
         reached = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}
         places = {}
         for name, facts in reached.items():
-            if unusable(facts) is None:
+            why = unusable(facts)
+            if why is None:
                 places[name], _ = candidate_of(cluster.node(name), facts)
+            elif _has_gpus(facts):
+                left_out.setdefault(name, why)
         return Known(
             candidates=places,
             left_out=left_out,
@@ -54,6 +57,13 @@ class Sight:
             },
             simulated=tuple(name for name, facts in reached.items() if simulated(facts, "nvidia")),
         )
+
+
+def _has_gpus(facts: NodeFacts) -> bool:
+    """Whether there are GPUs on the PCI bus, or may be."""
+    from provision.facts import Unknown
+
+    return isinstance(facts.gpu_pci, Unknown) or bool(facts.gpu_pci)
 
 
 _LIMITS = {"memlock": "Max locked memory", "nofile": "Max open files", "stack": "Max stack size"}

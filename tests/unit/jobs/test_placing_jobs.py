@@ -194,3 +194,57 @@ def test_without_gang_what_fits_starts_and_at_least_one() -> None:
     assert (len(cpu.places), "2 of 3 workers" in cpu.warnings[0]) == (2, True)
     with pytest.raises(NeverFits):
         place_job(job(5, 2, gang=False), known("a"), looks(look("a")), ["a"])
+
+
+def test_a_node_without_gpus_does_not_hide_what_never_fits() -> None:
+    """It was reached and has none; one whose GPUs cannot be seen now may have what is missing."""
+    whole = known("a")
+    cluster = Known(whole.candidates, {}, whole.addresses, cpus={"a": 2, "login": 8})
+    login = look("login", gpus=[])
+
+    with pytest.raises(NeverFits, match="even when they are idle"):
+        place_job(job(8, 1), cluster, looks(look("a"), login), ["a", "login"])
+    with pytest.raises(NeverFits, match="has a GPU"):
+        place_job(job(1, 1), cluster, looks(look("a"), login), ["login"])
+    hung = look("login", gpus=[], gpu_error="nvidia-smi hung")
+    assert place_job(job(8, 1), cluster, looks(look("a"), hung), ["a", "login"]).reason
+
+
+def test_a_choice_of_nodes_that_leaves_none_is_refused_with_the_reasons() -> None:
+    """A selector, or --exclude of all; where attempts failed the job waits."""
+    nodes = [node("a", cluster_labels={"disk": "nvme"}), node("b")]
+
+    with pytest.raises(NeverFits, match=r"a: has no label disk=ssd; b: has no label disk=ssd"):
+        allowed(job(1, 1, selector={"disk": "ssd"}), nodes)
+    with pytest.raises(NeverFits, match=r"b: excluded by --exclude"):
+        allowed(job(0, 1, exclude=("a", "b")), nodes)
+    assert allowed(job(1, 1), nodes, ["a", "b"])[0] == []
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_node_whose_docker_does_not_answer_gets_nothing(gpus: int) -> None:
+    """No container can be made there; another node is taken."""
+    silent = look("a", docker_error="docker's engine does not answer")
+
+    waits = place_job(job(gpus, 1), known("a"), looks(silent), ["a"])
+    assert waits.places == ()
+    assert "docker's engine does not answer" in waits.reason
+    found = place_job(job(gpus, 1), known("a", "b"), looks(silent, look("b")), ["a", "b"])
+    assert [place.node for place in found.places] == ["b"]
+
+
+def test_many_workers_without_gpus_are_shared_out_as_few_are() -> None:
+    """The processors first, in the inventory's order, then in turn; spread ones in turn from the start."""
+    names, found = ["a", "b", "c"], looks(look("a"), look("b", jobs=[alive("other")]), look("c"))
+
+    def counts(**more: Any) -> list[int]:
+        placed = place_job(job(0, more.pop("workers"), **more), known(*names), found, names)
+        return [sum(place.node == name for place in placed.places) for name in names]
+
+    assert counts(workers=16000) == [5334, 5333, 5333]
+    assert counts(workers=5) == [2, 1, 2]
+    assert counts(workers=6) == [2, 2, 2]
+    assert counts(workers=4, spread=True) == [2, 1, 1]
+    assert counts(workers=5, max_per_node=2) == [2, 1, 2]
+    with pytest.raises(NeverFits, match="7 workers do not fit on 3 nodes with 2"):
+        counts(workers=7, max_per_node=2)

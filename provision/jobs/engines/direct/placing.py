@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,9 +48,14 @@ class NodeLook:
         return str(self.document.get("drained") or "")
 
     @property
+    def closed(self) -> str:
+        """Why no container of a job can be made on it."""
+        return str(self.document.get("docker_error") or "")
+
+    @property
     def trouble(self) -> str:
         """Why its GPUs cannot be given away."""
-        return str(self.document.get("gpu_error") or "")
+        return self.closed or str(self.document.get("gpu_error") or "")
 
     def uuids(self) -> dict[int, str]:
         """Return index -> UUID."""
@@ -107,7 +113,7 @@ def allowed(spec: JobSpec, nodes: Iterable[Node], excluded: Sequence[str] = ()) 
     """Return the nodes that a job may go to by what it asks for itself, and why the others are none.
 
     Raises:
-        NeverFits: it asks for nodes that are not in the inventory.
+        NeverFits: it asks for nodes that are not in the inventory, or no node is as it asks.
     """
     nodes = list(nodes)
     unknown = sorted({*spec.nodes, *spec.exclude} - {node.name for node in nodes})
@@ -128,6 +134,12 @@ def allowed(spec: JobSpec, nodes: Iterable[Node], excluded: Sequence[str] = ()) 
             why[node.name] = "an attempt of this job failed there"
         else:
             good.append(node)
+    if not good and not set(why) & set(excluded):
+        told = [f"{name}: {text}" for name, text in why.items()]
+        raise NeverFits(
+            "no node is as the job asks: " + "; ".join(told[:4]) + (f"; and {len(told) - 4} more" if told[4:] else ""),
+            remedy="`provision node list` has names and labels; see --nodes, --exclude and --selector",
+        )
     return good, why
 
 
@@ -159,7 +171,8 @@ def place_job(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names:
 def _room(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names: Sequence[str]) -> int:
     """Return how many workers there may be room for, at most: fewer than asked for."""
     if not spec.gpus:
-        return spec.workers - 1
+        most = _most(spec)
+        return min(spec.workers - 1, most * len(names)) if most else spec.workers - 1
     found = [known.candidates[name] for name in names if name in known.candidates and name in looks]
     free = [len(one.machine.topology.gpus) - len(looks[one.name].taken()) for one in found]
     return min(spec.workers - 1, sum(max(count, 0) // spec.gpus for count in free))
@@ -170,12 +183,22 @@ def _place_all(
 ) -> Placed:
     """Place all workers or none; with `sure` what would never fit is an error."""
     usable = [name for name in names if name in looks and name not in known.left_out]
-    drained = {name: looks[name].drained for name in usable if looks[name].drained and not spec.allow_drained}
-    closed = {**drained, **{name: why for name in usable if (why := _not_shared(spec, looks[name]))}}
+    closed = {name: why for name in usable if (why := _closed(spec, looks[name]))}
     ready = [name for name in usable if name not in closed]
     if not spec.gpus:
+        if sure and _most(spec) and spec.workers > _most(spec) * len(names):
+            raise NeverFits(
+                f"{spec.workers} workers do not fit on {len(names)} nodes with {_most(spec)} on each",
+                remedy="ask for fewer workers, or let more of them share a node",
+            )
         return _without_gpus(spec, known, looks, ready) if ready else Placed(reason=_nobody(known, closed, names))
     return _with_gpus(spec, known, looks, names, ready, closed, sure=sure)
+
+
+def _closed(spec: JobSpec, look: NodeLook) -> str:
+    """Return why a node that answers has no place for a job, with GPUs or without."""
+    drained = "" if spec.allow_drained else look.drained
+    return look.closed or _not_shared(spec, look) or drained
 
 
 def _not_shared(spec: JobSpec, look: NodeLook) -> str:
@@ -195,21 +218,30 @@ def _nobody(known: Known, closed: Mapping[str, str], names: Sequence[str]) -> st
 
 def _without_gpus(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], ready: Sequence[str]) -> Placed:
     """Fill a node up to its processors and go on to the next, or a worker on each in turn; nothing is leased."""
-    most = spec.max_per_node or (1 if spec.exclusive else 0)
+    most = _most(spec)
     if most and spec.workers > most * len(ready):
         return Placed(reason=f"{spec.workers} workers do not fit on {len(ready)} nodes with {most} on each")
     load = {name: _instances(looks[name]) for name in ready}
-    room = {name: max(known.cpus.get(name, 1) - load[name], 0) for name in ready}
-    mine = dict.fromkeys(ready, 0)
-    for _ in range(spec.workers):
-        free = [name for name in ready if not most or mine[name] < most]
-        if spec.spread:
-            chosen = min(free, key=lambda name: (mine[name], load[name], ready.index(name)))
-        else:
-            chosen = next((n for n in free if mine[n] < room[n]), min(free, key=lambda n: (mine[n], ready.index(n))))
-        mine[chosen] += 1
+    mine, left = dict.fromkeys(ready, 0), spec.workers
+    for name in () if spec.spread else ready:
+        room = max(known.cpus.get(name, 1) - load[name], 0)
+        mine[name] = min(left, room, most or room)
+        left -= mine[name]
+    turns = [(mine[name], load[name] if spec.spread else 0, at, name) for at, name in enumerate(ready)]
+    heapq.heapify(turns)
+    while left:
+        count, busy, at, name = heapq.heappop(turns)
+        if not most or count < most:
+            mine[name] = count + 1
+            heapq.heappush(turns, (count + 1, busy, at, name))
+            left -= 1
     places = [Place(name, known.addresses.get(name, "")) for name in ready for _ in range(mine[name])]
     return Placed(tuple(places))
+
+
+def _most(spec: JobSpec) -> int:
+    """Return how many workers without GPUs go to one node; 0 for any number."""
+    return spec.max_per_node or (1 if spec.exclusive else 0)
 
 
 def _instances(look: NodeLook) -> int:
@@ -237,7 +269,7 @@ def _with_gpus(
     workers = _choose(spec, now, mode)
     if isinstance(workers, str):
         if sure:
-            _refuse_impossible(spec, known, names, mode)
+            _refuse_impossible(spec, known, looks, names, mode)
         held = [f"{name}: {why}" for name, why in {**known.left_out, **closed}.items() if name in names]
         return Placed(reason=workers + (f" ({'; '.join(held[:3])})" if held else ""))
     return Placed(tuple(_place(worker, known, looks[worker.node]) for worker in workers))
@@ -285,11 +317,16 @@ def _spread(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Seque
     return workers
 
 
-def _refuse_impossible(spec: JobSpec, known: Known, names: Sequence[str], mode: Mode) -> None:
+def _refuse_impossible(
+    spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names: Sequence[str], mode: Mode
+) -> None:
     """Say at once what would never fit, be all nodes idle; nodes that were not reached may have what is missing."""
-    if any(name not in known.candidates for name in names):
+    some = [name for name in names if not _gpuless(name, known, looks)]
+    if any(name not in known.candidates for name in some):
         return
-    idle = [replace(known.candidates[name], busy=frozenset(), faulty=frozenset()) for name in names]
+    if not some:
+        raise NeverFits("no node that the job may go to has a GPU", remedy="leave --gpus out, or add nodes")
+    idle = [replace(known.candidates[name], busy=frozenset(), faulty=frozenset()) for name in some]
     of_mode = [one for one in idle if one.mode in {mode, None}]
     if not of_mode:
         label = f"gpu.schedule={mode}"
@@ -310,6 +347,13 @@ def _refuse_impossible(spec: JobSpec, known: Known, names: Sequence[str], mode: 
             f"it does not fit on the nodes even when they are idle: {found}",
             remedy="ask for fewer GPUs or workers, or add nodes",
         )
+
+
+def _gpuless(name: str, known: Known, looks: Mapping[str, NodeLook]) -> bool:
+    """Whether a node was reached and has no GPU, rather than some that cannot be seen now."""
+    look = looks.get(name)
+    seen = name in known.cpus and name not in known.candidates and name not in known.left_out
+    return seen and look is not None and not look.gpus and not look.trouble
 
 
 def _place(worker: Worker, known: Known, look: NodeLook) -> Place:
