@@ -96,6 +96,18 @@ def test_a_held_job_starts_as_its_first_attempt_when_it_is_released(jobs: Direct
     assert jobs.release("held", [].append).attempt == 1
 
 
+def test_a_job_that_waits_for_another_one_is_in_nobody_s_way(jobs: DirectEngine) -> None:
+    """However old it is; one that waits for room is not passed by others of its size."""
+    later = submit(jobs, spec("later", gpus=1, depends=("missing",)))
+    now = submit(jobs, spec("now", "exec sleep 60", gpus=1, gpu_ids=(0,)))
+    for name in ("next", "last"):
+        submit(jobs, spec(name, gpus=1, gpu_ids=(0,)))
+
+    assert "depends on missing" in later.reason
+    assert now.attempt == 1
+    assert jobs.get("last").reason == "waits behind next, which was submitted before"
+
+
 def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(jobs: DirectEngine) -> None:
     """They are told how many they are and see their own GPUs; the event stays for those who look later."""
     said: list[str] = []
