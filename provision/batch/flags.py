@@ -40,7 +40,7 @@ _BOX, _LIFE, _HERE = "Container", "Life of the job", "This command"
 _TABLE = {
     _RUNS: """
     --name -J|name|NAME|The job's name, which no other job has, running or over. Required.
-    --image|image|IMAGE|The image of its containers. Required, unless --worker-image or --no-container is given.
+    --image|image|IMAGE|The image of its containers. Required, unless --worker-image is given.
     --worker-image|worker_image|IMAGE|The image of the workers that are not the master; in place of --image there.
     --gpus|gpus|N|GPUs of each worker. [0]
     --workers --num-worker -N|workers|N|Workers; for pytorch the master is one of them, for mpi the launcher is not. [1]
@@ -98,7 +98,7 @@ _TABLE = {
     --pull --image-pull-policy|pull|WHEN|always, missing or never. [missing]
     --image-pull-secret|image_pull_secret|SERVER|A registry's login, as `provision secret list` names it. [the image's]
     --user -u|user|UID:GID|Who runs in it. [the image's]
-    --no-container|no_container||No container: run on the node itself.
+    --no-container|no_container||Refused: batch jobs run in containers alone.
     """,
     _LIFE: """
     --retry|retry|N|Start the whole job again when it failed, N times at most. [0]

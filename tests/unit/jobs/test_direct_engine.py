@@ -164,6 +164,9 @@ def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: D
     until(lambda: not (node.root / "j" / "secrets.json").exists(), "the end of its secrets")
     with pytest.raises(NodeError, match="TOKEN was taken off the nodes"):
         jobs.restart("j", [].append)
+    with pytest.raises(NodeError, match="/c:/c was taken off"):
+        submit(jobs, spec("k", config_files=("/c:/c",)))
+    assert jobs.get("k").status is JobStatus.FAILED
 
 
 def test_a_job_whose_containers_do_not_run_yet_is_not_started_again(jobs: DirectEngine, node: FakeNode) -> None:
@@ -276,3 +279,5 @@ def jobs_look(jobs: DirectEngine) -> dict[str, Any]:
 
     found = engine.each(jobs._cluster.nodes, lambda way: engine.ask_jobs(way, "look"))
     return {name: NodeLook(name, one) for name, one in found.items()}
+    unknown = "mpirun -np=2 --mca orte_keep_fqdn_hostnames t x"  # right or wrong by the image's Open MPI alone
+    assert jobs.dry_run(JobSpec("j", Kind.MPI, (unknown,), image="image", gpus=1, workers=2)).notes == ()
