@@ -47,6 +47,7 @@ def test_a_key_s_contents_travel_and_its_file_s_name_does_not(tmp_path: Path) ->
     assert "PRIVATE" not in repr((spec, secrets))
 
 
+@pytest.mark.row(24)
 def test_a_kept_login_goes_to_its_own_git_server_and_gives_way_to_a_given_one() -> None:
     kept("git", "git.example.com", "t0ken")
 

@@ -207,6 +207,7 @@ def shared(tmp_path: Path, *command: str, path: str = "", **more: Any) -> tuple[
     return done.returncode, done.stdout, done.stderr, found
 
 
+@pytest.mark.row(62)
 def test_processes_share_a_gpu_as_the_document_has_it(tmp_path: Path) -> None:
     """Each has its number and a log of its own in --logdir; a line of the shell passes the number on."""
     code, out, _, logs = shared(tmp_path, "echo go; echo", procs_per_gpu=2)

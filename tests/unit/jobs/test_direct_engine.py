@@ -106,6 +106,7 @@ def test_a_job_that_waits_for_another_one_is_in_nobody_s_way(jobs: DirectEngine)
     assert jobs.get("last").reason == "waits behind next, which was submitted before"
 
 
+@pytest.mark.row(7)
 def test_without_gang_as_many_workers_start_as_fit_on_the_gpus_that_were_named(jobs: DirectEngine) -> None:
     """They are told how many they are and see their own GPUs; the event stays for those who look later."""
     said: list[str] = []
@@ -133,6 +134,7 @@ def finished(node: FakeNode, name: str, seconds: float) -> None:
         path.write_text(json.dumps(content))
 
 
+@pytest.mark.row(39)
 def test_a_job_is_forgotten_when_its_time_after_the_end_is_over(jobs: DirectEngine, node: FakeNode) -> None:
     """By any look at the queue; not before, and not while a job that waits depends on it."""
     for name, seconds in (("short", 59.0), ("long", 3600.0), ("needed", 59.0), ("ever", 0.0)):
@@ -188,6 +190,7 @@ def test_a_job_whose_containers_do_not_run_yet_is_not_started_again(jobs: Direct
     assert not node.attempt("j", 2).exists()
 
 
+@pytest.mark.row(62)
 def test_processes_that_share_a_gpu_find_their_program(jobs: DirectEngine, node: FakeNode) -> None:
     """It lies in what the container sees as /provision."""
     submit(jobs, spec("j", gpus=1, procs_per_gpu=2))
@@ -195,6 +198,7 @@ def test_processes_that_share_a_gpu_find_their_program(jobs: DirectEngine, node:
     assert "process_index" in (node.attempt() / "mount" / "share.py").read_text()
 
 
+@pytest.mark.row(14)
 def test_an_mpi_line_that_surely_fails_on_its_nodes_is_refused_and_leaves_no_name(jobs: DirectEngine) -> None:
     """Before anything starts; what is only odd is said, by --dry-run too."""
     line = "mpirun -np 2 -H a:1,z:1 x"

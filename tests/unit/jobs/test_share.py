@@ -75,6 +75,7 @@ def until(condition, seconds=10.0):
         time.sleep(0.02)
 
 
+@pytest.mark.row(62)
 def test_each_copy_is_told_its_number_behind_its_own_words_and_in_its_environment(share):
     """The command's own words are untouched, also those with blanks, or that look like ours."""
     words = ["-n", "2", *script('printf "%s|" "$@" "$PROCESS_INDEX/$PROCESS_NUM"; echo'), "--lr", "a  b", "--", "-n"]
