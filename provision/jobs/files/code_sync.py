@@ -266,7 +266,9 @@ def own(folder: str, request: Dict[str, Any]) -> None:
 def remove(path: str) -> None:
     """Remove a file, a link or a folder, or nothing."""
     if os.path.isdir(path) and not os.path.islink(path):
-        done = subprocess.run(["/bin/rm", "-rf", "--", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            ["/bin/rm", "-rf", "--", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+        )
         if done.returncode:  # a program, because jobs make folders deeper than Python can follow
             raise OSError(done.stderr.decode(errors="replace").strip()[-400:])
     elif os.path.lexists(path):

@@ -973,7 +973,9 @@ def lease(request):
         raise Refused("there is no GPU {} on this node (any more)".format(unknown[0]))
     living = keepers_of_leases(containers)
     with Locked():
-        leases = {name: held for name, held in reaped(containers, living).items() if not mine(held, request["id"], attempt)}
+        leases = {
+            name: held for name, held in reaped(containers, living).items() if not mine(held, request["id"], attempt)
+        }
         taken = {uuid: held for uuid in wanted for held in [taken_by(uuid, family, leases, seen["foreign"])] if held}
         for uuid, instance in sorted(wanted.items()) if not taken else ():
             write_lease(uuid, {"job": job, "id": request["id"], "attempt": attempt}, instance)

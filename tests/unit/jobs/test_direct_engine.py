@@ -211,6 +211,8 @@ def test_an_mpi_line_that_surely_fails_on_its_nodes_is_refused_and_leaves_no_nam
     assert jobs.jobs().jobs == ()
     odd = JobSpec("j", Kind.MPI, (line,), image="image", gpus=1, workers=2, lint=False)
     assert any("-H names z" in note for note in jobs.dry_run(odd).notes)
+    unknown = "mpirun -np=2 --mca orte_keep_fqdn_hostnames t x"  # right or wrong by the image's Open MPI alone
+    assert jobs.dry_run(JobSpec("j", Kind.MPI, (unknown,), image="image", gpus=1, workers=2)).notes == ()
 
 
 def test_a_job_that_waits_for_another_lets_all_others_pass(jobs: DirectEngine) -> None:
@@ -281,5 +283,3 @@ def jobs_look(jobs: DirectEngine) -> dict[str, Any]:
 
     found = engine.each(jobs._cluster.nodes, lambda way: engine.ask_jobs(way, "look"))
     return {name: NodeLook(name, one) for name, one in found.items()}
-    unknown = "mpirun -np=2 --mca orte_keep_fqdn_hostnames t x"  # right or wrong by the image's Open MPI alone
-    assert jobs.dry_run(JobSpec("j", Kind.MPI, (unknown,), image="image", gpus=1, workers=2)).notes == ()
