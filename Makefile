@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs launch drift chaos exhaustive bench bench-look bench-nodes docs clean
+.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs launch batch drift chaos exhaustive bench bench-look bench-nodes bench-jobs docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -23,11 +23,13 @@ help:
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
 	@echo "make launch     jobs on two SIMULATED machines of eight GPUs, by Open MPI 4 and 5, MPICH and PyTorch"
+	@echo "make batch      two hundred jobs of two operators on four SIMULATED machines of eight GPUs"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
 	@echo "make exhaustive the choice of GPUs, compared with trying every one"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
 	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
+	@echo "make bench-jobs how long a batch job takes to start, and its list and output to show, beside ssh and docker"
 	@echo "make clean      remove the virtual environment"
 
 demo: setup
@@ -112,6 +114,10 @@ drift: setup
 launch: setup
 	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_launch.py tests/integration/test_tensorboard.py -m long
 
+# Two hundred batch jobs (half an hour on two processors).
+batch: setup
+	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_many_jobs.py -m long
+
 # CHAOS_SEED=N repeats a run.
 chaos: setup
 	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_chaos.py -m long
@@ -129,6 +135,9 @@ bench-look: setup
 
 bench-nodes: setup $(BENCH_VENV)/.done
 	$(BIN)/python -m tests.benchmarks.container_nodes --pyinfra $(BENCH_VENV)/bin/pyinfra $(BENCH_NODES)
+
+bench-jobs: setup
+	$(BIN)/python -m tests.benchmarks.batch_jobs $(BENCH_JOBS)
 
 $(BENCH_VENV)/.done: tests/benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH_VENV)

@@ -53,8 +53,9 @@ def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) ->
     name = job.spec.name
     wanted = request or LogRequest(follow=True)
     with leaving(name):
-        if not job.status.over and job.status is not JobStatus.RUNNING:
-            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell, push=pusher(runner))
+        if not job.status.over and not _is_handed_out(job):
+            push = pusher(runner)
+            job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell, push=push, enough=_is_handed_out)
         job = runner.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
         if not job.status.over:
             job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, push=pusher(runner))
@@ -71,6 +72,15 @@ def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRe
         job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, timeout=timeout, tell=tell, push=pusher(runner))
     report_end(job)
     return job
+
+
+def _is_handed_out(job: JobRecord) -> bool:
+    """Return whether nodes have this attempt: its output can be followed from there before the first line."""
+    from provision.batch.records import STARTING
+    from provision.model.job import JobStatus
+
+    coming = job.status is JobStatus.PENDING and bool(job.seats) and not job.again and job.reason != STARTING
+    return coming or job.status is JobStatus.RUNNING
 
 
 def pusher(runner: Engine) -> Callable[[], None]:

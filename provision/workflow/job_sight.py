@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Sight"]
 
+# A place is chosen by none of these, and docker's client is most of what a look costs a node. Containers of jobs have
+# nothing to do with the training container.
+_UNUSED = (
+    "container", "container_ssh", "container_trust", "docker_config", "docker_info", "docker_service", "image",
+    "nvidia_container", "nvlinks", "packages", "sysctls", "time_sync", "xids",
+)  # fmt: skip
+
 
 class Sight:
     """Sees nodes by the same probe as everything else does, and by its rules of what takes jobs."""
@@ -28,7 +35,7 @@ class Sight:
         from provision.workflow.placing import candidate_of, unusable
 
         nodes = [cluster.node(name) for name in names]
-        found = probe(nodes, names=[node.name for node in cluster.nodes], topology=True)
+        found = probe(nodes, names=[node.name for node in cluster.nodes], topology=True, without=_UNUSED)
         left_out = {name: verdict.reason for name, verdict in degraded(cluster, found).items()}
         left_out |= {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         reached = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}

@@ -30,6 +30,7 @@ def wait_for(
     *,
     timeout: float = 0.0,
     tell: Callable[[JobRecord], None] = lambda _job: None,
+    enough: Callable[[JobRecord], bool] = lambda _job: False,
     push: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> JobRecord:
@@ -40,6 +41,7 @@ def wait_for(
         wanted: a job that is over is never RUNNING any more.
         timeout: seconds; 0 for no end.
         tell: is called for each new state.
+        enough: says of a job that is not as wanted yet that it is waited for no longer.
         push: starts what waits and fits now; called again and again while the job is pending.
         sleep: waits.
 
@@ -52,7 +54,7 @@ def wait_for(
         if job.status != last:
             tell(job)
             last = job.status
-        if job.status == wanted or job.status.over:
+        if job.status == wanted or job.status.over or enough(job):
             return job
         if (job.status is JobStatus.PENDING and not job.seats) or job.again:
             push()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -114,13 +114,14 @@ def probe(
     keep: bool = False,
     took: dict[str, float] | None = None,
     topology: bool = False,
+    without: Collection[str] = (),
 ) -> dict[str, NodeFacts | ProvisionError]:
     """Learn all facts of `nodes`, in one SSH session each; a node that fails has its error as value.
 
     `names` are those that should resolve on every node; the nodes' own unless given. With `read_only` nothing at all
     is written on a node. With `keep` the facts hold the text that they were read from. `took` takes the seconds after
     which each node that was reached had answered. Only with `topology` nvidia-smi is asked how GPUs and cards are
-    linked: it needs seconds for that, and no plan rests on it.
+    linked: it needs seconds for that, and no plan rests on it. The facts named in `without` are not asked for.
     """
     from provision import facts
     from provision.connectors import each
@@ -130,11 +131,12 @@ def probe(
     resolved = tuple(names if names is not None else known)
     outputs = None if keep or read_only or len(nodes) == 1 else kept_outputs.load(resolved)
     started = time.monotonic()
+    wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
 
     def one(connector: Connector) -> NodeFacts:
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
-        result = ask(connector, facts.ALL_FACTS, parameters, read_only=read_only)
+        result = ask(connector, wanted, parameters, read_only=read_only)
         found = facts.parse(result.stdout, keep=keep, outputs=outputs)
         if took is not None:
             took[connector.name] = time.monotonic() - started

@@ -692,7 +692,11 @@ def who(pid):
 
 
 def reserve(request):
-    """Take a job's name and write the job down; a name that is taken stays as it is."""
+    """Take a job's name and write the job down; a name that is taken stays as it is.
+
+    When it was submitted is told by this node's clock, which is one for all who submit, and under a lock: whoever sees
+    a job sees all that came before it.
+    """
     import uuid
 
     name = job_name(request)
@@ -701,11 +705,12 @@ def reserve(request):
     new = os.path.join(ROOT, ".new-{}-{}".format(name, uuid.uuid4().hex))
     os.mkdir(new, 0o700)
     try:
-        write_json(os.path.join(new, "job.json"), request["job"])
         write_json(os.path.join(new, "queue.json"), dict(request.get("queue") or {}, time=time.time()))
         if any((request.get("secrets") or {}).values()):
             write_json(os.path.join(new, "secrets.json"), request["secrets"])
-        os.rename(new, job_folder(name))
+        with Locked():
+            write_json(os.path.join(new, "job.json"), dict(request["job"], submitted=time.time()))
+            os.rename(new, job_folder(name))
     except OSError as problem:
         if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise

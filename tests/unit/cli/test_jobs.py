@@ -338,6 +338,28 @@ def test_wait_tells_success_failure_and_time(engine, typed):
     assert typed("wait", "a", "--for", "nothing")[0] == 2
 
 
+def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
+    """Its last attempt's instances are still told; a job whose containers are being made is not pushed."""
+    coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})
+    waiting = dataclasses.replace(coming, waits=True, reason="no room")
+    for first, pushes in ((waiting, 1), (coming, 0)):
+        engine.calls, engine.known, engine.coming = [], {"a": first}, [first, first, job_of("a")]
+
+        assert typed("wait", "a", "--for", "running")[0] == 0
+        assert [call[0] for call in engine.calls].count("start_pending") == pushes
+
+
+def test_following_begins_before_the_containers_are_made(engine, typed):
+    """The node shows the first line as soon as there is one; the job's status is not waited for."""
+    coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})
+    engine.known, engine.coming = {"a": coming}, [coming, job_of("a", status=JobStatus.SUCCEEDED)]
+    engine.lines = [("a-master-0", b"begun\n")]
+    code, out, err = typed("logs", "-f", "a")
+
+    assert (code, out) == (0, "begun\n")
+    assert "a is RUNNING" not in err
+
+
 def test_stop_delete_and_prune(engine, typed):
     """Several at once; what is gone is no error; what waits or runs is never pruned."""
     over = {"status": JobStatus.FAILED, "record": {"ended": 1000.0}}

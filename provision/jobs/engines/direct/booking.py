@@ -15,7 +15,7 @@ from provision.batch.records import STARTING, Report, records
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
-from provision.jobs.engines.direct.known import Eyes, Known
+from provision.jobs.engines.direct.known import Sight
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
 from provision.jobs.engines.direct.starting import Attempt, Ways, release, take_leases
@@ -29,9 +29,8 @@ __all__ = ["Booking", "mark"]
 class Booking:
     """One pass over the waiting jobs, by whoever holds the queue's lock."""
 
-    def __init__(self, ways: Ways, cluster: Cluster, head: str, eyes: Eyes) -> None:
-        self._ways, self._cluster, self._head, self._eyes = ways, cluster, head, eyes
-        self._known: Known | None = None
+    def __init__(self, ways: Ways, cluster: Cluster, head: str, sight: Sight) -> None:
+        self._ways, self._cluster, self._head, self._sight = ways, cluster, head, sight
         self._looks: dict[str, NodeLook] = {}
         self.waiting: list[str] = []
         """Names of those that did not start."""
@@ -106,19 +105,18 @@ class Booking:
 
     def _place(self, record: JobRecord, queue: Mapping[str, Any]) -> Attempt | str:
         spec = record.spec
-        if self._known is None:
-            self._known = self._eyes.look(self._cluster, list(self._looks))
+        known = self._sight.known()
         excluded = [str(name) for name in queue.get("excluded") or ()]
         nodes, why = allowed(spec, self._cluster.nodes, excluded)
         if not nodes and excluded:
             nodes, why = allowed(spec, self._cluster.nodes)
         try:
-            placed = place_job(spec, self._known, self._looks, [node.name for node in nodes])
+            placed = place_job(spec, known, self._looks, [node.name for node in nodes])
         except NeverFits:
             if not excluded:
                 raise
             nodes, why = allowed(spec, self._cluster.nodes)  # better where it failed than nowhere
-            placed = place_job(spec, self._known, self._looks, [node.name for node in nodes])
+            placed = place_job(spec, known, self._looks, [node.name for node in nodes])
         if not placed.places:
             return (
                 NoRoom(placed.reason)
@@ -127,7 +125,7 @@ class Booking:
             )
         seats = seats_of(spec, placed.places)
         try:
-            notes = line_notes(spec, seats, self._known)
+            notes = line_notes(spec, seats, known)
         except UsageError as error:
             if len(placed.places) == spec.workers:
                 raise
@@ -139,7 +137,7 @@ class Booking:
             {"id": record.id, "owner": record.owner, "submitted": record.submitted, "spec": as_document(spec)},
             seats,
             Secrets(),
-            self._known,
+            known,
             {seat.node: self._looks[seat.node].whole() for seat in seats} if spec.exclusive and spec.gpus else {},
             (*placed.warnings, *notes),
         )

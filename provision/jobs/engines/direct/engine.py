@@ -25,7 +25,7 @@ from provision.errors import (
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading, starting
 from provision.jobs.engines.direct.booking import Booking, mark
-from provision.jobs.engines.direct.known import Eyes
+from provision.jobs.engines.direct.known import Eyes, Sight
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
 from provision.jobs.node_ask import ask_jobs, begin, first_line
 from provision.model import Cluster, Node
@@ -71,7 +71,7 @@ class DirectEngine:
         """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
         allowed(spec, self._cluster.nodes)
         token = random.token_hex(TOKEN_BYTES)
-        job = {"id": token, "owner": _owner(), "submitted": time.time(), "spec": as_document(spec)}
+        job = {"id": token, "owner": _owner(), "spec": as_document(spec)}
         queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
         kept = {kind: dict(getattr(secrets, kind)) for kind in _KINDS_OF_SECRETS}
         try:
@@ -126,10 +126,13 @@ class DirectEngine:
         self, say: Say, *, mine: str = "", started: list[str] | None = None, waiting: list[str] | None = None
     ) -> ProvisionError | None:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
+        sight = Sight(self._eyes, self._cluster)
+        if mine:
+            sight.begin()
         with starting.Ways(self._nodes) as ways:
             with self._queue(ways):
                 looks, unreachable = self._look()
-                booking = Booking(ways, self._cluster, self.head, self._eyes)
+                booking = Booking(ways, self._cluster, self.head, sight)
                 attempts, refused = booking.book(looks, unreachable, mine)
             names = [attempt.spec.name for attempt in attempts]
             if started is not None:

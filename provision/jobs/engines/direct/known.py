@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,7 +14,10 @@ from provision.model import Cluster
 from provision.profiles import NodeNetwork
 from provision.topology.candidates import Candidate
 
-__all__ = ["Eyes", "Known"]
+__all__ = ["Eyes", "Known", "Sight"]
+
+FRESH_SECONDS = 15.0
+"""What was seen longer ago is looked at again."""
 
 
 @dataclass(frozen=True)
@@ -41,3 +46,36 @@ class Eyes(Protocol):
 
     def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
         """Probe the nodes, one SSH session each; a node that does not answer is left out, with the reason."""
+
+
+class Sight:
+    """One look at all nodes of a cluster: begun beside other work by who will need it, else when it is needed."""
+
+    def __init__(self, eyes: Eyes, cluster: Cluster) -> None:
+        self._eyes, self._cluster = eyes, cluster
+        self._thread: threading.Thread | None = None
+        self._found: Known | Exception | None = None
+        self._begun, self._used = 0.0, False
+
+    def begin(self) -> None:
+        """Look in a thread of its own."""
+        self._begun, self._found = time.monotonic(), None
+        self._thread = threading.Thread(target=self._look, daemon=True, name="sight")
+        self._thread.start()
+
+    def _look(self) -> None:
+        try:
+            self._found = self._eyes.look(self._cluster, [node.name for node in self._cluster.nodes])
+        except Exception as error:  # noqa: BLE001 - raised where the look is needed
+            self._found = error
+
+    def known(self) -> Known:
+        """Return what was seen; it is looked at anew when that was long before it is needed for the first time."""
+        if self._thread is None or (not self._used and time.monotonic() - self._begun > FRESH_SECONDS):
+            self.begin()
+        self._used = True
+        assert self._thread is not None  # noqa: S101 - begun above
+        self._thread.join()
+        if isinstance(self._found, Known):
+            return self._found
+        raise self._found or RuntimeError("nothing was seen")

@@ -1,0 +1,213 @@
+"""Many batch jobs that two operators hand in at once: who gets the GPUs, when, and what is left of it all.
+
+What is promised is judged by what the nodes' docker engines and leases said meanwhile. The GPUs are SIMULATED.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from provision.batch.queue import MOST_PASSED
+from tests.integration.conftest import LAB
+from tests.support.command import ROOT, Provision, eventually
+from tests.support.engine import engine_host, held
+
+BATCH = f"batch{os.getpid()}"
+OPERATORS = ("anna", "boris")
+WATCH = ROOT / "tests/support/node/gpu_watch.py"
+SEEN = "/run/gpu-watch.jsonl"
+
+
+@dataclass
+class Crowd:
+    """Two operators who hand in jobs of several sizes at once, and what was seen on the nodes meanwhile."""
+
+    provision: Provision
+    lab: str
+    nodes: list[str]
+    sizes: list[tuple[int, int]]
+    """Of each job: GPUs of a worker, workers."""
+    seconds: tuple[int, int]
+    """A job takes something between."""
+    chance: random.Random = field(default_factory=lambda: random.Random(7))  # noqa: S311 - how long jobs take, no secret
+    image: str = ""
+    handed_in: dict[str, float] = field(default_factory=dict)
+    """Job -> how long its ``submit`` took."""
+
+    def on(self, node: str, command: str) -> str:
+        """Return what a shell command prints on a node; it must succeed."""
+        return self.provision.ok("lab", "ssh", self.lab, node, "--", command).out
+
+    def run(self) -> None:
+        """Watch the nodes, hand all jobs in, and wait until each has ended."""
+        self.image = self.on(self.nodes[0], "docker image ls --format '{{.Repository}}:{{.Tag}}' | head -1").strip()
+        for node in self.nodes:
+            self.watch(node)
+        try:
+            self.hand_in()
+            eventually(self.all_over, seconds=60 + 30 * len(self.sizes), what="all jobs are over")
+        finally:
+            for node in self.nodes:
+                self.on(node, "systemctl stop gpu-watch")
+
+    def watch(self, node: str) -> None:
+        """Begin to write down what there is on a node."""
+        words = ("lab", "ssh", self.lab, node, "--", f": > {SEEN}; cat > /run/gpu_watch.py")
+        assert self.provision(*words, stdin=WATCH.read_text()).code == 0
+        self.on(node, f"systemd-run --collect --unit gpu-watch python3 /run/gpu_watch.py {SEEN}")
+
+    def hand_in(self) -> None:
+        """Let each operator hand in every other job, one after the other, as fast as they can."""
+        inventory = self.provision.ok("lab", "inventory", self.lab).out.strip()
+        jobs = [(f"many-{number}", *size) for number, size in enumerate(self.sizes)]
+        lines = {name: f"sleep {self.chance.randint(*self.seconds)}" for name, *_ in jobs}
+
+        def one_after_the_other(place: int) -> None:
+            state = f"{self.provision.environment['XDG_STATE_HOME']}-{OPERATORS[place]}"
+            mine = Provision(self.provision.folder, LOGNAME=OPERATORS[place], XDG_STATE_HOME=state)
+            for name, gpus, workers in jobs[place :: len(OPERATORS)]:
+                words = ("submit", "pytorch", "-i", inventory, f"--name={name}", f"--image={self.image}")
+                size = (f"--gpus={gpus}", f"--workers={workers}")
+                begun = time.monotonic()
+                mine.ok(*words, *size, lines[name], timeout=300)
+                self.handed_in[name] = time.monotonic() - begun
+
+        with ThreadPoolExecutor(len(OPERATORS)) as pool:
+            list(pool.map(one_after_the_other, range(len(OPERATORS))))
+
+    def jobs(self) -> list[dict]:
+        """The jobs as ``list`` tells of them."""
+        found = self.provision.ok("list", "--lab", self.lab, "-o", "json").document
+        return [job for job in found if job["name"].startswith("many-")]
+
+    def all_over(self) -> list[dict] | None:
+        """All jobs once they have ended; those that wait are started."""
+        found = self.jobs()
+        if any(job["status"] == "PENDING" for job in found):
+            self.provision("queue", "run", "--lab", self.lab)
+        return found if all(job["status"] in {"SUCCEEDED", "FAILED", "STOPPED"} for job in found) else None
+
+    def seen(self) -> list[dict]:
+        """What was written down on all nodes; GPUs have the node's name before their own."""
+        found = []
+        for node in self.nodes:
+            for line in self.on(node, f"cat {SEEN}").splitlines():
+                told = json.loads(line)
+                own = {key: [f"{node}/{gpu}" for gpu in told[key]] for key in ("gpus",) if key in told}
+                found.append({**told, **own, "node": node})
+        return found
+
+    def in_line(self) -> list[str]:
+        """The names of all jobs in the order in which the head took them down."""
+        read = "cat /var/lib/provision/jobs/many-*/job.json"
+        jobs = [json.loads(line) for line in self.on(self.nodes[0], read).splitlines()]
+        return [job["spec"]["name"] for job in sorted(jobs, key=lambda job: job["submitted"])]
+
+    def left(self) -> dict[str, list[str]]:
+        """What is left on the nodes of jobs that are over: containers, leases, units, processes, what was secret."""
+        look = (
+            "docker ps -aq --filter label=provision.job; ls /run/provision/leases; pgrep -f '[k]eeper.py' || true; "
+            "systemctl list-units --all --plain --no-legend 'provision-job-*'; "
+            "ls -d /var/lib/provision/jobs/*/attempts/*/{keeper.json,ssh,programs} 2>/dev/null || true"
+        )
+        return {node: self.on(node, f"bash -c {json.dumps(look)}").split() for node in self.nodes}
+
+    def forget(self) -> None:
+        """Delete all jobs."""
+        names = [job["name"] for job in self.jobs()]
+        if names:
+            self.provision.ok("delete", "--lab", self.lab, "--force", *names)
+
+
+def uses(seen):
+    """GPU -> (from when, until when, job) of each container that had it, in the order of time."""
+    gone = {told["container"]: told["time"] for told in seen if told["event"] == "destroy"}
+    found: dict[str, list[tuple[float, float, str]]] = {}
+    for told in seen:
+        for gpu in told["gpus"] if told["event"] == "create" else ():
+            found.setdefault(gpu, []).append((told["time"], gone[told["container"]], told["job"]))
+    return {gpu: sorted(spans) for gpu, spans in found.items()}
+
+
+def given_at(seen):
+    """Job -> when its first GPU was leased to it, by the node's own record."""
+    found: dict[str, float] = {}
+    for told in seen:
+        if told["event"] == "lease":
+            job, when = told["lease"]["job"], told["lease"]["time"]
+            found[job] = min(when, found.get(job, when))
+    return found
+
+
+def keeps_all_promises(crowd):
+    """Every GPU had one job at a time, each job had all it asked for, came in its turn, ended, and left nothing."""
+    jobs, seen = {job["name"]: job for job in crowd.all_over() or crowd.jobs()}, crowd.seen()
+    assert {name: job["status"] for name, job in jobs.items()} == dict.fromkeys(crowd.handed_in, "SUCCEEDED")
+
+    made = [told for told in seen if told["event"] == "create"]
+    sizes = {f"many-{number}": size for number, size in enumerate(crowd.sizes)}
+    for name, (gpus, workers) in sizes.items():
+        assert [len(told["gpus"]) for told in made if told["job"] == name] == [gpus] * workers, name
+    for gpu, spans in uses(seen).items():
+        twice = [(before, after) for before, after in pairwise(spans) if before[1] > after[0]]
+        assert not twice, f"{gpu} was booked twice: {twice}"
+    for told in made:
+        assert {lease.get("job") for lease in told["leases"].values()} <= {told["job"]}, told
+
+    given, in_line = given_at(seen), crowd.in_line()
+    for size in set(sizes.values()):
+        of_size = [name for name in in_line if sizes[name] == size]
+        assert of_size == sorted(of_size, key=given.__getitem__), f"jobs of {size} passed each other"
+    for place, name in enumerate(in_line):
+        passed_by = [other for other in in_line[place + 1 :] if given[other] < given[name]]
+        assert len(passed_by) <= MOST_PASSED, f"{name} was passed by {passed_by}"
+    assert crowd.left() == {node: [] for node in crowd.nodes}
+
+
+@pytest.fixture
+def crowd(provision, cluster):
+    """Twenty short jobs for the common lab of two nodes with two GPUs each."""
+    sizes = [(1, 1), (2, 1), (1, 1), (2, 2), (1, 1), (2, 1), (1, 2), (1, 1), (2, 1), (1, 1)] * 2
+    made = Crowd(provision, LAB, [node["name"] for node in cluster["nodes"]], sizes, (1, 3))
+    yield made
+    made.forget()
+
+
+@pytest.fixture
+def large_crowd(provision):
+    """Two hundred jobs for four nodes with eight GPUs each."""
+    try:
+        provision.ok("lab", "up", BATCH, "--driver", "container", "--nodes", "4", "--machine", "dgx1v")
+        host = engine_host(Path(provision.environment["XDG_STATE_HOME"]) / "provision/labs" / BATCH)
+        provision.ok("apply", "--lab", BATCH, "--yes")
+        chance = random.Random(11)  # noqa: S311 - which jobs, no secret
+        sizes = chance.choices([(1, 1), (2, 1), (4, 1), (8, 1), (8, 2)], [8, 5, 4, 2, 1], k=200)
+        yield Crowd(provision, BATCH, [f"{BATCH}-{number}" for number in range(1, 5)], sizes, (10, 40))
+    finally:
+        down = provision("lab", "down", BATCH)
+    assert down.code == 0, str(down)
+    assert held(host, "ps", "-aq", "--filter", f"name=provision-{BATCH}-") == []
+
+
+def test_jobs_of_two_operators_share_the_gpus(crowd):
+    """Twenty jobs: no GPU has two of them, all end, first come first served, nothing stays."""
+    crowd.run()
+
+    keeps_all_promises(crowd)
+
+
+@pytest.mark.long
+def test_two_hundred_jobs_of_two_operators_share_the_gpus(large_crowd):
+    """Sizes from one GPU to two whole nodes, more of them than fit: the large ones get their turn too."""
+    large_crowd.run()
+
+    keeps_all_promises(large_crowd)

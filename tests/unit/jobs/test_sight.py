@@ -1,0 +1,80 @@
+"""The engine's look at the nodes as places for jobs, begun beside other work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from provision.errors import NodeError
+from provision.facts import ALL_FACTS
+from provision.jobs.engines.direct import known
+from provision.jobs.engines.direct.known import Known, Sight
+from provision.model import Cluster
+from provision.workflow import job_sight
+
+
+class Eyes:
+    """Looks when it may."""
+
+    def __init__(self, trouble: Exception | None = None) -> None:
+        self.may, self.looks, self.trouble = threading.Event(), 0, trouble
+
+    def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
+        assert [node.name for node in cluster.nodes] == list(names)
+        self.looks += 1
+        assert self.may.wait(5)
+        if self.trouble:
+            raise self.trouble
+        return Known(left_out={"a": f"look {self.looks}"})
+
+
+CLUSTER = Cluster("x", Path("x"), ())
+
+
+def test_a_look_that_was_begun_is_the_one_that_is_used() -> None:
+    """Whoever begins it goes on meanwhile."""
+    eyes = Eyes()
+    sight = Sight(eyes, CLUSTER)
+    sight.begin()
+    eyes.may.set()
+
+    assert sight.known().left_out == sight.known().left_out == {"a": "look 1"}
+
+
+def test_nobody_looks_for_nothing() -> None:
+    """Without a job to place there is no look; with one there is."""
+    eyes = Eyes()
+    sight, before = Sight(eyes, CLUSTER), eyes.looks
+    eyes.may.set()
+
+    assert (before, sight.known().left_out) == (0, {"a": "look 1"})
+
+
+def test_what_was_seen_before_a_long_wait_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command may have held the queue for a minute; one pass rests on one look."""
+    eyes = Eyes()
+    eyes.may.set()
+    monkeypatch.setattr(known, "FRESH_SECONDS", 0.0)
+    sight = Sight(eyes, CLUSTER)
+    sight.begin()
+
+    assert sight.known().left_out == sight.known().left_out == {"a": "look 2"}
+
+
+def test_what_places_are_not_chosen_by_is_not_asked_of_nodes() -> None:
+    """Each name is a fact's: one that is not would leave nothing out."""
+    assert set(job_sight._UNUSED) < {fact.name for fact in ALL_FACTS}
+
+
+def test_what_goes_wrong_is_said_where_it_is_needed() -> None:
+    """Not in a thread that nobody hears."""
+    eyes = Eyes(NodeError("no"))
+    eyes.may.set()
+    sight = Sight(eyes, CLUSTER)
+    sight.begin()
+
+    with pytest.raises(NodeError, match="no"):
+        sight.known()
