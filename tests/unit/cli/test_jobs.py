@@ -341,7 +341,7 @@ def test_wait_tells_success_failure_and_time(engine, typed):
 def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
     """Its last attempt's instances are still told; a job whose containers are being made is not pushed."""
     coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})
-    waiting = dataclasses.replace(coming, waits=True, reason="no room")
+    waiting = dataclasses.replace(coming, again=True, reason="no room")
     for first, pushes in ((waiting, 1), (coming, 0)):
         engine.calls, engine.known, engine.coming = [], {"a": first}, [first, first, job_of("a")]
 

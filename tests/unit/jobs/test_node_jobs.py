@@ -92,16 +92,6 @@ def test_the_secrets_of_a_job_are_root_s_alone_and_in_no_report(node):
     assert (told["queue"]["state"], told["events"][0]["message"]) == ("failed", "over")
 
 
-def test_a_job_that_was_stopped_or_is_another_by_now_is_not_started(node):
-    node.ok("reserve", name="j", job=job(), queue={"state": "stopped"})
-    ident = node.ok("report", names=["j"], brief=True)["jobs"][0]["id"]
-    started = {"name": "j", "queue": {"state": "started"}}
-    assert node.ok("queue", **started, was="pending", id=ident) == {"written": False}
-    assert node.ok("queue", **started, was="stopped", id="another") == {"written": False}
-    assert node.ok("queue", name="gone", queue={"state": "started"}, was="pending", id="x") == {"written": False}
-    assert node.ok("queue", **started, was="stopped", id=ident) == {"written": True}
-
-
 def test_when_a_job_was_submitted_is_told_by_the_node(node):
     before = time.time()
     for name in ("first", "second"):
