@@ -30,6 +30,7 @@ LINE = 300  # so much of each last line of mpirun is told to the node of the ran
 OUTPUT_SECONDS = 10
 LAUNCHER_SECONDS = 2  # the same, where the launcher failed and names no rank
 GONE_SECONDS = 5  # docker has so long to tell of what is gone
+WRITE_SECONDS = 1  # so often what could not be written is tried again
 KILL_SECONDS = 60  # what does not end after SIGKILL for so long is left, and said
 UP, GO, END = "up", "go", "end"
 
@@ -43,6 +44,7 @@ class Keeper:
         fresh = {"phase": "", "created": {}, "ended": {}, "end": None, "began": time.monotonic(), "go": None}
         self.state = dict(fresh, **node.read_json(os.path.join(folder, "state.json")))
         self.record = node.read_json(os.path.join(folder, "attempt.json"))
+        self.unwritten, self.write_at, self.unwritable = {}, 0.0, ""
         self.containers = [Container(item, told, folder, self.post) for item in told["containers"]]
         self.others = {name: {} for name in told["nodes"] if name != self.node}
         self.heard, self.offsets = {}, {}
@@ -94,6 +96,7 @@ class Keeper:
                 self.handle(*self.news.popleft())
             self.look_around()
             self.step()
+            self.write_rest()
             self.tell(only_news=True)
 
     def pause(self):
@@ -103,7 +106,27 @@ class Keeper:
 
     def save(self):
         """Write down how far we are."""
-        node.write_json(os.path.join(self.folder, "state.json"), self.state)
+        self.write("state.json", self.state)
+
+    def write(self, item, document):
+        """Write a file of the attempt; what the disk does not take now is kept and tried again, for the job goes on."""
+        self.unwritten[item] = document
+        self.write_rest()
+
+    def write_rest(self):
+        """Write what could not be written before, and say once that it could not."""
+        if not self.unwritten or time.monotonic() < self.write_at:
+            return
+        try:
+            for item in list(self.unwritten):
+                node.write_json(os.path.join(self.folder, item), self.unwritten[item])
+                del self.unwritten[item]
+        except OSError as problem:
+            self.write_at = time.monotonic() + WRITE_SECONDS
+            self.unwritable = self.unwritable or str(problem.strerror)
+        if not self.unwritten and self.unwritable:
+            self.event("for a while nothing could be written down: {}".format(self.unwritable), "Warning")
+            self.unwritable = ""
 
     def event(self, text, kind="Normal"):
         """Add to the job's events; what cannot be written is no reason to end it."""
@@ -214,6 +237,13 @@ class Keeper:
                 container.was_started()
         self.post("found")
 
+    def find_started(self):
+        """Find those that run although they could not be started in our eyes, so that they are ended too."""
+        for container in self.containers:
+            container.id = container.id or self.created(container)
+            if container.id and not container.watched:
+                container.was_started()
+
     # What happens
 
     def handle(self, kind, subject, value):
@@ -318,7 +348,7 @@ class Keeper:
         """Return why the chief is taken for lost, empty while it is not."""
         now = time.monotonic()
         if self.heard_chief is None:
-            limit = float(self.told.get("starting_timeout") or 600)
+            limit = self.lost if self.state["phase"] == GO else float(self.told.get("starting_timeout") or 600)
             silent = now - max(self.state["began"], self.born) > limit
         else:
             silent = now - self.heard_chief > self.lost
@@ -521,6 +551,7 @@ class Keeper:
         self.state.update(phase=END, end=end)
         self.save()
         self.abandoned.set()
+        self.in_thread(self.find_started)
         self.tell()
         return True
 
@@ -590,11 +621,27 @@ class Keeper:
                 container.take_away()
         if alive:
             self.event("{} could not be ended".format(", ".join(alive)), "Warning")
-        else:
-            node.release_all(self.told["id"], self.told["attempt"])
+        elif not any(self.may_run(item) for item in self.containers):
+            self.release()
         self.state["done"] = True
         self.save()
         self.tell()
+
+    def may_run(self, container):
+        """Return whether docker's engine does not say that a container is at rest; its GPUs are in use then."""
+        if not container.id or container.name in self.state["ended"]:
+            return False
+        try:
+            return node.is_running(container.id)
+        except (OSError, KeyError, TypeError):
+            return True
+
+    def release(self):
+        """Give back the leases; what stays is given back by the next command that looks, as the attempt is over."""
+        try:
+            node.release_all(self.told["id"], self.told["attempt"])
+        except (node.Refused, OSError) as problem:
+            self.event("its leases could not be given back yet: {}".format(problem), "Warning")
 
     def close(self):
         """Write the result, and take away what was secret."""
@@ -602,7 +649,9 @@ class Keeper:
         names = ("status", "reason", "exit_code", "first_failure", "first_rank")
         result = dict({name: end.get(name) for name in names}, ended=time.time(), chief=self.chief)
         result["first_failure"] = result["first_failure"] or ""
-        node.write_json(os.path.join(self.folder, "result.json"), result)
+        self.write("result.json", result)
+        if self.unwritten:
+            return
         words = {"SUCCEEDED": "the job succeeded", "STOPPED": "the job was stopped"}.get(
             end["status"], "the job failed"
         )
@@ -627,15 +676,13 @@ class Keeper:
 
     def note(self, instance, container, **changes):
         """Write down what is known of an instance."""
-        path = os.path.join(self.folder, instance + ".json")
-        record = dict(node.new_record(instance), **node.read_json(path))
+        item = instance + ".json"
+        known = self.unwritten.get(item) or node.read_json(os.path.join(self.folder, item))
+        record = dict(node.new_record(instance), **known)
         if record["status"] in node.OVER:
             return
         record.update(changes, log=os.path.basename(container.log)[: -len(".log")])
-        try:
-            node.write_json(path, record)
-        except OSError:
-            pass
+        self.write(item, record)
 
     def conclude(self, container):
         """Write down how a container's instances have ended."""
@@ -694,26 +741,42 @@ def ending(status, reason, code=None, *, grace=None):
     }
 
 
+def write_pid(handle):
+    """Write our number into the lock's file, over the one before: that needs no room on a disk that is full."""
+    number = str(os.getpid()).encode()
+    try:
+        os.pwrite(handle, number, 0)
+        os.ftruncate(handle, len(number))
+    except OSError:
+        pass
+
+
 def main(folder):
     """Keep the attempt whose folder this is; with nothing to keep, end."""
     lock = os.open(os.path.join(folder, "keeper.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not node.locked_within(lock, 10):
         return 0
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    write_pid(lock)
     told = node.read_json(os.path.join(folder, "keeper.json"))
     if not told:
         node.take_away_secrets(folder)
     if not told or told.get("boot_id") != node.boot_id():
         return 0
-    said = os.open(os.path.join(folder, "keeper.out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.dup2(said, 2)
+    try:
+        said = os.open(os.path.join(folder, "keeper.out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.dup2(said, 2)
+    except OSError:
+        pass
     keeper = Keeper(folder, told)
 
     def terminate(*_):
         keeper.terminated = True
 
+    def stop(*_):
+        keeper.stop_asked = keeper.stop_asked or {"reason": "stopped", "grace": None}
+
     signal.set_wakeup_fd(keeper.waker)
+    signal.signal(node.STOP_SIGNAL, stop)
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGUSR1, lambda *_: None)
     keeper.run()

@@ -53,13 +53,16 @@ class Container:
         self.id = self._create(abandoned)
 
     def ask(self, reference):
-        """Return what the engine knows of a container; waits for an engine that does not answer."""
+        """Return what the engine knows of a container; waits for an engine that does not answer.
+
+        For one that is known to be there it waits as long as it takes: its GPUs may be in use.
+        """
         deadline = time.monotonic() + 60
         while True:
             try:
                 return node.engine_json("/containers/{}/json".format(node.quoted(reference)))
             except OSError as problem:
-                if time.monotonic() > deadline:
+                if reference == self.name and time.monotonic() > deadline:
                     raise Trouble("docker's engine does not answer: {}".format(problem)) from None
                 time.sleep(ENGINE_PATIENCE)
 

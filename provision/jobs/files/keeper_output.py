@@ -9,6 +9,7 @@ import time
 import node_jobs as node
 
 LINE_LIMIT = 1 << 16
+LOG_LIMIT = 2 << 30  # what comes after so much of one container's output is not kept
 HEAD = 8  # of docker's frames: the stream, three zeros, the length
 LETTERS = {1: b"o", 2: b"e"}
 MARGIN_SECONDS = 5  # so far before the last line that we have, docker is asked again
@@ -122,7 +123,7 @@ class Pump(threading.Thread):
 
     def run(self):
         """Ask docker until it has told everything."""
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        handle = self._open()
         try:
             while not self._told(handle):
                 time.sleep(PATIENCE_SECONDS)
@@ -130,6 +131,19 @@ class Pump(threading.Thread):
             self._write(handle, self.lines.end())
             os.close(handle)
             self.done()
+
+    def _open(self):
+        while True:
+            try:
+                return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            except OSError as problem:
+                self._complain(problem)
+
+    def _complain(self, problem):
+        if not self.said:
+            self.said = True
+            self.trouble("its output cannot be kept now: {}".format(problem.strerror))
+        time.sleep(1)
 
     def _told(self, handle):
         """Follow once; return whether that was the end: the container had ended before, and docker told all."""
@@ -182,15 +196,18 @@ class Pump(threading.Thread):
         return data[at:]
 
     def _write(self, handle, lines):
-        data = memoryview(b"".join(line + b"\n" for line in lines))
+        size = os.fstat(handle).st_size
+        if not lines or size > LOG_LIMIT:
+            return
+        data = b"".join(line + b"\n" for line in lines)
+        if size + len(data) > LOG_LIMIT:
+            data += lines[-1][: node.STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
+        data = memoryview(data)
         while data:
             try:
                 data = data[os.write(handle, data) :]
             except OSError as problem:
-                if not self.said:
-                    self.said = True
-                    self.trouble("its output cannot be kept now: {}".format(problem.strerror))
-                time.sleep(1)
+                self._complain(problem)
 
 
 def last_lines(path, count=20, limit=1 << 16):

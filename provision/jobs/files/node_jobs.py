@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import re
+import signal
 import sys
 import time
 
@@ -34,6 +35,7 @@ SMI_SECONDS = 20
 REMOVE_SECONDS = 600
 FOLLOW_MILLISECONDS = 50
 ENGINE_SECONDS = 20
+STOP_SIGNAL = signal.SIGUSR2  # to a keeper: stop, where that cannot be written down
 OVER = ("Completed", "Error", "Stopped", "Lost")
 STAMP = 27  # 2026-01-31T12:00:00.123456Z
 PREFIX = STAMP + 3  # and " o "
@@ -356,7 +358,6 @@ def program(argv, seconds, env=None):
 
 def outcome(child, title, deadline):
     """Wait for a program until a time."""
-    import signal
     import subprocess
 
     try:
@@ -615,7 +616,7 @@ class Gpus:
         gpus = gpu_rows(said["gpus"][1])
         for gpu in gpus:
             gpu["mig"] = mig_of(said.get("list", (0, "", ""))[1], gpu["uuid"])
-        ours = {item["Id"] for item in containers or () if isinstance(item.get("Id"), str)}
+        ours = {item["Id"]: labels_of(item)[1:] for item in containers or () if isinstance(item.get("Id"), str)}
         return {"gpus": gpus, "gpu_error": "", "foreign": foreign_uses(said["uses"][1], gpus, ours)}
 
 
@@ -655,19 +656,26 @@ def mig_of(text, uuid):
 
 
 def foreign_uses(text, gpus, ours):
-    """Return UUID -> a process on it that is not in a container of a job.
+    """Return UUID -> a process on it that is not in a container of the attempt that has a lease of it.
 
     A process is told with its GPU alone, so that one on an instance of MIG speaks for all instances of that GPU.
+
+    Args:
+        text: GPU and process of each line, as nvidia-smi tells them.
+        gpus: as `gpu_rows` returns them.
+        ours: container -> (id, attempt) of those of jobs.
     """
     parts = {gpu["uuid"]: [gpu["uuid"], *gpu["mig"]] for gpu in gpus}
-    found = {}
+    found, leases = {}, all_leases()
     for line in text.splitlines():
         uuid, _, pid = (word.strip() for word in line.partition(","))
         if not pid.isdigit() or not os.path.isdir("{}/{}".format(PROC, pid)):
             continue
         inside = CONTAINER.findall(read_text("{}/{}/cgroup".format(PROC, pid)))
-        if not ours.intersection(inside):
-            for part in parts.get(uuid, [uuid]):
+        users = [ours[container] for container in inside if container in ours]
+        family = parts.get(uuid, [uuid])
+        if not any(part in leases and mine(leases[part], *user) for part in family for user in users):
+            for part in family:
                 found.setdefault(part, who(pid))
     return found
 
@@ -1537,24 +1545,32 @@ def stop(request):
     told = {"reason": str(request.get("reason") or "stopped"), "grace": grace, "time": time.time()}
     unwatched_ones = {(job, number) for job, number, _ in unwatched()}
     if os.path.exists(os.path.join(folder, "keeper.json")) and (name, attempt) not in unwatched_ones:
-        write_json(os.path.join(folder, "stop.json"), told)
-        wake_keeper(folder)
+        try:
+            write_json(os.path.join(folder, "stop.json"), told)
+        except OSError:  # the disk is full
+            if not signal_keeper(folder, STOP_SIGNAL):
+                raise
+            return {"asked": True}
+        signal_keeper(folder, signal.SIGUSR1)
         return {"asked": True}
     token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
     end_containers(token, attempt, 15 if grace is None else float(grace))
     return {"asked": close_attempt(name, attempt, {"status": "STOPPED", "reason": told["reason"]}, "Stopped")}
 
 
-def wake_keeper(folder):
-    """Make the keeper look at its folder now; it looks by itself a little later."""
-    import signal
+def signal_keeper(folder, number):
+    """Send a signal to a living keeper: SIGUSR1 has it look at its folder now, which it does by itself a little later.
 
+    Returns whether it was sent.
+    """
     pid = read_text(os.path.join(folder, "keeper.lock")).strip()
     if pid.isdigit() and keeper_holds(folder):
         try:
-            os.kill(int(pid), signal.SIGUSR1)
+            os.kill(int(pid), number)
+            return True
         except OSError:
             pass
+    return False
 
 
 def end_containers(token, attempt, grace):
@@ -1587,8 +1603,6 @@ def terminate(container):
 
     Returns the processes that were asked.
     """
-    import signal
-
     found = engine_json("/containers/{}/json".format(container))
     if not found or not found["State"].get("Running"):
         return []

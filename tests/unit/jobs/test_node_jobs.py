@@ -247,11 +247,19 @@ def test_a_gpu_that_others_use_is_told_and_never_leased(docked):
 
 
 @pytest.mark.long
-def test_a_process_in_a_job_s_container_is_not_foreign(docked, tmp_path):
+def test_a_process_in_a_job_s_container_is_not_foreign_where_that_job_has_the_gpu(docked, tmp_path):
     labels = ["--label=provision.job=j", "--label=provision.id=t1", "--label=provision.attempt=1"]
     made = client(docked, "create", "--name=c", *labels, "image", "true")
     proc = tmp_path / "proc/4711"
     proc.mkdir(parents=True)
+    (docked.folder / "uses").write_text(f"{GPU}, 4711\n")
+    docked.environment["PROVISION_PROC"] = str(tmp_path / "proc")
+    (proc / "cgroup").write_text(f"0::/system.slice/docker-{made}.scope\n")
+    assert GPU in docked.ok("look")["foreign"], "it has no lease of that GPU"
+    docked.environment.pop("PROVISION_PROC")
+    (docked.folder / "uses").write_text("")
+    assert lease(docked) == {"taken": {}}
+    prepare(docked, [seat("j-worker-0", "a", 0)])
     (docked.folder / "uses").write_text(f"{GPU}, 4711\n")
     docked.environment["PROVISION_PROC"] = str(tmp_path / "proc")
     for text, foreign in ((f"0::/system.slice/docker-{made}.scope\n", False), ("0::/user.slice\n", True)):
