@@ -10,13 +10,15 @@ from provision.batch.inference import starts_ranks, words_of
 from provision.batch.ranks import slots
 from provision.model.job import JobSpec, Seat
 
-__all__ = ["MOUNT", "Login", "files", "launcher_variables", "login_files", "mpi_command", "sshd_command"]
+__all__ = ["MOUNT", "RUN_FOLDER", "Login", "files", "launcher_variables", "login_files", "mpi_command", "sshd_command"]
 
 MOUNT = "/provision"
 """Where an attempt's folder ``mount`` is seen in its containers."""
 KEYS = "/provision-ssh"
 """Where an attempt's private keys are seen: of the job's own account, and nobody else's."""
-_VARIABLES = "/tmp/.provision-variables"  # noqa: S108 - in the job's own container, and made with a mask
+RUN_FOLDER = "/provision-run"
+"""A private tmpfs of each worker's container, of the job's own account: nothing that a job mounts is seen there."""
+_VARIABLES = f"{RUN_FOLDER}/variables"
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,9 @@ def nonce():
     return binascii.hexlify(os.urandom(16)).decode()
 
 
-def lines_of(connection, rest=b""):
-    """Yield lines until the connection ends; one that is too long ends it."""
+def lines_of(connection, deadline=None):
+    """Yield lines until the connection ends; one that is too long ends it, as does the time that `deadline` returns."""
+    rest = b""
     while True:
         line, newline, after = rest.partition(b"\n")
         if newline:
@@ -95,6 +96,9 @@ def lines_of(connection, rest=b""):
             continue
         if len(rest) > LONGEST:
             return
+        limit = deadline() if deadline else None
+        if limit is not None:
+            connection.settimeout(max(limit - time.monotonic(), 0.001))
         piece = connection.recv(1 << 16)
         if not piece:
             return
@@ -134,9 +138,10 @@ class Chief:
         try:
             with connection:
                 connection.settimeout(GREETING_SECONDS)
+                until = time.monotonic() + GREETING_SECONDS
                 own = nonce()
                 connection.sendall(own.encode() + b"\n")
-                for line in lines_of(connection):
+                for line in lines_of(connection, lambda: None if known else until):
                     if link is None:
                         node, _, other = line.decode(errors="replace").partition(" ")
                         if node not in self.nodes:
@@ -145,7 +150,7 @@ class Chief:
                         continue
                     value = link.hear(line)
                     if value is None:
-                        continue
+                        return  # a stranger, or bytes that somebody changed: the node comes again
                     if not known:
                         known = True
                         self.strangers.release()

@@ -11,6 +11,7 @@ import keeper_output as output
 import node_jobs as node
 
 CREATE_SECONDS = 600
+AWAY_SECONDS = 60  # an engine may be away so long before a container is made
 ENGINE_PATIENCE = 0.5
 REMOVAL_SECONDS = 0.1
 INSIST_SECONDS = 1
@@ -57,7 +58,7 @@ class Container:
 
         For one that is known to be there it waits as long as it takes: its GPUs may be in use.
         """
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + AWAY_SECONDS
         while True:
             try:
                 return node.engine_json("/containers/{}/json".format(node.quoted(reference)))

@@ -1095,7 +1095,9 @@ def prepare(request):
         }
     finally:
         renewal.end()
-    keys = make_keys(folder, name, request.get("uid")) if request.get("mpi") else {}
+    keys = make_keys(folder, name, request.get("uid") or user_of(images)) if request.get("mpi") else {}
+    for image in images.values():
+        del image["user"]
     who_for = {"job": name, "id": request["job"]["id"], "attempt": attempt}
     ports = lease_ports(who_for, int(request.get("ports") or 0))
     return {"images": images, "keys": keys, "ports": ports}
@@ -1193,7 +1195,22 @@ def ready_image(reference, policy, registry):
     if found is None:
         raise Refused("there is no image {} on this node".format(reference), "pull it, or submit with --pull missing")
     digests = [item.rpartition("@")[2] for item in found.get("RepoDigests") or ()]
-    return {"id": found.get("Id", ""), "digest": digests[0] if digests else ""}
+    user = str((found.get("Config") or {}).get("User") or "")
+    return {"id": found.get("Id", ""), "digest": digests[0] if digests else "", "user": user}
+
+
+def user_of(images):
+    """Return the UID[:GID] that images run as by themselves, empty for root: the keys in their containers are its."""
+    users = {image["user"] for image in images.values()} - {"", "root", "root:root"}
+    for user in sorted(users):
+        if not re.match(r"\d+(:\d+)?\Z", user):
+            raise Refused(
+                "the image runs as {!r}, and only a number says whose the keys of mpi are to be".format(user),
+                "submit with --user UID:GID",
+            )
+    if len(users) > 1:
+        raise Refused("the images run as several accounts: {}".format(", ".join(sorted(users))), "submit with --user")
+    return users.pop() if users else ""
 
 
 def pull(reference, registry):
@@ -1452,9 +1469,15 @@ class Output:
     def _last(self, stream):
         """Return the last lines, and stand behind them."""
         if self.since:
-            lines = stream.read().split(b"\n")
-            self.rest = lines.pop()
-            return [line for line in lines if self._fits(line)][-self.tail :] if self.tail else []
+            import collections
+
+            last = collections.deque(maxlen=self.tail)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    self.rest = line
+                elif self._fits(line):
+                    last.append(line[:-1])
+            return list(last)
         end = at = stream.seek(0, os.SEEK_END)
         data = b""
         while at and data.count(b"\n") <= self.tail:

@@ -160,7 +160,9 @@ class Engine(http.server.BaseHTTPRequestHandler):
             if name.startswith("missing"):
                 return self.answer(404, {"message": "No such image: " + name})
             digest = "sha256:" + "12" * 32
-            return self.answer(200, {"Id": "sha256:" + "ab" * 32, "RepoDigests": [f"{name}@{digest}"]})
+            user = {"User": name.partition(":")[2] if name.startswith("user:") else ""}
+            answer = {"Id": "sha256:" + "ab" * 32, "RepoDigests": [f"{name}@{digest}"], "Config": user}
+            return self.answer(200, answer)
         container = self.find(words[1])
         if container is None:
             return self.answer(404, {"message": "No such container: " + words[1]})

@@ -1,5 +1,6 @@
 """The keepers of jobs as real processes on nodes in folders; docker and systemd are STAND-INS."""
 
+import contextlib
 import json
 import os
 import re
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from provision.jobs.files import keeper_channel
 from provision.jobs.keeper_programs import keeper_programs
-from tests.support.node.node import Engine, FakeNode, container, prepare, run, seat, start, until
+from tests.support.node.node import COMPILED, Engine, FakeNode, container, prepare, run, seat, start, until
 
 SECRET = "5e" * 32
 HOSTS = {"a": "127.0.0.2", "b": "127.0.0.3", "c": "127.0.0.4"}
@@ -257,6 +259,50 @@ def test_what_does_not_hear_sigterm_is_killed_after_the_grace_time(node, engines
     assert engines[0].ask("GET", "/containers/j-worker-0/json")[0] == 404
 
 
+def test_what_the_disk_does_not_take_is_written_later_and_a_stop_arrives_all_the_same(node):
+    """A folder in a file's place stands for a disk that is full."""
+    run(node, "sleep", "60")
+    until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
+    pid, places = node.keeper(), [node.attempt() / name for name in ("state.json", "stop.json")]
+    places[0].unlink()
+    for place in places:
+        place.mkdir()
+    assert node.ok("stop", name="j", reason="r", grace=0) == {"asked": True}
+    time.sleep(0.5)
+    assert node.keeper() == pid
+    assert node.record("result") == {}
+    for place in places:
+        place.rmdir()
+    assert node.result()["status"] == "STOPPED"
+    assert [text for text in events(node) if "for a while nothing could be written" in text]
+
+
+@pytest.mark.long
+def test_a_keeper_that_begins_anew_while_docker_is_away_keeps_the_gpus_and_ends_the_job_later(node, engines):
+    impatient = "import keeper_containers; keeper_containers.AWAY_SECONDS = 0.1; import keeper"
+    programs = {"keeper.py": COMPILED["keeper.py"].replace("import keeper\n", impatient + "\n")}
+    prepare(node, [seat("j-worker-0", "a", 0)])
+    assert node.ok("lease", job="j", id="t1", attempt=1, leases={"GPU-a": "j-worker-0"}) == {"taken": {}}
+    start(node, [container("j-worker-0", "sleep", "60")], leases=["GPU-a"], programs=programs)
+    until(lambda: node.record("j-worker-0").get("status") == "Running", "running")
+    away = engines[0].socket.with_suffix(".away")
+    engines[0].socket.rename(away)
+    try:
+        pid = node.keeper()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: node.keeper() != pid, "another keeper")
+        time.sleep(1.5)
+        assert node.record("result") == {}
+        node.ok("stop", name="j", reason="r", grace=0)
+        time.sleep(0.5)
+        assert (node.run / "leases/GPU-a").exists()
+    finally:
+        away.rename(engines[0].socket)
+    assert node.result()["status"] == "STOPPED"
+    assert not (node.run / "leases/GPU-a").exists()
+    assert json.loads(engines[0].ask("GET", "/containers/j-worker-0/json")[1])["State"]["Running"] is False
+
+
 @pytest.mark.long
 def test_a_job_that_runs_too_long_ends(node):
     run(node, "sleep", "60", running_timeout=0.5)
@@ -365,6 +411,17 @@ def test_a_node_that_is_silent_ends_the_job_on_the_other(nodes, silent):
 
 
 @pytest.mark.long
+def test_a_node_that_begins_anew_without_its_chief_ends_the_job_soon(nodes):
+    together(nodes, "sleep 60", "sleep 60", lost_seconds=1, starting_timeout=60)
+    until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
+    chief = nodes[0].keeper()
+    os.kill(int(Path(f"/proc/{chief}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGSTOP)
+    os.kill(chief, signal.SIGKILL)
+    os.kill(nodes[1].keeper(), signal.SIGKILL)
+    assert "does not answer" in nodes[1].result(seconds=8)["reason"]
+
+
+@pytest.mark.long
 def test_the_chief_s_keeper_may_be_killed_and_the_job_goes_on(nodes):
     together(nodes, "sleep 1.5; echo done", "sleep 1.5; echo done", lost_seconds=6)
     until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
@@ -392,7 +449,8 @@ def test_lines_without_the_secret_or_that_come_again_are_ignored(nodes):
     with socket.create_connection((HOSTS["a"], port), timeout=5) as stranger:
         seen.append(stranger.recv(100))
         stranger.sendall(b"b 00\n" + b"0" * 64 + b' [1, {"stop": {"reason": "forged"}}]\n' + b"x" * 5000 + b"\n")
-        time.sleep(0.5)
+        stranger.settimeout(2)
+        assert ended(stranger), "the first line with a wrong seal ends it"
     with socket.create_connection((HOSTS["a"], port), timeout=5) as stranger:
         assert stranger.recv(100) != seen[0], "what was recorded once fits no other connection"
         stranger.sendall(b"nobody 00\n")
@@ -400,6 +458,31 @@ def test_lines_without_the_secret_or_that_come_again_are_ignored(nodes):
     assert nodes[0].record("result") == {}
     nodes[0].ok("stop", name="j", reason="r", grace=0)
     assert nodes[0].result()["reason"] == "r"
+
+
+def ended(connection):
+    try:
+        return connection.recv(100) == b""
+    except ConnectionError:
+        return True
+
+
+def test_strangers_that_drip_bytes_do_not_keep_the_other_nodes_out(monkeypatch):
+    """Each has its time from the beginning, however often it says something."""
+    monkeypatch.setattr(keeper_channel, "GREETING_SECONDS", 0.5)
+    monkeypatch.setattr(keeper_channel, "STRANGERS", 1)
+    heard = []
+    chief = keeper_channel.Chief("127.0.0.1", 0, b"s", ["b"], lambda *told: heard.append(told))
+    place = chief.listener.getsockname()
+    with socket.create_connection(place, timeout=5) as stranger:
+        begun = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - begun < 1.5:
+                stranger.sendall(b"x")
+                time.sleep(0.1)
+        member = keeper_channel.Member(*place, b"s", "b", lambda _: None, lambda: None)
+        until(lambda: member.tell({"up": True}) and heard, "the member")
+    assert heard[0] == ("b", {"up": True})
 
 
 # mpi

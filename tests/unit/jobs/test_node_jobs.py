@@ -339,6 +339,19 @@ def test_prepare_makes_keys_of_the_job_s_account_and_hands_out_their_public_halv
 
 
 @pytest.mark.long
+def test_the_keys_are_of_the_account_that_the_image_names_and_of_no_guess(docked):
+    request = {"name": "j", "job": job(), "attempt": 1, "attempt_record": {"attempt": 1, "seats": [], "node": "a"}}
+    refused = docked.ask("prepare", mpi=True, images={"user:ann": "missing"}, **request)["error"]
+    assert "runs as 'ann'" in refused["message"]
+    assert "--user" in refused["remedy"]
+    docked.ok("prepare", mpi=True, images={"user:1234": "missing"}, **request)
+    there = docked.attempt() / "ssh"
+    if os.getuid() == 0:
+        assert {(path.stat().st_uid, path.stat().st_gid) for path in (there, *there.iterdir())} == {(1234, 1234)}
+    docked.ok("prepare", mpi=True, images={"user:ann": "missing"}, uid="55", **request)
+
+
+@pytest.mark.long
 def test_prepare_says_what_is_missing_on_this_node(docked):
     record = {"attempt": 1, "seats": [], "node": "a"}
     base = {"name": "j", "job": job(), "attempt": 1, "attempt_record": record}
