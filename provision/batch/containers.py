@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from provision.batch.inference import script_words, words_of
+from provision.batch.inference import script_words, starts_processes, words_of
 from provision.batch.mpi import KEYS, MOUNT
 from provision.model.job import JobSpec, Kind, Seat
 
@@ -15,6 +15,8 @@ __all__ = ["SHARE", "NodeHardware", "create_words", "program_words"]
 
 SHARE = "share.py"
 """The program of `MOUNT` that starts copies of a command."""
+RUN = "/provision-run"
+"""Memory of an mpi job's account alone: sshd's sessions read their variables from a file there."""
 CAPABILITIES = ("IPC_LOCK", "SYS_NICE", "SYS_PTRACE")
 DROPPED = ("MKNOD", "NET_RAW")
 ULIMITS: Mapping[str, int] = {"memlock": -1, "nofile": 1048576, "stack": 67108864}
@@ -64,14 +66,22 @@ def create_words(
     for mount in (f"{folder}/mount:{MOUNT}:ro", *_own_files(spec, folder), *mounts, *spec.mounts):
         words += ["--volume", mount]
     words += ["--workdir", spec.working_dir]
+    account, _, groups = spec.user.partition(",")
+    if spec.kind is Kind.MPI:
+        words += ["--tmpfs", f"{RUN}:rw,mode=0700" + _owned(account)]
     if spec.user:
-        account, _, groups = spec.user.partition(",")
         words += ["--user", account]
         for group in filter(None, groups.split(",")):
             words += ["--group-add", group]
     if entry:
         words += ["--entrypoint", entry[0]]
     return [*words, image, *entry[1:]]
+
+
+def _owned(account: str) -> str:
+    """Return the options of a file system that is an account's, ``UID:GID``; root's without one."""
+    uid, _, gid = account.partition(":")
+    return f",uid={uid},gid={gid}" if uid and gid else ""
 
 
 def _own_files(spec: JobSpec, folder: str) -> list[str]:
@@ -111,7 +121,7 @@ def program_words(spec: JobSpec) -> tuple[str, ...]:
     if spec.procs_per_gpu > 1:
         return _shared(spec)
     launcher = spec.launcher or ("torchrun" if spec.nproc_per_node and len(spec.command) > 1 else "")
-    if launcher in {"torchrun", "launch"} and not _launches(spec):
+    if launcher in {"torchrun", "launch"} and not starts_processes(words_of(spec.command)):
         return _launched(spec, launcher)
     return _plain(spec)
 
@@ -120,13 +130,10 @@ def _plain(spec: JobSpec) -> tuple[str, ...]:
     return (spec.shell, "-c", spec.command[0]) if len(spec.command) == 1 else spec.command
 
 
-def _launches(spec: JobSpec) -> bool:
-    """Whether the command is torch's launcher already."""
-    words = words_of(spec.command)
-    return bool(words) and (words[0].rpartition("/")[2] == "torchrun" or words[1:3] in _TORCH_MODULES)
-
-
-_TORCH_MODULES = (["-m", "torch.distributed.launch"], ["-m", "torch.distributed.run"])
+_INTERPRETER = re.compile(
+    r"""^\s*((?:[A-Za-z_]\w*=(?:'[^']*'|"[^"]*"|[^\s'"])*\s+)*)(?:(?:\S*/)?python[\d.]*\s+(?:-u\s+)*)?"""
+)
+"""Of a line: the variables before its program, which stay there, and python, which torch's launchers start."""
 _LAUNCH = (
     'python3 -m torch.distributed.launch --nproc_per_node="$PET_NPROC_PER_NODE" --nnodes="$PET_NNODES" '
     '--node_rank="$PET_NODE_RANK" --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT"'
@@ -137,8 +144,7 @@ _LAUNCH = (
 def _launched(spec: JobSpec, launcher: str) -> tuple[str, ...]:
     start = _LAUNCH if launcher == "launch" else "torchrun"
     if len(spec.command) == 1:
-        line = re.sub(r"^\s*(\S*/)?python[\d.]*\s+(-u\s+)*", "", spec.command[0])
-        return (spec.shell, "-c", f"{start} {line}")
+        return (spec.shell, "-c", _INTERPRETER.sub(lambda found: f"{found[1]}{start} ", spec.command[0], count=1))
     script = script_words(spec.command)
     return ("torchrun", *script) if launcher == "torchrun" else (spec.shell, "-c", start + ' "$@"', spec.shell, *script)
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from provision.commands.mpirun_words import LAUNCHERS, is_launcher, parse_line
 from provision.model.job import JobSpec, Kind
 
-__all__ = ["inferred", "rank_findings", "script_words", "starts_ranks", "surely_fails", "words_of"]
+__all__ = ["inferred", "rank_findings", "script_words", "starts_processes", "starts_ranks", "surely_fails", "words_of"]
 
 _MPI = (*LAUNCHERS, "horovodrun")
+_TORCH = ("torchrun", "accelerate", "deepspeed")
+_MODULES = (["torch.distributed.launch"], ["torch.distributed.run"], ["accelerate.commands.launch"])
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
@@ -49,6 +51,8 @@ def rank_findings(spec: JobSpec) -> list[str]:
         return [f"{words[0]} is no mpirun: it runs once, on the first node; --np auto starts it on every GPU"]
     typed = parse_line(words).ranks
     slots = _slots(spec)
+    if spec.ranks:
+        return [f"--np {spec.ranks} changes nothing: the command is {words[0]} already, and starts its ranks itself"]
     what = f"{spec.workers} x {spec.gpus} GPUs" if spec.gpus else f"{spec.workers} worker(s)"
     if typed is None or typed == slots:
         return []
@@ -83,6 +87,12 @@ def surely_fails(spec: JobSpec) -> str:
     flag = "--np" if line is None else "-np"
     slots = _slots(spec)
     return f"{flag} {ranks} is more than the {slots} slots of --workers and --gpus" if ranks > slots else ""
+
+
+def starts_processes(words: Sequence[str]) -> bool:
+    """Return whether a command is a launcher of torch's processes already."""
+    left = [word for word in words if word != "-u"]
+    return bool(left) and (left[0].rpartition("/")[2] in _TORCH or (left[1:2] == ["-m"] and left[2:3] in _MODULES))
 
 
 def script_words(words: Sequence[str]) -> tuple[str, ...]:

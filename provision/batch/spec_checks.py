@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from provision.batch.code import check_source
-from provision.batch.inference import rank_findings, surely_fails
+from provision.batch.inference import rank_findings, starts_processes, surely_fails, words_of
 from provision.batch.names import check_name
 from provision.errors import UsageError
 from provision.model.job import JobSpec, Kind
@@ -58,8 +58,17 @@ def doubts(spec: JobSpec) -> Iterator[str]:
     targets = [target for _, target in spec.data]
     if spec.tensorboard and not any(_inside(spec.logdir, target) for target in targets):
         yield f"--logdir {spec.logdir} is in none of --data: TensorBoard will show the events of the first node alone"
+    if spec.nproc_per_node and not spec.launcher and len(spec.command) == 1 and not _torch(spec):
+        yield (
+            f"--nproc-per-node {spec.nproc_per_node} starts nothing by itself for a command of one quoted word, which "
+            "finds it in PET_NPROC_PER_NODE; --launcher torchrun puts torchrun before it"
+        )
     if not spec.gang:
         yield "--gang=false: it starts with the workers that fit, and a job of one program may wait for the others"
+
+
+def _torch(spec: JobSpec) -> bool:
+    return starts_processes(words_of(spec.command)) or "torchrun" in spec.command[0]
 
 
 def _flag(field: str) -> str:
@@ -160,6 +169,11 @@ def _launch(spec: JobSpec) -> None:
     if (spec.launcher == "mpirun" or spec.ranks) and spec.kind is not Kind.MPI:
         raise UsageError(
             "ranks of mpirun are for mpi jobs", remedy="provision submit mpi; or --nproc-per-node for torchrun."
+        )
+    if spec.ranks and spec.launcher != "mpirun":
+        raise UsageError(
+            f"--launcher {spec.launcher} starts the command once, and --np {spec.ranks} asks for ranks of it",
+            remedy="Leave one of them out.",
         )
     if spec.launcher in {"torchrun", "launch"} and spec.kind is Kind.MPI:
         raise UsageError(

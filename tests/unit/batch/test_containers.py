@@ -173,11 +173,30 @@ def test_np_starts_the_command_on_every_slot(command, more, ranks, program) -> N
         (("python x.py",), {"nproc_per_node": "2"}, ("sh", "-c", "python x.py")),
         (("python", "-m", "a.b"), {"launcher": "torchrun"}, ("torchrun", "-m", "a.b")),
         (("python", "x.py"), {"launcher": "python"}, ("python", "x.py")),
+        (("python3", "t.py"), {"nproc_per_node": "4"}, ("torchrun", "t.py")),
+        (("accelerate", "launch", "x.py"), {"nproc_per_node": "2"}, ("accelerate", "launch", "x.py")),
+        (("deepspeed", "x.py"), {"launcher": "torchrun"}, ("deepspeed", "x.py")),
+        (
+            ("python3", "-u", "-m", "torch.distributed.run", "x.py"),
+            {"nproc_per_node": "2"},
+            ("python3", "-u", "-m", "torch.distributed.run", "x.py"),
+        ),
+        (("A=1 B='2 3' python3 x.py",), {"launcher": "torchrun"}, ("sh", "-c", "A=1 B='2 3' torchrun x.py")),
+        (("python_tool.py -u",), {"launcher": "torchrun"}, ("sh", "-c", "torchrun python_tool.py -u")),
     ],
 )
 def test_torchs_launchers_get_the_script_and_not_the_interpreter(command, more, expected) -> None:
     """torchrun takes a script, and is never started by itself; --nproc-per-node alone leaves a typed line."""
     assert program_words(JobSpec("j", Kind.PYTORCH, command, **more)) == expected
+
+
+@pytest.mark.parametrize(("user", "owner"), [("", ""), ("1000:100,44", ",uid=1000,gid=100")])
+def test_an_mpi_job_has_memory_of_its_account_alone(user, owner) -> None:
+    """Where sshd's sessions find their variables; other jobs have no sshd."""
+    found = pairs(words(JobSpec("j", command=("x",), user=user, **MPI)))
+
+    assert ("--tmpfs", f"/provision-run:rw,mode=0700{owner}") in found
+    assert "--tmpfs" not in words(JobSpec("j", Kind.PYTORCH, ("x",), gpus=2, workers=2, user=user))
 
 
 def test_launch_gets_what_it_does_not_read_from_variables() -> None:

@@ -231,6 +231,7 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
     [
         (["x"], "no image"),
         (["--image=i", "--workers=0", "x"], "--workers 0"),
+        (["--image=i", "--workers=100000", "x"], "--workers 100000: at most"),
         (["--image=i", "--gpus=-1", "x"], "--gpus -1"),
         (["--image=i", "--gpus=two", "x"], "--gpus two: 'two' is no whole number"),
         (["--image=i"], "no command"),
@@ -301,6 +302,25 @@ def test_an_mpirun_line_is_made_where_it_is_asked_for():
     assert made([*mpi, "mpirun -np 4 x"]).notes == ()
     assert made([*mpi, "--np=auto", "--", "python3", "x.py"]).notes == ()
     assert made([*mpi, "--", "python3", "x.py"]).notes == ()
+
+
+def test_ranks_that_nothing_would_start_are_refused_or_said():
+    """One process in place of eight is noticed too late."""
+    mpi = ["mpi", "--name=a", "--image=i", "--gpus=4", "--workers=2"]
+    python = {"ranks": 8, "launcher": "python", "image": "i", "name": "a", "command": ("x",), "kind": Kind.MPI}
+    with pytest.raises(UsageError, match="--launcher python starts the command once"):
+        submission(read_words([]), Here(), python)
+    assert "--np 8 changes nothing" in " ".join(made([*mpi, "--np", "8", "--", "mpirun", "x"]).notes)
+    assert made([*mpi, "--", "bash", "run.sh"]).notes == ()
+
+
+def test_processes_that_nothing_would_start_are_said():
+    """A quoted word is the shell's, and torchrun is put before it where that is asked for alone."""
+    torch = ["pytorch", "--name=a", "--image=i", "--nproc-per-node=4"]
+
+    assert "--launcher torchrun puts torchrun before it" in " ".join(made([*torch, "python3 x.py"]).notes)
+    for more in (["torchrun x.py"], ["cd /w && torchrun x.py"], ["--launcher=torchrun", "x.py"], ["--", "python", "x"]):
+        assert made([*torch, *more]).notes == ()
 
 
 @pytest.mark.parametrize("words", [["mpirun -np 8 x"], ["--", "mpirun", "-np", "8", "x"], ["--np=8", "x"]])
