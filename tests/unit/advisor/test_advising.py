@@ -259,3 +259,35 @@ def test_what_cannot_be_looked_at_is_a_usage_error(typed, words, said):
     assert (code, out) == (2, "")
     assert said in err
     assert "hint:" in err
+
+
+def outcome(capsys, monkeypatch, look):
+    """Type the command where a look comes to this; return exit code, document and stderr."""
+    monkeypatch.setattr("provision.cli.advise.cluster_and_engine", lambda *_: (None, None))
+    monkeypatch.setattr("provision.workflow.advising.advise_job", look)
+    with pytest.raises(SystemExit) as stopped:
+        main(["advise", "train", "--json"])
+    out, err = capsys.readouterr()
+    return stopped.value.code, json.loads(out), err
+
+
+@pytest.mark.parametrize(("lost", "code"), [({}, 0), ({"b": "no route to host"}, 1)])
+def test_a_node_that_did_not_tell_is_an_exit_code_of_its_own_accord(capsys, monkeypatch, lost, code):
+    """Also where nothing was found on the others."""
+    advice = advising.JobAdvice(job_on("a", "b"), 60.0, (), (), lost)
+
+    told = outcome(capsys, monkeypatch, lambda *_a, **_k: advice)
+
+    assert (told[0], told[1]["ok"], told[1]["idle"], told[1]["ended"]) == (code, code == 0, False, None)
+
+
+def test_ctrl_c_ends_the_look_and_not_the_job(capsys, monkeypatch):
+    """And says so."""
+
+    def interrupted(*_given, **_named):
+        raise KeyboardInterrupt
+
+    code, _, err = outcome(capsys, monkeypatch, interrupted)
+
+    assert code == 130
+    assert "train goes on" in err
