@@ -233,7 +233,7 @@ def no_tensorboard_events(job: Job) -> Answer:
 def log_too_chatty(job: Job) -> Answer:
     """Printing a loss in each iteration waits for the GPU in each iteration."""
     ranks = {name: count for series in job for name, count in _ranks_in(series).items()}
-    speakers = {name for series in job for name, item in series.containers.items() if not item.gpus}
+    speakers = {name for series in job for name, item in series.containers.items() if item.speaks_for_all}
     """mpirun's: it prints what all ranks print."""
     chatty: list[str] = []
     told: list[str] = []
@@ -241,7 +241,7 @@ def log_too_chatty(job: Job) -> Answer:
         known = [(t, float(s.log_lines)) for t, s in samples if s.log_lines is not None]
         if not known or known[-1][0] <= known[0][0]:
             continue
-        printing = ranks.get(name) or (sum(ranks.values()) if name in speakers else 1)
+        printing = sum(ranks.values()) if name in speakers else ranks.get(name, 1)
         rate = (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]) / max(1, printing)
         (chatty if rate > limit.LOG_RATE.value else told).append(f"{name}: {rate:.1f} lines/s and rank")
     if chatty:

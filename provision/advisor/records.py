@@ -103,7 +103,7 @@ def _begin(series: NodeSeries, record: Record) -> bool:
         if isinstance(item, dict) and _text(item.get("instance")):
             name = _text(item["instance"])
             gpus = tuple(gpu for gpu in map(_text, _items(item.get("gpus"))) if gpu)
-            series.containers[name] = Container(name, gpus, item.get("log") is True)
+            series.containers[name] = Container(name, gpus, item.get("log") is True, item.get("speaks_for_all") is True)
     return True
 
 

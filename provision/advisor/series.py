@@ -166,6 +166,8 @@ class Container:
     gpus: tuple[str, ...] = ()
     """UUIDs of what it was given."""
     has_log: bool = False
+    speaks_for_all: bool = False
+    """Whether its log has what all ranks print, as mpirun's has."""
 
 
 @dataclass

@@ -31,7 +31,8 @@ def sample_node(
 
     Args:
         connector: the way to the node.
-        containers: the job's there, as the sampler takes them (``id``, ``instance``, ``gpus``, ``log``, ``watch``).
+        containers: the job's there, as the sampler takes them (``id``, ``instance``, ``gpus``, ``log``,
+            ``speaks_for_all``, ``watch``).
         seconds: the window.
         interval: seconds between two samples.
 

@@ -169,6 +169,7 @@ def containers_of(record: JobRecord, node: str) -> Iterator[dict[str, Any]]:
             "instance": first,
             "gpus": [uuid for seat in seats for uuid in seat.uuids],
             "log": f"{folder}/{first}.log",
+            "speaks_for_all": any(seat.role == "launcher" for seat in seats),
             "watch": [normpath(spec.logdir)] if spec.tensorboard else [],
         }
 

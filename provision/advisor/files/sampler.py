@@ -523,7 +523,13 @@ def watch(asked: Record, source: IO[bytes]) -> None:
         speeds=speeds(),
         delayacct=text_of("/proc/sys/kernel/task_delayacct").strip() or None,
         containers=[
-            {"instance": c.get("instance"), "gpus": c.get("gpus") or [], "log": bool(c.get("log"))} for c in wanted
+            {
+                "instance": c.get("instance"),
+                "gpus": c.get("gpus") or [],
+                "log": bool(c.get("log")),
+                "speaks_for_all": bool(c.get("speaks_for_all")),
+            }
+            for c in wanted
         ],
     )
     smi = Smi(begin, interval)

@@ -244,7 +244,7 @@ def test_mpiruns_output_is_that_of_all_ranks():
     """Thirty lines a second of two ranks are no flood."""
     node = Node().node(log_lines=0).process(RANK + 5, 1, "python3")
     node.series.users += (GpuUser(RANK + 5, "GPU-b", "python3"),)
-    node.series.containers["launcher"] = Container("launcher")
+    node.series.containers["launcher"] = Container("launcher", speaks_for_all=True)
     node.series.samples = [
         dataclasses.replace(one, containers={**one.containers, "launcher": ContainerSample(log_lines=int(30 * one.t))})
         for one in node.series.samples

@@ -188,9 +188,9 @@ def test_mpi_instances_of_one_container_are_looked_at_once():
 
     found = list(advising.containers_of(dataclasses.replace(job, seats=(launcher, *together)), "a"))
 
-    assert [(one["instance"], one["gpus"]) for one in found] == [
-        ("train-launcher-abcde", []),
-        ("train-worker-0", ["GPU-0", "GPU-1"]),
+    assert [(one["instance"], one["gpus"], one["speaks_for_all"]) for one in found] == [
+        ("train-launcher-abcde", [], True),
+        ("train-worker-0", ["GPU-0", "GPU-1"], False),
     ]
 
 
