@@ -201,7 +201,9 @@ class Pump(threading.Thread):
             return
         data = b"".join(line + b"\n" for line in lines)
         if size + len(data) > LOG_LIMIT:
-            data += lines[-1][: node.STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
+            data += (
+                lines[-1][: node.STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
+            )
         data = memoryview(data)
         while data:
             try:

@@ -1590,9 +1590,9 @@ def signal_keeper(folder, number):
     if pid.isdigit() and keeper_holds(folder):
         try:
             os.kill(int(pid), number)
-            return True
         except OSError:
-            pass
+            return False
+        return True
     return False
 
 
