@@ -76,14 +76,15 @@ def logs(
     with patience("asking the nodes"):
         job = runner.get(name)
     insist_on_kind(job, kind)
+    wanted = _attempt(job, attempt, previous=previous)
     request = LogRequest(
-        instances=_instances(job, instances or [], rank),
+        instances=_instances(job, instances or [], rank, wanted),
         every=every,
         follow=follow,
         tail=tail,
         since=_since(since, since_time),
         timestamps=timestamps,
-        attempt=_attempt(job, attempt, previous=previous),
+        attempt=wanted,
     )
     if follow:
         raise typer.Exit(exit_code(follow_to_the_end(runner, job, request)))
@@ -93,13 +94,20 @@ def logs(
     runner.logs(name, request, writer(named=every or len(request.instances) > 1))
 
 
-def _instances(job: JobRecord, wanted: list[str], rank: int | None) -> tuple[str, ...]:
-    """Return the instances that are asked for.
+def _instances(job: JobRecord, wanted: list[str], rank: int | None, attempt: int) -> tuple[str, ...]:
+    """Return the instances that are asked for; those of an earlier attempt are only known to the nodes.
 
     Raises:
-        NotFound: the job has no such instance or rank.
+        NotFound: the last attempt has no such instance or rank.
     """
+    from provision.model.job import Kind
+
     name = job.spec.name
+    if attempt not in {0, job.attempt}:
+        if rank is None:
+            return tuple(wanted)
+        workers = rank if job.spec.kind is not Kind.PYTORCH else rank - 1
+        return (f"worker-{workers}" if workers >= 0 else "master-0",)
     known = [seat.instance for seat in job.seats]
     if rank is not None:
         found = [seat.instance for seat in job.seats if seat.rank == rank and seat.role != "launcher"]

@@ -10,6 +10,7 @@ import node_jobs as node
 
 LINE_LIMIT = 1 << 16
 LOG_LIMIT = 2 << 30  # what comes after so much of one container's output is not kept
+CUT = b" e [provision] the output is cut here: it is longer than this file may be\n"
 HEAD = 8  # of docker's frames: the stream, three zeros, the length
 LETTERS = {1: b"o", 2: b"e"}
 MARGIN_SECONDS = 5  # so far before the last line that we have, docker is asked again
@@ -201,9 +202,7 @@ class Pump(threading.Thread):
             return
         data = b"".join(line + b"\n" for line in lines)
         if size + len(data) > LOG_LIMIT:
-            data += (
-                lines[-1][: node.STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
-            )
+            data += lines[-1][: node.STAMP] + CUT
         data = memoryview(data)
         while data:
             try:

@@ -100,6 +100,7 @@ def direct_engine(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> DirectEn
     monkeypatch.setattr(engine, "each", each)
     monkeypatch.setattr(starting, "connect", connect)
     monkeypatch.setattr(reading, "connect", connect)
+    monkeypatch.setattr(reading, "each", each)
     monkeypatch.setattr(starting, "keeper_programs", lambda: COMPILED)
     monkeypatch.setattr(starting, "GRACE_SECONDS", 1.0)
     return DirectEngine(make_cluster(*by_name), FakeEyes())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provision.errors import NodeError, UsageError
+from provision.errors import NodeError, NotFound, UsageError
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import DirectEngine
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
@@ -283,3 +283,52 @@ def jobs_look(jobs: DirectEngine) -> dict[str, Any]:
 
     found = engine.each(jobs._cluster.nodes, lambda way: engine.ask_jobs(way, "look"))
     return {name: NodeLook(name, one) for name, one in found.items()}
+
+
+def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:
+    """Leave a job with two attempts, the first with these instances, the second with another launcher."""
+    document = {"kind": kind, "name": name, "command": ["x"]}
+    last = [seat(f"{name}-{word}", "a", 0) for word in ("launcher-zzzzz" if kind == "mpi" else "worker-0",)]
+    contents = {
+        node.root / name / "job.json": {"id": name, "submitted": 1.0, "spec": document},
+        node.root / name / "queue.json": {"state": "over", "attempt": 2},
+        node.attempt(name, 2) / "attempt.json": {"attempt": 2, "id": name, "seats": last, "node": "a"},
+        node.attempt(name, 2) / "result.json": {"status": "FAILED", "exit_code": 1, "ended": 9.0, "chief": True},
+    }
+    for word in instances:
+        contents[node.attempt(name, 1) / f"{name}-{word}.json"] = {"instance": f"{name}-{word}", "log": instances[0]}
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    (node.attempt(name, 1) / f"{instances[0]}.log").write_text("2026-01-01T00:00:00.000000Z o first\n")
+
+
+def test_logs_of_an_earlier_attempt_are_those_of_its_own_instances(jobs: DirectEngine, node: FakeNode) -> None:
+    """The launcher's name is another in each attempt; what there is not is said to be so."""
+    earlier(node, "vgg", "mpi", "launcher-abcde", "worker-0")
+    found: list[tuple[str, bytes]] = []
+
+    jobs.logs("vgg", LogRequest(attempt=1), lambda *line: found.append(line))
+    assert found == [("vgg-launcher-abcde", b"first\n")]
+    jobs.logs("vgg", LogRequest(attempt=1, every=True), lambda *line: found.append(line))
+    assert found[1:] == found[:1]  # one container, one output
+    jobs.logs("vgg", LogRequest(attempt=1, instances=("worker-0",)), lambda *line: found.append(line))
+    assert found[2:] == [("vgg-worker-0", b"first\n")]
+    for request in (LogRequest(attempt=1, instances=("worker-7",)), LogRequest(attempt=5)):
+        with pytest.raises(NotFound):
+            jobs.logs("vgg", request, lambda *line: found.append(line))
+
+
+def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeNode) -> None:
+    """Instead of a traceback, wherever an instance's node is needed."""
+    earlier(node, "old", "run", "worker-0")
+    attempt = node.attempt("old", 2) / "attempt.json"
+    attempt.write_text(attempt.read_text().replace('"node": "a"', '"node": "gone"'))
+
+    for act in (
+        lambda: jobs.logs("old", LogRequest(), lambda *_line: None),
+        lambda: jobs.exec_argv("old", "", ["ls"], terminal=False),
+        lambda: jobs.forward_argv("old", 1, "1"),
+    ):
+        with pytest.raises(NotFound, match="on gone, which is not in the inventory"):
+            act()

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from provision.batch.containers import NodeHardware, create_words
 from provision.batch.ranks import by_container, seats_of
 from provision.batch.records import Report, records
-from provision.connectors import connect
-from provision.errors import NodeUnreachable, NotFound, ProvisionError
+from provision.connectors import Connector, connect, each
+from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotFound, ProvisionError
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, Placed
-from provision.jobs.node_ask import begin
+from provision.jobs.node_ask import ask_jobs, begin
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, Kind, Seat
 from provision.model.job_views import DryRun, GpuView, JobSurvey, NodeView
@@ -103,14 +105,20 @@ def logs(
     """Write out lines of all asked instances, as they come from their nodes; return the job as it is afterwards."""
     record = engine.get(name)
     attempt = request.attempt or record.attempt
-    each = {seat.container: seat for seat in reversed(record.seats)}
-    every = [seat for seat in record.seats if each[seat.container] is seat]  # those of one container have one output
-    seats = every if request.every else [instance_of(record, one) for one in request.instances or ("",)]
+    of_attempt, away = (record, {}) if attempt == record.attempt else _earlier(record, nodes, attempt)
+    try:
+        seats = _asked(of_attempt, request)
+    except NotFound as error:
+        if away:
+            raise NodeUnreachable(f"{error.message}, and these nodes do not answer: {', '.join(away)}") from error
+        raise
     lines: queue.SimpleQueue[tuple[str, bytes] | ProvisionError | None] = queue.SimpleQueue()
 
     def read(seat: Seat) -> None:
         try:
-            _read_lines(nodes[seat.node], record, attempt, seat, request, lambda line: lines.put((seat.instance, line)))
+            _read_lines(
+                _node_of(nodes, seat), record, attempt, seat, request, lambda line: lines.put((seat.instance, line))
+            )
         except ProvisionError as error:
             lines.put(error)
         finally:
@@ -118,7 +126,8 @@ def logs(
 
     for seat in seats:
         threading.Thread(target=read, args=(seat,), daemon=True, name=f"logs {seat.instance}").start()
-    left, failed = len(seats), None
+    left = len(seats)
+    failed: ProvisionError | None = _lost(record, attempt, away) if request.every and away else None
     while left:
         item = lines.get()
         if item is None:
@@ -132,7 +141,85 @@ def logs(
     return engine.get(name) if request.follow else record
 
 
+def _asked(record: JobRecord, request: LogRequest) -> list[Seat]:
+    """Return the seats whose lines are asked for; those of one container have one output."""
+    if not request.every:
+        return [instance_of(record, one) for one in request.instances or ("",)]
+    first = {seat.container: seat for seat in reversed(record.seats)}
+    return [seat for seat in record.seats if first[seat.container] is seat]
+
+
+def _node_of(nodes: Mapping[str, Node], seat: Seat) -> Node:
+    """Return the node of an instance.
+
+    Raises:
+        NotFound: it has been taken out of the inventory.
+    """
+    if seat.node not in nodes:
+        raise NotFound(
+            f"{seat.instance} is on {seat.node}, which is not in the inventory any more",
+            remedy="put the node back into the inventory, or use the one that the job was submitted with",
+        )
+    return nodes[seat.node]
+
+
+def _earlier(record: JobRecord, nodes: Mapping[str, Node], attempt: int) -> tuple[JobRecord, Mapping[str, str]]:
+    """Return the record with the seats of an earlier attempt, and the nodes that did not tell theirs.
+
+    Raises:
+        NotFound: no node has anything of that attempt.
+    """
+    name = record.spec.name
+    found = each(list(nodes.values()), lambda way: _instances_there(way, name, attempt))
+    away = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
+    seats = [
+        _seat(record, instance, node)
+        for node, told in found.items()
+        if not isinstance(told, ProvisionError)
+        for instance in told
+    ]
+    if not seats:
+        if away:
+            raise _lost(record, attempt, away)
+        raise NotFound(
+            f"nothing is kept of attempt {attempt} of {name}", remedy=f"the last attempt is {record.attempt}"
+        )
+    return replace(record, seats=tuple(sorted(seats, key=lambda seat: (not seat.chief, seat.index)))), away
+
+
+def _lost(record: JobRecord, attempt: int, away: Mapping[str, str]) -> NodeUnreachable:
+    told = "; ".join(f"{node}: {why}" for node, why in away.items())
+    return NodeUnreachable(f"what else there is of attempt {attempt} of {record.spec.name} is not known: {told}")
+
+
+def _instances_there(way: Connector, name: str, attempt: int) -> tuple[str, ...]:
+    """Return the instances that a node has of an attempt: its program names them where it is asked for none."""
+    try:
+        ask_jobs(way, "logs", name=name, attempt=attempt, instance="")
+    except NodeError as error:
+        return tuple(re.findall(rf"\b{re.escape(name)}-(?:launcher|master|worker)-[a-z0-9]+", error.remedy or ""))
+    return ()
+
+
+def _seat(record: JobRecord, instance: str, node: str) -> Seat:
+    """Return a seat by the instance's name; GPUs and addresses of earlier attempts are not kept where it is asked."""
+    role, _, index = instance.removeprefix(f"{record.spec.name}-").partition("-")
+    mpi = record.spec.kind is Kind.MPI
+    number = int(index) if index.isdecimal() and role != "launcher" else 0
+    chief = role in {"launcher", "master"} or (record.spec.kind is Kind.RUN and number == 0)
+    return Seat(instance, role, number, node, "", number, chief, container=f"on {node}" if mpi else instance)
+
+
 def _read_lines(
+    node: Node, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
+) -> None:
+    try:
+        _lines_of(node, record, attempt, seat, request, take)
+    except ConnectionFailed as error:
+        raise NodeUnreachable(error.message, node=node.name, remedy=error.remedy, output=error.output) from error
+
+
+def _lines_of(
     node: Node, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
 ) -> None:
     way = connect(node)
@@ -158,18 +245,21 @@ def _read_lines(
                 take(line + b"\n")
         code = process.wait()
         if code:
-            raise NodeUnreachable(_message(rest, said), node=node.name)
+            raise _refused(rest, said, node.name)
         if rest:
             take(rest)
     finally:
         way.close()
 
 
-def _message(out: bytes, err: bytes) -> str:
+def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
+    """Return why lines did not come: the node has no such instance, or it cannot be asked."""
     try:
-        return str(json.loads(out)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"its output cannot be read: {err.decode(errors='replace').strip()[-300:] or 'the connection ended'}"
+        error = json.loads(out)["error"]
+        return NotFound(str(error["message"]), node=node, remedy=str(error.get("remedy") or "") or None)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        said = err.decode(errors="replace").strip()[-300:] or "the connection ended"
+        return NodeUnreachable(f"its output cannot be read: {said}", node=node)
 
 
 def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
@@ -212,7 +302,7 @@ def exec_argv(
     from provision.jobs.forward import attach_argv
 
     seat = instance_of(record, instance)
-    return tuple(attach_argv(nodes[seat.node].connection, seat.container, argv or ("sh",), terminal=terminal))
+    return tuple(attach_argv(_node_of(nodes, seat).connection, seat.container, argv or ("sh",), terminal=terminal))
 
 
 def forward_argv(record: JobRecord, nodes: Mapping[str, Node], local: int, target: str) -> tuple[str, ...]:
@@ -220,9 +310,10 @@ def forward_argv(record: JobRecord, nodes: Mapping[str, Node], local: int, targe
     from provision.jobs.forward import forward_argv as line
 
     seat = instance_of(record, "")
+    connection = _node_of(nodes, seat).connection
     if target != "tensorboard":
-        return tuple(line(nodes[seat.node].connection, local, seat.address, int(target)))
+        return tuple(line(connection, local, seat.address, int(target)))
     if not record.tensorboard:
         raise NotFound(f"{record.spec.name} has no TensorBoard", remedy="submit it with --tensorboard")
     address, _, port = record.tensorboard.removeprefix("http://").rpartition(":")
-    return tuple(line(nodes[seat.node].connection, local, address.strip("[]"), int(port)))
+    return tuple(line(connection, local, address.strip("[]"), int(port)))
