@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import AllOption, TypeOption, engine_of, insist_on_kind
+from provision.cli.job_options import AllOption, TypeOption, engine_of, insist_on_kind, one_by_one
 from provision.cli.levels import info, patience
 from provision.errors import NotFound
 
@@ -20,9 +20,7 @@ __all__ = ["delete"]
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs.")],
     kind: TypeOption = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Forget them even where a node does not answer; it clears up later.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also jobs of somebody else that are not over.")] = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
@@ -30,7 +28,10 @@ def delete(
 ) -> None:
     """Stop batch jobs and forget them: containers, logs, TensorBoard, and the name, which is free again.
 
-    What is gone already is no error.
+    What is gone already is no error. A node that does not answer keeps its part,
+    and the job is listed again when the node is back: delete it once more then. Of
+    several each is deleted, whatever becomes of the others; the exit code is that
+    of the first that could not be.
 
     \b
     Examples:
@@ -40,16 +41,22 @@ def delete(
     """
     del all_namespaces
     runner = engine_of(inventory, lab)
-    for name in names:
+    gone: list[str] = []
+
+    def forget(name: str) -> None:
         if kind and not _there(runner, name, kind):
             info(f"there is no job {name}")
-            continue
+            return
         with patience(f"deleting {name}"):
             runner.delete(name, info, force=force)
+        gone.append(name)
         if not as_json:
             show(f"{name} deleted")
+
+    code = one_by_one(names, forget)
     if as_json:
-        print_json({"deleted": names})
+        print_json({"deleted": gone})
+    raise typer.Exit(code)
 
 
 def _there(runner: Engine, name: str, kind: str) -> bool:

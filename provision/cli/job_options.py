@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provision.cli.common import ask_become_password, cluster_from, print_json, show
+from provision.cli.common import ask_become_password, cluster_from, print_json, say, show
 from provision.cli.levels import debug, warn
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from provision.errors import ProvisionError
     from provision.jobs.engines.base import Engine
     from provision.model import Cluster
     from provision.model.job import JobRecord
@@ -27,9 +28,11 @@ __all__ = [
     "TypeOption",
     "cluster_and_engine",
     "engine_of",
+    "exit_code_of",
     "insist_on_kind",
     "is_secret",
     "now",
+    "one_by_one",
     "pairs",
     "present",
     "say_missing",
@@ -88,6 +91,38 @@ def present(form: str, *, as_json: bool, document: Callable[[], Any], text: Call
         show(written(document(), "yaml"))
     else:
         show(text())
+
+
+def one_by_one(names: Sequence[str], act: Callable[[str], None]) -> int:
+    """Do the same with several jobs; one that fails is said at once and keeps nothing from the others.
+
+    Returns:
+        The exit code: of the first that failed, 0 for none.
+
+    Raises:
+        ProvisionError: the only one failed.
+    """
+    from provision.errors import ProvisionError
+
+    code = 0
+    for name in dict.fromkeys(names):
+        try:
+            act(name)
+        except ProvisionError as error:
+            if len(names) == 1:
+                raise
+            say(f"error: {name}: {error}")
+            if error.remedy:
+                say(f"hint: {error.remedy}")
+            code = code or exit_code_of(error)
+    return code
+
+
+def exit_code_of(error: ProvisionError) -> int:
+    """Return the exit code of an error of batch jobs: a node that is away has a code of its own among theirs."""
+    from provision.errors import ConnectionFailed, NodeUnreachable
+
+    return NodeUnreachable.exit_code if isinstance(error, ConnectionFailed) else error.exit_code
 
 
 def say_missing(survey: JobSurvey) -> None:

@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             code = command.main(args=words, prog_name="provision", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except ProvisionError as error:
-        sys.exit(_exit_code(_report(error, as_json=as_json), arguments))
+        sys.exit(_exit_code(_report(error, as_json=as_json), arguments, error))
     except KeyboardInterrupt:
         sys.exit(_report(Interrupted("interrupted; the same command takes up what is left"), as_json=as_json))
     except BrokenPipeError:
@@ -385,9 +385,13 @@ def _wants_json(words: Sequence[str]) -> bool:
     )
 
 
-def _exit_code(code: int, arguments: Sequence[str]) -> int:
-    """``run`` exits 2 only when its program did; our own refusal is 125."""
+def _exit_code(code: int, arguments: Sequence[str], error: ProvisionError | None = None) -> int:
+    """``run`` exits 2 only when its program did; our own refusal is 125. Verbs of batch jobs tell what is away."""
     _, verbs = _own(arguments)
+    if error is not None and verbs and ALIASES.get(verbs[0], verbs[0]) in SECTIONS["Batch jobs"].split():
+        from provision.cli.job_options import exit_code_of
+
+        return exit_code_of(error)
     return LaunchError.exit_code if verbs == ["run"] and code == UsageError.exit_code else code
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import AllOption, engine_of, now, say_missing, seconds
+from provision.cli.job_options import AllOption, engine_of, now, one_by_one, say_missing, seconds
 from provision.cli.levels import info, patience
+from provision.errors import NodeUnreachable, UsageError
 
 __all__ = ["prune"]
 
@@ -35,20 +36,34 @@ def prune(
     from provision.workflow.job_watch import aged_out
 
     del all_namespaces
+    if not since.strip():
+        raise UsageError("--since has no value", remedy="Write how long jobs have been over: --since 7d.")
     limit = seconds(since, "--since")
     words = [word for text in status or () for word in text.split(",") if word]
     runner = engine_of(inventory, lab)
     with patience("asking the nodes"):
         survey = runner.jobs()
     say_missing(survey)
+    head = getattr(runner, "head", "")
+    if head in survey.unreachable:
+        raise NodeUnreachable(
+            f"{head}, which keeps the records of jobs, does not answer: {survey.unreachable[head]}",
+            remedy="nothing is deleted: what waits or runs cannot be told from what is over without it",
+        )
     names = [job.spec.name for job in aged_out(survey.jobs, limit, now(), words)]
-    for name in names:
+    gone: list[str] = []
+
+    def forget(name: str) -> None:
         if not dry_run:
             with patience(f"deleting {name}"):
                 runner.delete(name, info)
+            gone.append(name)
         if not as_json:
             show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
+
+    code = one_by_one(names, forget)
     if as_json:
-        print_json({"deleted": [] if dry_run else names, "found": names})
+        print_json({"deleted": gone, "found": names})
     elif not names:
         info(f"no job has been over for longer than {since}")
+    raise typer.Exit(code)

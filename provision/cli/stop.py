@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import engine_of, now, seconds
+from provision.cli.job_options import engine_of, now, one_by_one, seconds
 from provision.cli.levels import info, patience
+from provision.errors import TimedOut
+
+if TYPE_CHECKING:
+    from provision.model.job import JobRecord
 
 __all__ = ["stop"]
 
@@ -24,7 +28,10 @@ def stop(
 ) -> None:
     """End batch jobs: SIGTERM, time to save, SIGKILL. Their records and logs stay.
 
-    A job that waits is taken out of the queue; one that is over stays as it is.
+    A job that waits is taken out of the queue; one that is over stays as it is. Of
+    several each is stopped, whatever becomes of the others, and the exit code is
+    that of the first that could not be: 3 no such job, 6 its end was not seen in
+    time, 7 a node is unreachable.
 
     \b
     Examples:
@@ -35,11 +42,28 @@ def stop(
 
     runner = engine_of(inventory, lab)
     pause = seconds(grace, "--grace")
-    done = []
-    for name in names:
+    done: list[JobRecord] = []
+
+    def end(name: str) -> None:
         with patience(f"stopping {name}"):
-            done.append(runner.stop(name, info, grace=pause))
+            job = runner.stop(name, info, grace=pause)
+        _insist_on_the_end(job)
+        done.append(job)
         if not as_json:
-            show(f"{name} {done[-1].status}")
+            show(f"{name} {job.status}")
+
+    code = one_by_one(names, end)
     if as_json:
         print_json([job_document(job, now(), runner.name) for job in done])
+    raise typer.Exit(code)
+
+
+def _insist_on_the_end(job: JobRecord) -> None:
+    """Return when the job is over; TimedOut else."""
+    if job.status.over:
+        return
+    away = f"; {', '.join(job.unreachable)} did not answer" if job.unreachable else ""
+    raise TimedOut(
+        f"{job.spec.name} is still {job.status}: its end was not seen in time{away}",
+        remedy=f"`provision get {job.spec.name} -e` shows how it goes on; stop it again, or look at its nodes.",
+    )

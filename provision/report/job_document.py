@@ -14,6 +14,8 @@ from provision.report.job_words import NOT_APPLICABLE, age, allocated, chief, du
 
 __all__ = ["event_documents", "instance_document", "job_document", "survey_documents", "written"]
 
+_NOT_LISTED = frozenset({"image", "command", "workingDir", "annotations", "env", "secretEnv", "events"})
+"""Lists are made from brief reports, which have none of these."""
 _MODEL = ("modelName", "modelVersion", "modelSource")
 
 
@@ -106,8 +108,10 @@ def event_documents(job: JobRecord) -> list[dict[str, Any]]:
 
 
 def survey_documents(jobs: Sequence[JobRecord], now: float, engine: str = "direct") -> list[dict[str, Any]]:
-    """Return what ``list -o json`` prints: a list, as arena does."""
-    return [job_document(job, now, engine) for job in jobs]
+    """Return what ``list -o json`` prints: a list, as arena does, without what nodes tell of a single job alone."""
+    return [
+        {key: value for key, value in job_document(job, now, engine).items() if key not in _NOT_LISTED} for job in jobs
+    ]
 
 
 def written(document: Any, form: str) -> str:

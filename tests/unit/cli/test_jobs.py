@@ -13,7 +13,7 @@ import yaml
 
 from provision.cli import levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, main, normalise
-from provision.errors import UsageError
+from provision.errors import ConnectionFailed, UsageError
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
 from provision.model.job_views import DryRun, JobSurvey
 from provision.testing import make_cluster
@@ -483,3 +483,72 @@ def test_every_verb_has_its_place_in_the_help():
     """And every other word leads to a verb."""
     assert sorted(" ".join(SECTIONS.values()).split()) == sorted([*VERBS, *GROUPS])
     assert set(ALIASES.values()) <= set(VERBS)
+
+
+def test_a_name_that_there_is_not_keeps_no_other_job_from_its_end(engine, typed):
+    """Each is tried; the exit code is of the first that failed, and JSON has those that are done."""
+    engine.known = {"a": job_of("a"), "b": job_of("b")}
+
+    code, out, err = typed("stop", "none", "a", "b")
+    assert (code, out) == (3, "a STOPPED\nb STOPPED\n")
+    assert "error: none: there is no job none" in err
+    assert typed("delete", "a", "b", "-T", "mpijob")[0] == 3
+    code, out, _ = typed("stop", "none", "a", "--json")
+    assert (code, [job["name"] for job in json.loads(out)]) == (3, ["a"])
+    assert json.loads(typed("stop", "none", "--json")[1])["ok"] is False
+
+
+def test_an_end_that_was_not_seen_is_no_success(engine, typed, monkeypatch):
+    """Stop says so, and scripts see a 6."""
+    engine.known = {"a": job_of("a", record={"unreachable": ("gpu2",)})}
+    monkeypatch.setattr(engine, "stop", lambda name, _say, **_more: engine.known[name])
+    code, _, err = typed("stop", "a")
+
+    assert code == 6
+    assert "a is still RUNNING" in err
+    assert "gpu2 did not answer" in err
+
+
+def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed):
+    """An empty variable of a script is no time, and the head alone knows what waits."""
+    engine.known = {"a": job_of("a", status=JobStatus.FAILED, record={"ended": 10.0})}
+
+    assert typed("prune", "--since", "")[0] == 2
+    engine.head, engine.survey = "gpu1", JobSurvey((), unreachable={"gpu1": "no route to host"})
+    code, _, err = typed("prune", "--since", "1s")
+    assert code == 7
+    assert "no route to host" in err
+    assert set(engine.known) == {"a"}
+
+
+@pytest.mark.parametrize("words", [["restart", "a"], ["rm", "a"], ["logs", "a"], ["-i", "inv", "get", "a"]])
+def test_a_node_that_is_away_has_a_code_of_its_own(engine, typed, monkeypatch, words):
+    """Whichever verb of batch jobs found it so."""
+
+    def away(*_words, **_more):
+        raise ConnectionFailed("no route to host", node="gpu1")
+
+    for verb in ("get", "delete", "restart", "logs"):
+        monkeypatch.setattr(engine, verb, away)
+    assert typed(*words)[0] == 7
+
+
+def test_a_list_says_nothing_that_brief_reports_do_not_have(engine, typed):
+    """An empty image is no image that a job could have."""
+    engine.known = {"a": job_of("a")}
+    (found,) = json.loads(typed("list", "-o", "json")[1])
+
+    assert not {"image", "command", "workingDir", "env", "secretEnv", "annotations", "events"} & set(found)
+    assert {"name", "labels", "placement"} <= set(found)
+    assert json.loads(typed("get", "a", "-o", "json")[1])["image"] == "i"
+
+
+def test_instances_of_an_earlier_attempt_are_asked_of_the_nodes(engine, typed):
+    """Their names are not those of the last attempt."""
+    engine.known = {"vgg": job_of("vgg", Kind.MPI, record={"attempt": 2})}
+
+    assert typed("logs", "vgg", "--attempt", "1", "-i", "vgg-launcher-fghij")[0] == 0
+    assert engine.calls[-1][2].instances == ("vgg-launcher-fghij",)
+    assert typed("logs", "vgg", "-p", "--rank", "1")[0] == 0
+    assert (engine.calls[-1][2].instances, engine.calls[-1][2].attempt) == (("worker-1",), 1)
+    assert typed("logs", "vgg", "-i", "vgg-launcher-fghij")[0] == 3
