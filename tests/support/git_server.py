@@ -31,6 +31,7 @@ class NodeFolder(LocalConnector):
         super().__init__(Node(name, Connection("localhost", local=True, become=False)))
         self.jobs, self.run_folder = folder / name / "jobs", folder / name / "run"
         self.head = f"export PROVISION_JOBS_ROOT='{self.jobs}' PROVISION_RUN_ROOT='{self.run_folder}' HOME='{folder}'\n"
+        self.head += f"export PROVISION_JOBS_RUN='{self.run_folder}'\n"
         if path is not None:
             self.head += f"export PATH='{path}'\n"
 

@@ -1,6 +1,7 @@
 """TensorBoard's container as a node starts it, with a stand-in for docker; and the commands that reach into a job."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -26,12 +27,13 @@ echo "$*" >> calls
 case "$1 $*" in
 create*bare:1*) echo bare > image ;;
 create*broken:1*) echo broken > image ;;
-create*) echo good > image; for word; do :; done; echo "$word" > port ;;
+create*) echo good > image; echo mnist > owner; for word; do :; done; echo "$word" > port ;;
 start*)
   case $(cat image) in
   bare) echo 'exec: "tensorboard": executable file not found in $PATH: unknown' >&2; exit 1 ;;
   good) {python} -m http.server --bind 127.0.0.1 "$(cat port)" >/dev/null 2>&1 & echo $! > pid ;;
   esac ;;
+inspect*provision.job*) [ -e owner ] || {{ echo "Error: No such container"; exit 1; }}; cat owner ;;
 inspect*) case $(cat image) in good) echo true 0 ;; *) echo false 3 ;; esac ;;
 logs*) echo "ImportError: protobuf" ;;
 rm*) [ ! -e pid ] || kill "$(cat pid)" 2>/dev/null; rm -f pid ;;
@@ -70,6 +72,35 @@ def test_the_url_is_one_that_answers_and_it_goes_with_the_job(node, tmp_path):
     stop_tensorboard(node, "mnist")
     assert not (tmp_path / "pid").exists()
     assert "rm --force --volumes mnist-tensorboard" in (tmp_path / "calls").read_text()
+
+
+def test_a_container_of_that_name_that_is_another_s_stays(node, tmp_path):
+    """Somebody may have given his own one this name."""
+    job, volumes = record(tmp_path, "good:1")
+    (tmp_path / "owner").write_text("\n")
+
+    with pytest.raises(NodeError, match="could not be started") as caught:
+        start_tensorboard(node, job, volumes)
+    stop_tensorboard(node, "mnist")
+
+    assert "not of the job mnist" in caught.value.output
+    assert "rm" not in {line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()}
+
+
+def test_its_port_is_leased_while_it_runs_and_no_other_s_is_taken(node, tmp_path):
+    """So two jobs that start at once do not choose the same."""
+    job, volumes = record(tmp_path, "good:1")
+    leases = node.run_folder / "leases"
+    leases.mkdir(parents=True)
+    taken = leases / "port-6006"
+    taken.write_text('{"job": "other", "id": "t2", "attempt": 1}')
+
+    port = start_tensorboard(node, job, volumes).rpartition(":")[2]
+    held = {path.name: json.loads(path.read_text())["id"] for path in leases.iterdir()}
+    stop_tensorboard(node, "mnist")
+
+    assert held == {"port-6006": "t2", f"port-{port}": "id1"}
+    assert list(leases.iterdir()) == [taken]
 
 
 @pytest.mark.parametrize(
