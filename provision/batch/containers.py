@@ -94,7 +94,8 @@ def _own_files(spec: JobSpec, folder: str) -> list[str]:
 
 def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
     if spec.privileged:
-        return ["--privileged", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
+        limits = {"memlock": "-1", "stack": "67108864", **spec.ulimits}
+        return ["--privileged", *(word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}"))]
     words: list[str] = []
     asked = {name: int(value) if value.lstrip("-").isdecimal() else value for name, value in spec.ulimits.items()}
     for name, wanted in {**ULIMITS, **asked}.items():

@@ -86,7 +86,7 @@ _TABLE = {
     --procs-per-gpu|procs_per_gpu|N|Copies of the command that share a worker's one GPU. [0: one]
     --mps|mps||Share it by NVIDIA's MPS.
     --no-lint|lint|-|mpi: start a typed mpirun line even if it surely fails.
-    --preset|preset|NAME|A guide's settings: taco or horovod-lightcc.
+    --preset|preset|NAME|A guide's settings: horovod-lightcc.
     --fabric|fabric|NAME|Send over tcp, roce, roce-gdr or ib; else what the nodes have.
     """,
     _BOX: """

@@ -15,14 +15,13 @@ from provision.profiles import FABRICS, PRESETS
 
 __all__ = ["check", "doubts"]
 
-_PRESETS = (*PRESETS, "")
 _WORDS = {
     "shell": ("sh", "bash"),
     "launcher": ("", "torchrun", "launch", "python", "mpirun"),
     "pull": ("always", "missing", "never"),
     "clean_task_policy": ("", "None", "Running", "All"),
     "fabric": (*FABRICS, ""),
-    "preset": _PRESETS,
+    "preset": (*PRESETS, ""),
 }
 _AT_LEAST = {
     "gpus": 0,
@@ -63,8 +62,21 @@ def doubts(spec: JobSpec) -> Iterator[str]:
             f"--nproc-per-node {spec.nproc_per_node} starts nothing by itself for a command of one quoted word, which "
             "finds it in PET_NPROC_PER_NODE; --launcher torchrun puts torchrun before it"
         )
+    yield from _without_effect(spec)
     if not spec.gang:
         yield "--gang=false: it starts with the workers that fit, and a job of one program may wait for the others"
+
+
+def _without_effect(spec: JobSpec) -> Iterator[str]:
+    """Yield what was asked for and changes nothing for this job."""
+    if spec.gputopology and not spec.gpus:
+        yield "--gputopology changes nothing for a job without GPUs"
+    if spec.tensorboard_image and not spec.tensorboard:
+        yield "--tensorboard-image changes nothing without --tensorboard"
+    if spec.privileged and not spec.rdma:
+        yield "--no-rdma changes nothing with --privileged, which gives all devices"
+    if spec.shell != "sh" and len(spec.command) > 1:
+        yield f"--shell {spec.shell} changes nothing: no shell runs a command of several words"
 
 
 def _torch(spec: JobSpec) -> bool:
@@ -89,6 +101,11 @@ def _choices(spec: JobSpec) -> None:
         if getattr(spec, field) not in words:
             known = ", ".join(word for word in words if word)
             raise UsageError(f"{_flag(field)} {getattr(spec, field)}: this is none of {known}")
+    if spec.preset == "taco":
+        raise UsageError(
+            "--preset taco writes a whole mpirun line, and the line of a batch job is the user's own",
+            remedy="`provision run --preset taco --dry-run` shows the line; --preset horovod-lightcc sets variables.",
+        )
     if not re.fullmatch(r"(auto|gpu|cpu|[1-9]\d*)?", spec.nproc_per_node):
         raise UsageError(f"--nproc-per-node {spec.nproc_per_node}: this is none of auto, gpu, cpu, or a number")
     if not re.fullmatch(r"(\d+:\d+(,\d+)*)?", spec.user):

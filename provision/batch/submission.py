@@ -101,6 +101,8 @@ def read_words(words: Sequence[str]) -> Words:
             if loose[0] in {"true", "false"}
             else "Put it in quotes, or word by word behind --.",
         )
+    if (scanned.behind or loose) and values.get("command_text"):
+        raise UsageError("the command is given twice: by --command, and as the last word", remedy="Give it once.")
     command = scanned.behind or tuple(loose) or values.get("command_text", ())[-1:]
     return Words(kind, command, values, flags, scanned.notes)
 
@@ -135,6 +137,8 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
         spec = replace(spec, launcher="mpirun")
     check(spec)
     notes += [*environment.notes, *doubts(spec)]
+    if words.text("sync_revision") and code is None:
+        notes.append("--sync-revision: no code is fetched without --sync-mode and --sync-source")
     if environment.sync and code is None:
         notes.append(f"{', '.join(environment.sync)}: no code is fetched without --sync-mode and --sync-source")
     return Submission(

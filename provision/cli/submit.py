@@ -101,7 +101,8 @@ def _refuse(typed: Words) -> None:
 
 
 def _hand_in(typed: Words, found: Submission) -> None:
-    from provision.cli.job_options import engine_of
+    from provision.batch.data import volumes_for
+    from provision.cli.job_options import cluster_and_engine
     from provision.cli.levels import info, patience, warn
     from provision.report.job_submit import closing_lines
     from provision.workflow.handing_in import handed_in
@@ -109,7 +110,10 @@ def _hand_in(typed: Words, found: Submission) -> None:
     for note in found.notes:
         warn(note)
     spec, secrets = handed_in(found)
-    runner = engine_of(_inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"))
+    cluster, runner = cluster_and_engine(
+        _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass")
+    )
+    volumes_for(spec, cluster)
     if typed.true("dry_run"):
         _dry_run(typed, found, runner)
         return

@@ -141,7 +141,7 @@ class Chief:
                 until = time.monotonic() + GREETING_SECONDS
                 own = nonce()
                 connection.sendall(own.encode() + b"\n")
-                for line in lines_of(connection, lambda: None if known else until):
+                for line in lines_of(connection, lambda: None if known else until):  # noqa: B023 - changes as we hear
                     if link is None:
                         node, _, other = line.decode(errors="replace").partition(" ")
                         if node not in self.nodes:

@@ -38,6 +38,8 @@ def test_no_container_is_privileged_unless_it_was_asked_for() -> None:
     job = JobSpec("j", Kind.PYTORCH, ("x",), gpus=2, workers=2)
 
     assert "--privileged" not in words(job)
+    asked = words(JobSpec("j", Kind.RUN, ("x",), gpus=2, workers=2, privileged=True, ulimits={"nofile": "9"}))
+    assert {("--ulimit", "memlock=-1"), ("--ulimit", "nofile=9")} <= set(pairs(asked))
     assert "--privileged" in words(JobSpec("j", Kind.PYTORCH, ("x",), gpus=2, workers=2, privileged=True))
 
 

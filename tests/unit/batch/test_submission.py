@@ -232,6 +232,8 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
         (["x"], "no image"),
         (["--image=i", "--workers=0", "x"], "--workers 0"),
         (["--image=i", "--workers=100000", "x"], "--workers 100000: at most"),
+        (["--image=i", "--preset=taco", "x"], "--preset taco writes a whole mpirun line"),
+        (["--image=i", "--command=y", "x"], "given twice"),
         (["--image=i", "--gpus=-1", "x"], "--gpus -1"),
         (["--image=i", "--gpus=two", "x"], "--gpus two: 'two' is no whole number"),
         (["--image=i"], "no command"),
@@ -405,3 +407,20 @@ def test_secrets_of_a_file_are_secrets():
 
     assert {name: value.reveal() for name, value in found.env.items()} == {"API_TOKEN": "t", "LANG": "C"}
     assert dict(found.spec.env) == {}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--gputopology", "x"],
+        ["--tensorboard-image=t", "x"],
+        ["--privileged", "--no-rdma", "x"],
+        ["--shell=bash", "--", "x", "y"],
+        ["--sync-revision=v1", "x"],
+    ],
+)
+def test_a_flag_that_changes_nothing_for_this_job_is_said(words):
+    """Nobody is to think that it does."""
+    flag = next(word for word in reversed(words) if word.startswith("--") and word != "--").partition("=")[0]
+
+    assert flag in " ".join(made(["pytorch", "--name=a", "--image=i", *words]).notes)

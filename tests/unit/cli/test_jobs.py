@@ -552,3 +552,13 @@ def test_instances_of_an_earlier_attempt_are_asked_of_the_nodes(engine, typed):
     assert typed("logs", "vgg", "-p", "--rank", "1")[0] == 0
     assert (engine.calls[-1][2].instances, engine.calls[-1][2].attempt) == (("worker-1",), 1)
     assert typed("logs", "vgg", "-i", "vgg-launcher-fghij")[0] == 3
+
+
+@pytest.mark.row(25)
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_data_that_there_is_not_is_refused_before_anything_is_reserved(engine, typed, more):
+    """The names that there are stand in the refusal."""
+    code, _, err = typed(*SUBMIT, "--data=nowhere:/data", *more, "x")
+
+    assert (code, engine.calls) == (2, [])
+    assert "--data nowhere: there is no such volume" in err
