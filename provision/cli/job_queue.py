@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, inventory_from, print_json, show
-from provision.cli.job_options import engine_of, now, say_missing, seconds
+from provision.cli.job_options import engine_of, now, one_by_one, say_missing, seconds
 from provision.cli.levels import info, patience, warn
 from provision.errors import UsageError
 
@@ -142,12 +142,15 @@ def release(
     from provision.model.job import JobStatus
 
     runner = engine_of(inventory, lab)
-    for name in names:
+
+    def let_go(name: str) -> None:
         job = runner.get(name)
         if job.status is JobStatus.QUEUING:
             with patience(f"releasing {name}"):
                 job = runner.release(name, info)
         show(f"{name} {job.status}")
+
+    raise typer.Exit(one_by_one(names, let_go))
 
 
 @app.command("unit")

@@ -445,6 +445,8 @@ def test_a_held_job_is_released_and_not_stopped_and_started_anew(engine, typed):
     }
     assert typed("queue", "release", "held", "going")[0] == 0
     assert engine.calls == [("release", "held")]
+    code, out, _ = typed("queue", "release", "none", "going")
+    assert (code, out) == (3, "going RUNNING\n")
 
 
 def test_restart_says_which_attempt(engine, typed):
