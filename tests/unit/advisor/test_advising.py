@@ -85,6 +85,7 @@ def cluster_of(*nodes, dead=()):
     return Cluster("test", Path("hosts.yml"), (*made, *gone))
 
 
+@pytest.mark.row(61)
 @pytest.mark.usefixtures("working")
 def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, monkeypatch):
     """Its GPUs and no others, its processes, its log, its log folder; an idle one is offered to be stopped."""
@@ -215,6 +216,7 @@ def typed(capsys, monkeypatch):
     return call
 
 
+@pytest.mark.row(61)
 def test_as_it_is_typed(typed, gpus):
     """Nodes, findings and the offer to stop, in 80 columns; progress is on stderr."""
     engine = MemoryEngine((job_on("a", gpus=gpus[:1], container=own_cgroup()),))

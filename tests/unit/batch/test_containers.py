@@ -145,6 +145,7 @@ def test_a_command_that_starts_its_ranks_is_left_as_it_is(command, more, expecte
     assert mpi.mpi_command(JobSpec("j", command=command, **MPI, **more), {}, 4) == expected
 
 
+@pytest.mark.row(14)
 @pytest.mark.parametrize(
     ("command", "more", "ranks", "program"),
     [
@@ -163,6 +164,7 @@ def test_np_starts_the_command_on_every_slot(command, more, ranks, program) -> N
     assert found[-len(program) - 2 :] == ("-x", "LR", *program)
 
 
+@pytest.mark.row(58)
 @pytest.mark.parametrize(
     ("command", "more", "expected"),
     [
@@ -201,6 +203,7 @@ def test_an_mpi_job_has_memory_of_its_account_alone(user, owner) -> None:
     assert "--tmpfs" not in words(JobSpec("j", Kind.PYTORCH, ("x",), gpus=2, workers=2, user=user))
 
 
+@pytest.mark.row(58)
 def test_launch_gets_what_it_does_not_read_from_variables() -> None:
     """As the document types it."""
     line = program_words(JobSpec("j", Kind.PYTORCH, ("python", "x.py"), launcher="launch"))
@@ -240,6 +243,7 @@ def test_processes_share_a_gpu_as_the_document_has_it(tmp_path: Path) -> None:
     assert logs == {f"process{n}.file": f"go\n--process_index {n} --process_num 2\n" for n in (0, 1)}
 
 
+@pytest.mark.row(62)
 def test_the_first_process_that_fails_is_the_job_s_code(tmp_path: Path) -> None:
     """A line that uses PROCESS_INDEX gets no words behind it."""
     code, _, said, _ = shared(tmp_path, 'if [ "$PROCESS_INDEX" = 1 ]; then exit 7; fi; exec sleep 30', procs_per_gpu=2)

@@ -325,6 +325,7 @@ def test_processes_that_nothing_would_start_are_said():
         assert made([*torch, *more]).notes == ()
 
 
+@pytest.mark.row(14)
 @pytest.mark.parametrize("words", [["mpirun -np 8 x"], ["--", "mpirun", "-np", "8", "x"], ["--np=8", "x"]])
 def test_more_ranks_than_slots_are_refused_unless_the_line_or_no_lint_wants_them(words):
     """Open MPI would refuse them when all GPUs are taken and all images pulled."""

@@ -174,6 +174,7 @@ def test_states_are_the_words_of_arena():
     assert [str(status) for status in JobStatus if status.over] == ["SUCCEEDED", "FAILED", "STOPPED"]
 
 
+@pytest.mark.row(60)
 @pytest.mark.usefixtures("written")
 @pytest.mark.parametrize("words", [("gpu",), ("node",), ("job", "a")])
 def test_what_is_shown_anew_is_drawn_over_and_ctrl_c_ends_it_in_order(typed, monkeypatch, words):
