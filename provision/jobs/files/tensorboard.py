@@ -154,7 +154,7 @@ def lease_port(address: str, port: int, token: str, job: str) -> int:
                 continue
             if not held:
                 now, since_boot = time.time(), time.monotonic()
-                lease = dict(job=job, id=token, attempt="", instance=ROLE, time=now, monotonic=since_boot)
+                lease = {"job": job, "id": token, "attempt": "", "instance": ROLE, "time": now, "monotonic": since_boot}
                 with open(path + ".new", "w") as out:
                     json.dump(lease, out)
                 os.rename(path + ".new", path)
