@@ -9,8 +9,9 @@ import time
 import node_jobs as node
 
 LINE_LIMIT = 1 << 16
+READ_LIMIT = 1 << 25  # so much of a log is looked at to go on with it
 LOG_LIMIT = 2 << 30  # what comes after so much of one container's output is not kept
-CUT = b" e [provision] the output is cut here: it is longer than this file may be\n"
+FLOOR = ".since"  # beside a log: docker's time of the earliest line of which more may come
 HEAD = 8  # of docker's frames: the stream, three zeros, the length
 LETTERS = {1: b"o", 2: b"e"}
 MARGIN_SECONDS = 5  # so far before the last line that we have, docker is asked again
@@ -48,42 +49,52 @@ class Lines:
 
 
 class Known:
-    """What a log has of the last seconds: docker is asked for them again, and what is there is left out."""
+    """What a log has of the last seconds: docker is asked for them again, and what is there is left out.
 
-    def __init__(self, path):
-        self.since = ""
+    Args:
+        path: the log.
+        floor: docker's time of the earliest line that may not be in it yet; empty where that is of the last seconds.
+    """
+
+    def __init__(self, path, floor=""):
+        self.since, self.oldest, self.floor = "", b"", floor.encode()
         self.counts = collections.Counter()
-        lines = self._cut(path)
-        if lines:
-            last = max(line[: node.STAMP] for line in lines)
-            self.since = stamp_before(last.decode(), MARGIN_SECONDS)
-            bound = self.since.encode()
-            self.counts.update(line[: node.PREFIX] for line in lines if line[: node.STAMP] >= bound)
-
-    @staticmethod
-    def _cut(path):
-        """Cut off a last line that was not written whole; return those that may be of the last seconds."""
         try:
-            stream = open(path, "r+b")  # noqa: SIM115 - closed below
+            with open(path, "r+b") as stream:
+                self._take(stream, floor)
         except OSError:
-            return []
-        with stream:
-            at = size = stream.seek(0, os.SEEK_END)
-            data, lines = b"", []
-            while at:
-                step = min(at, 1 << 18)
-                at -= step
-                stream.seek(at)
-                data = stream.read(step) + data
-                lines = [line for line in data[: data.rfind(b"\n") + 1].split(b"\n")[1 if at else 0 :] if line]
-                if lines and lines[0][: node.STAMP].decode() < stamp_before(
-                    lines[-1][: node.STAMP].decode(), 2 * MARGIN_SECONDS
-                ):
-                    break
-            keep = at + data.rfind(b"\n") + 1
-            if keep < size:
-                stream.truncate(keep)
-            return lines
+            pass
+
+    def _take(self, stream, floor):
+        """Cut off a last line that was not written whole, and count those of the last seconds, from the end on."""
+        end = at = stream.seek(0, os.SEEK_END)
+        rest, bound, first, last = b"", b"", True, ""
+        while at and end - at < READ_LIMIT:
+            step = min(at, 1 << 18)
+            at -= step
+            stream.seek(at)
+            data = stream.read(step) + rest
+            if first:
+                keep = data.rfind(b"\n") + 1
+                if not keep and at:
+                    rest = data
+                    continue
+                stream.truncate(at + keep)
+                data, first = data[:keep], False
+            rest, _, data = data.partition(b"\n") if at else (b"", b"", data)
+            lines = [line[: node.PREFIX] for line in data.split(b"\n") if line]
+            if lines and not last:
+                last = max(lines)[: node.STAMP].decode(errors="replace")
+                self.since = min(filter(None, (stamp_before(last, MARGIN_SECONDS), floor)), default="")
+                if seconds_of(last) > time.time() + MARGIN_SECONDS:
+                    self.since = ""  # the clock was put back: what came since may have any time
+                bound = self.since.encode()
+            self.counts.update(line for line in lines if line[: node.STAMP] >= bound)
+            if lines and bound and max(lines)[: node.STAMP] < stamp_before(self.since, MARGIN_SECONDS).encode():
+                return
+            rest += b"\n" if at else b""
+        if at and bound:
+            self.oldest = min(self.counts, default=b"")[: node.STAMP]
 
     def has(self, line):
         """Return whether a line is there already, once for each time that it is."""
@@ -91,7 +102,7 @@ class Known:
         if self.counts and self.counts[key] > 0:
             self.counts[key] -= 1
             return True
-        return False
+        return key[: node.STAMP] < self.oldest and key[: node.STAMP] != self.floor
 
 
 def stamp_before(stamp, seconds):
@@ -120,6 +131,7 @@ class Pump(threading.Thread):
         super().__init__(daemon=True)
         self.container, self.path, self.done, self.trouble = container, path, done, trouble
         self.lines = Lines()
+        self.last = self.stepped = self.floor = b""
         self.said = False
 
     def run(self):
@@ -158,7 +170,7 @@ class Pump(threading.Thread):
             return False
 
     def _follow(self, handle, *, follow):
-        known = Known(self.path)
+        known = Known(self.path, node.read_text(self.path + FLOOR))
         path = "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&follow={}".format(self.container, int(follow))
         if known.since:
             path += "&since={}.{}000".format(int(seconds_of(known.since)), known.since[20:26])
@@ -191,10 +203,29 @@ class Pump(threading.Thread):
             message = data[at + HEAD : at + HEAD + size]
             letter = LETTERS.get(data[at], b"o")
             when, _, text = message.partition(b" ")
-            found += self.lines.add(letter, when[: node.STAMP - 1].ljust(node.STAMP - 1, b"0") + b"Z", text)
+            when = when[: node.STAMP - 1].ljust(node.STAMP - 1, b"0") + b"Z"
+            found += self.lines.add(letter, when, text)
+            self._keep_floor(when)
             at += HEAD + size
         self._write(handle, [line for line in found if not known.has(line)])
         return data[at:]
+
+    def _keep_floor(self, when):
+        """Write down from when on docker has to be asked again, where that is not of the last seconds.
+
+        A line that is open for long, as of a progress bar, has its first time; a clock can be put back.
+        """
+        if when < self.last and seconds_of(self.last.decode()) - seconds_of(when.decode()) > 1:
+            self.stepped = min(filter(None, (self.stepped, when)))
+        self.last = when
+        early = [began for began, _ in self.lines.open.values() if began[:19] != when[:19]]
+        floor = min([*early, self.stepped] if self.stepped else early, default=b"")
+        if floor and floor != self.floor:
+            try:
+                node.write_whole(self.path + FLOOR, floor)
+                self.floor = floor
+            except OSError:
+                pass
 
     def _write(self, handle, lines):
         size = os.fstat(handle).st_size
@@ -202,7 +233,9 @@ class Pump(threading.Thread):
             return
         data = b"".join(line + b"\n" for line in lines)
         if size + len(data) > LOG_LIMIT:
-            data += lines[-1][: node.STAMP] + CUT
+            data += (
+                lines[-1][: node.STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
+            )
         data = memoryview(data)
         while data:
             try:

@@ -81,7 +81,7 @@ def stop(request: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def take_away(name: str) -> str:
-    """Remove a job's container, if it is there; return why it is not removed: others may have made one so called."""
+    """Remove a job's container, if it is there; return why it is not removed: others may have made one of that name."""
     code, owner = docker(
         ["inspect", "--type", "container", "--format", '{{index .Config.Labels "provision.job"}}', name]
     )
@@ -153,8 +153,8 @@ def lease_port(address: str, port: int, token: str, job: str) -> int:
             if (held and held.get("id") != token) or not (port or is_free(address, one)):
                 continue
             if not held:
-                now, since_boot = time.time(), time.monotonic()
-                lease = {"job": job, "id": token, "attempt": "", "instance": ROLE, "time": now, "monotonic": since_boot}
+                lease = {"job": job, "id": token, "attempt": "", "instance": ROLE}  # type: Dict[str, Any]
+                lease.update(time=time.time(), monotonic=time.monotonic())
                 with open(path + ".new", "w") as out:
                     json.dump(lease, out)
                 os.rename(path + ".new", path)
