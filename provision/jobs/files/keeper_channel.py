@@ -85,8 +85,8 @@ def nonce():
     return binascii.hexlify(os.urandom(16)).decode()
 
 
-def lines_of(connection, deadline=None):
-    """Yield lines until the connection ends; one that is too long ends it, as does the time that `deadline` returns."""
+def lines_of(connection, deadline=()):
+    """Yield lines until the connection ends; one that is too long ends it, as does a time while `deadline` has one."""
     rest = b""
     while True:
         line, newline, after = rest.partition(b"\n")
@@ -96,9 +96,8 @@ def lines_of(connection, deadline=None):
             continue
         if len(rest) > LONGEST:
             return
-        limit = deadline() if deadline else None
-        if limit is not None:
-            connection.settimeout(max(limit - time.monotonic(), 0.001))
+        if deadline:
+            connection.settimeout(max(deadline[0] - time.monotonic(), 0.001))
         piece = connection.recv(1 << 16)
         if not piece:
             return
@@ -138,10 +137,10 @@ class Chief:
         try:
             with connection:
                 connection.settimeout(GREETING_SECONDS)
-                until = time.monotonic() + GREETING_SECONDS
+                deadline = [time.monotonic() + GREETING_SECONDS]
                 own = nonce()
                 connection.sendall(own.encode() + b"\n")
-                for line in lines_of(connection, lambda: None if known else until):  # noqa: B023 - changes as we hear
+                for line in lines_of(connection, deadline):
                     if link is None:
                         node, _, other = line.decode(errors="replace").partition(" ")
                         if node not in self.nodes:
@@ -153,6 +152,7 @@ class Chief:
                         return  # a stranger, or bytes that somebody changed: the node comes again
                     if not known:
                         known = True
+                        deadline.clear()
                         self.strangers.release()
                         connection.settimeout(None)
                         self._replace(node, link)
