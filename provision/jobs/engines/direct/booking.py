@@ -118,11 +118,7 @@ class Booking:
             nodes, why = allowed(spec, self._cluster.nodes)  # better where it failed than nowhere
             placed = place_job(spec, known, self._looks, [node.name for node in nodes])
         if not placed.places:
-            return (
-                NoRoom(placed.reason)
-                if placed.reason
-                else NoRoom("; ".join(f"{name}: {text}" for name, text in why.items()))
-            )
+            return NoRoom(placed.reason or "; ".join(f"{name}: {text}" for name, text in why.items()))
         seats = seats_of(spec, placed.places)
         try:
             notes = line_notes(spec, seats, known)

@@ -1,0 +1,29 @@
+"""How nodes are seen as places for jobs: what has GPUs, what has none, and what cannot say."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.facts import NodeFacts, Unknown
+from provision.model import Topology
+from provision.testing import make_cluster
+from provision.workflow import job_sight
+
+
+def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node without GPUs takes jobs that want none; one whose GPUs are lost is left out with the reason."""
+    none = NodeFacts(gpus=(), gpu_pci=(), topology=Topology((), (), ()))
+    lost = NodeFacts(gpus=(), gpu_pci=("0000:17:00.0",), topology=Topology((), (), ()))
+    driverless = NodeFacts(gpus=Unknown("nvidia-smi failed"), gpu_pci=(), topology=Unknown("nvidia-smi failed"))
+    found = {"login": none, "gpu1": lost, "bare": driverless}
+    monkeypatch.setattr(job_sight, "probe", lambda *_words, **_more: found)
+    monkeypatch.setattr(
+        job_sight, "degraded", lambda *_words: {}
+    )  # what the check at boot found is not the matter here
+
+    known = job_sight.Sight().look(make_cluster(*found), list(found))
+
+    assert known.candidates == {}
+    assert dict(known.left_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}
