@@ -68,7 +68,8 @@ def create_words(
     words += ["--workdir", spec.working_dir]
     account, _, groups = spec.user.partition(",")
     if spec.kind is Kind.MPI:
-        words += ["--tmpfs", f"{RUN}:rw,mode=0700" + _owned(account)]
+        # Without --user the account is the image's own, which is not known here; what is written there is masked.
+        words += ["--tmpfs", f"{RUN}:rw,mode={'0700' if account else '1777'}" + _owned(account)]
     if spec.user:
         words += ["--user", account]
         for group in filter(None, groups.split(",")):

@@ -194,12 +194,12 @@ def test_torchs_launchers_get_the_script_and_not_the_interpreter(command, more, 
     assert program_words(JobSpec("j", Kind.PYTORCH, command, **more)) == expected
 
 
-@pytest.mark.parametrize(("user", "owner"), [("", ""), ("1000:100,44", ",uid=1000,gid=100")])
+@pytest.mark.parametrize(("user", "owner"), [("", "1777"), ("1000:100,44", "0700,uid=1000,gid=100")])
 def test_an_mpi_job_has_memory_of_its_account_alone(user, owner) -> None:
     """Where sshd's sessions find their variables; other jobs have no sshd."""
     found = pairs(words(JobSpec("j", command=("x",), user=user, **MPI)))
 
-    assert ("--tmpfs", f"/provision-run:rw,mode=0700{owner}") in found
+    assert ("--tmpfs", f"/provision-run:rw,mode={owner}") in found
     assert "--tmpfs" not in words(JobSpec("j", Kind.PYTORCH, ("x",), gpus=2, workers=2, user=user))
 
 
