@@ -55,10 +55,10 @@ def test_what_no_job_could_use_stops_it(node, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_reading_and_writing_is_tried_as_the_jobs_user(node, tmp_path):
     """What root may do says nothing of a job with --user."""
-    for folder in (tmp_path, *tmp_path.parents):
+    (tmp_path / "data").mkdir()
+    for folder in (tmp_path / "data", tmp_path, *tmp_path.parents):
         if "pytest" in str(folder):
-            folder.chmod(0o755)
-    (tmp_path / "data").mkdir(mode=0o755)
+            folder.chmod(0o755)  # whatever mask another test has left
     volume = new_volume("v", "path", str(tmp_path / "data"))
 
     found = check_data(node, [volume], user="65534:65534")
