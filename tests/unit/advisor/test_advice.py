@@ -186,7 +186,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.row(61)
+@pytest.mark.row(31, 61)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wrong_is_found_with_its_numbers(case):
     """Evidence, confidence and the remedy."""
