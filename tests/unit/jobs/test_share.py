@@ -253,4 +253,4 @@ def test_without_mps_nothing_is_started(share, there):
 
 def test_it_runs_under_python_3_8():
     """It is carried into containers whatever their Python."""
-    ast.parse(PROGRAM.read_text(), feature_version=(3, 8))
+    assert ast.parse(PROGRAM.read_text(), feature_version=(3, 8)).body
