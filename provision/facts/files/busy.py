@@ -24,6 +24,7 @@ DEVICES_GIVEN = ("device-plugins/kubelet_internal_checkpoint", "dra_manager_stat
 POD_LOGS = "/var/log/pods"
 LEASES = "/run/provision/leases"
 JOB = re.compile(r'"job":\s*"([a-z0-9][-a-z0-9.]*)"')
+VIEWER = re.compile(r'"instance":\s*"tensorboard"')
 KERNEL_THREAD = 0x00200000
 
 
@@ -172,10 +173,11 @@ def _leases(_table):
     for name in names:
         try:
             with open(os.path.join(LEASES, name), encoding="utf-8", errors="replace") as stream:
-                found = JOB.search(stream.read())
+                text = stream.read()
         except OSError:
             continue  # given back just now
-        if not name.endswith(".new"):
+        found = JOB.search(text)
+        if not name.endswith(".new") and not VIEWER.search(text):
             jobs.setdefault(found.group(1) if found else "", name)
     return [f"job {job or 'of unknown name'} holds {held} of this node" for job, held in sorted(jobs.items())]
 

@@ -509,10 +509,12 @@ def mine(lease, token, attempt):
     return str(lease.get("id")) == str(token) and str(lease.get("attempt")) == str(attempt)
 
 
-def release_all(token, attempt):
-    """Give back all leases of an attempt; return their names."""
+def release_all(token, attempt=None):
+    """Give back all leases of an attempt, or of a whole job with TensorBoard's port; return their names."""
     with Locked():
-        names = [name for name, lease in all_leases().items() if mine(lease, token, attempt)]
+        held = all_leases().items()
+        of_job = [(name, lease) for name, lease in held if str(lease.get("id")) == str(token)]
+        names = [name for name, lease in of_job if attempt is None or mine(lease, token, attempt)]
         for name in names:
             remove(lease_path(name))
     return names
@@ -1683,8 +1685,8 @@ def delete(request):
         if labels_of(item)[1] in ("", token):
             engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
     for attempt in attempts_of(name):
-        release_all(token, attempt)
         remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
+    release_all(token)
     gone = os.path.join(ROOT, ".new-{}-{}-{}".format(name, os.getpid(), int(time.time())))
     os.rename(folder, gone)
     remove_tree(gone)

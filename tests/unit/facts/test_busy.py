@@ -129,13 +129,14 @@ def test_a_process_that_holds_a_device_is_a_job_in_a_pod_too(machine: Machine) -
 
 
 def test_a_batch_job_with_a_lease_keeps_the_node_busy(machine: Machine) -> None:
-    """Also when it uses the network alone, or has just begun; once for each job, and unknown is busy."""
+    """Also when it uses the network alone; once for each job. Unknown is busy, and TensorBoard is no job."""
     leases = machine.root / "leases"
     leases.mkdir()
     (leases / "GPU-1").write_text('{"job": "train-7", "id": "x"}')
     (leases / "GPU-2").write_text('{"job": "train-7", "id": "x"}')
     (leases / "port-20001").write_text("half a li")
     (leases / "GPU-3.12.new").write_text("")
+    (leases / "port-6006").write_text('{"job": "over", "instance": "tensorboard"}')
 
     assert machine.jobs() == [
         "job of unknown name holds port-20001 of this node",
