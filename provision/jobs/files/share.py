@@ -218,11 +218,13 @@ def send(copies: list[Copy], number: int) -> None:
 
 
 def next_event(events: queue.SimpleQueue[Any], deadline: float) -> Any:
-    """Return the next end of a copy or signal; with a deadline None after a moment, to look at it and at leftovers."""
-    if deadline == float("inf"):
-        return events.get()
+    """Return the next end of a copy or signal; None after a moment, to look at the deadline and at leftovers.
+
+    The kernel may give a signal to a thread that waits for a copy; then it is handled when this one wakes.
+    """
+    moment = 0.5 if deadline == float("inf") else max(0.01, min(0.1, deadline - time.monotonic()))
     with contextlib.suppress(queue.Empty):
-        return events.get(timeout=max(0.01, min(0.1, deadline - time.monotonic())))
+        return events.get(timeout=moment)
     return None
 
 
