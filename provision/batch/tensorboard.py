@@ -11,7 +11,7 @@ from provision.batch.data import Volume
 from provision.errors import UsageError
 from provision.model.job import JobRecord, JobSpec
 
-__all__ = ["LogPlace", "container_name", "create_words", "events_note", "explain_start", "log_place", "warnings_for"]
+__all__ = ["LogPlace", "container_name", "create_words", "explain_start", "log_place", "warnings_for"]
 
 JOBS = "/var/lib/provision/jobs"
 _ROLE = "tensorboard"
@@ -106,22 +106,3 @@ def explain_start(answer: Mapping[str, Any], image: str) -> tuple[str, str | Non
     if "code" in answer:
         return f"it ended at once (exit {answer['code']})", "its last words are below"
     return "its container could not be started", None
-
-
-def events_note(record: JobRecord, *, found: bool | None, now: float, minutes: float = 10.0) -> str | None:
-    """Return what to say of a job whose TensorBoard has nothing to show; None where there is nothing to say.
-
-    Args:
-        record: the job.
-        found: whether there is any file of events; None: not known.
-        now: seconds since the epoch.
-        minutes: how long a job may run without.
-    """
-    ran = (record.ended or now) - record.started if record.started else 0.0
-    if not record.spec.tensorboard or found is not False or ran < minutes * 60:
-        return None
-    return (
-        f"after {int(ran // 60)} minutes there is no events.out.tfevents* in {record.spec.logdir}: TensorBoard has"
-        " nothing to show. Does the program write events there (SummaryWriter), and how often? Some write every"
-        " tenth epoch only."
-    )

@@ -1,6 +1,6 @@
 """Sends a program of ``files/`` to a node with one request, and reads its answer, or what it says as it comes.
 
-`ask` is for any program with one answer; `ask_jobs` and `begin` are for ``node_jobs.py``, the program for jobs.
+`ask` is for any program with one answer; `ask_jobs` and `begin` are for ``node_jobs.py`` and its parts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from provision.connectors import Connector, RemoteProcess
 from provision.errors import ConnectionFailed, NodeError
+from provision.jobs.node_programs import FILES, jobs_program
 
-__all__ = ["ask", "ask_jobs", "begin", "first_line", "start_program"]
+__all__ = ["FILES", "ask", "ask_jobs", "begin", "first_line", "start_program"]
 
-FILES = Path(__file__).with_name("files")
 ANSWER_SECONDS = 60.0
 _JOBS = "node_jobs.py"
 
@@ -118,7 +118,7 @@ def _chunks(archive: Path | None) -> Iterator[bytes]:
 
 @functools.cache
 def _code(program: str) -> bytes:
-    return (FILES / program).read_bytes()
+    return jobs_program() if program == _JOBS else (FILES / program).read_bytes()
 
 
 def _name(program: str) -> str:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.batch.data import Volume
-from provision.batch.tensorboard import container_name, create_words, events_note, explain_start, log_place
+from provision.batch.tensorboard import container_name, create_words, explain_start, log_place
 from provision.connectors import Connector
 from provision.errors import NodeError
 from provision.jobs.node_ask import ask
 from provision.model.job import JobRecord
 
-__all__ = ["start_tensorboard", "stop_tensorboard", "tensorboard_note"]
+__all__ = ["start_tensorboard", "stop_tensorboard"]
 
 _PROGRAM = "tensorboard.py"
 _PULL_SECONDS = 600
 _WAIT_SECONDS = 30
 """TensorBoard imports for several seconds before it listens; the job waits for it no longer."""
-_LOOK_SECONDS = 10
 
 
 def start_tensorboard(
@@ -61,14 +60,3 @@ def start_tensorboard(
 def stop_tensorboard(connector: Connector, job: str) -> None:
     """End a job's TensorBoard; one that is gone is fine."""
     ask(connector, _PROGRAM, {"do": "stop", "container": container_name(job)})
-
-
-def tensorboard_note(
-    connector: Connector, record: JobRecord, volumes: Sequence[Volume], now: float, *, minutes: float = 10.0
-) -> str | None:
-    """Return what to say when a job has run for so long and its TensorBoard still has nothing to show."""
-    if events_note(record, found=False, now=now, minutes=minutes) is None:
-        return None
-    request = {"do": "events", "folder": log_place(record.spec, volumes).path, "seconds": _LOOK_SECONDS}
-    found = ask(connector, _PROGRAM, request).get("found")
-    return events_note(record, found=found if isinstance(found, bool) else None, now=now, minutes=minutes)

@@ -27,7 +27,7 @@ LAB = f"bench{os.getpid()}"
 LINES, PAUSE = 12, 0.3
 WRITES = f"for i in $(seq {LINES}); do date +%s.%N; sleep {PAUSE}; done"
 STORED = Path(__file__).with_name("stored_jobs.py")
-NODE_PROGRAM = ROOT / "provision/jobs/files/node_jobs.py"
+NODE_PROGRAMS = ROOT / "provision/jobs/files"
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ class Bench:
     def store(self, count: int) -> None:
         """Leave so many finished jobs on the nodes, as copies of the first."""
         for node in self.addresses:
-            self.on(node, "mkdir -p /run/bench && cat > /run/bench/node_jobs.py", NODE_PROGRAM.read_text())
+            for path in NODE_PROGRAMS.glob("node_*.py"):
+                self.on(node, f"mkdir -p /run/bench && cat > /run/bench/{path.name}", path.read_text())
             there = self.on(node, "test -d /var/lib/provision/jobs/bench-0 && echo yes || true")
             if there:
                 self.on(node, f"python3 - /run/bench bench-0 {count}", STORED.read_text())

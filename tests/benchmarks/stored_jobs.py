@@ -1,4 +1,4 @@
-"""Makes many finished jobs of one, on a node: ``python3 - FOLDER-OF-NODE_JOBS NAME COUNT``, as root.
+"""Makes many finished jobs of one, on a node: ``python3 - FOLDER-OF-NODE-PROGRAMS NAME COUNT``, as root.
 
 Each has what the keeper has written of the one, under a name and an id of its own. Where the one is in the queue (on
 the node that keeps it), the name is taken by the node program's own ``reserve``.
@@ -11,18 +11,20 @@ from pathlib import Path
 
 folder, one, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sys.path.insert(0, folder)
-import node_jobs as node  # noqa: E402 - it lies where we were told
+from node_files import read_json, write_json  # noqa: E402 - they lie where we were told
+from node_queue import reserve  # noqa: E402
+from node_records import ROOT  # noqa: E402
 
-there = Path(node.ROOT) / one
-job, queue = node.read_json(there / "job.json"), node.read_json(there / "queue.json")
+there = Path(ROOT) / one
+job, queue = read_json(there / "job.json"), read_json(there / "queue.json")
 for number in range(count):
     name, token = f"stored-{number}", f"{number:012x}"
     own = json.loads(json.dumps(job).replace(one, name).replace(job["id"], token))
     if queue:
-        node.reserve({"name": name, "job": own, "queue": queue})
+        reserve({"name": name, "job": own, "queue": queue})
     else:
         (there.parent / name).mkdir(mode=0o700)
-        node.write_json(there.parent / name / "job.json", own)
+        write_json(there.parent / name / "job.json", own)
     for path in sorted(there.rglob("*")):
         copy = there.parent / name / str(path.relative_to(there)).replace(one, name)
         if path.is_dir():

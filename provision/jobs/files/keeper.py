@@ -20,7 +20,11 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import keeper_channel as channel
 import keeper_endings as endings
 import keeper_output as output
-import node_jobs as node
+import node_docker
+import node_files
+import node_keepers
+import node_leases
+import node_records
 from keeper_containers import Container, Trouble
 
 SETTLE_SECONDS = 0.5  # so long other nodes may tell of a failure that came before the first that we heard of
@@ -42,8 +46,8 @@ class Keeper:
         self.folder, self.told = folder, told
         self.name, self.node, self.chief = told["name"], told["node"], bool(told["chief"])
         fresh = {"phase": "", "created": {}, "ended": {}, "end": None, "began": time.monotonic(), "go": None}
-        self.state = dict(fresh, **node.read_json(os.path.join(folder, "state.json")))
-        self.record = node.read_json(os.path.join(folder, "attempt.json"))
+        self.state = dict(fresh, **node_files.read_json(os.path.join(folder, "state.json")))
+        self.record = node_files.read_json(os.path.join(folder, "attempt.json"))
         self.unwritten, self.write_at, self.unwritable = {}, 0.0, ""
         self.containers = [Container(item, told, folder, self.post) for item in told["containers"]]
         self.others = {name: {} for name in told["nodes"] if name != self.node}
@@ -119,7 +123,7 @@ class Keeper:
             return
         try:
             for item in list(self.unwritten):
-                node.write_json(os.path.join(self.folder, item), self.unwritten[item])
+                node_files.write_json(os.path.join(self.folder, item), self.unwritten[item])
                 del self.unwritten[item]
         except OSError as problem:
             self.write_at = time.monotonic() + WRITE_SECONDS
@@ -131,7 +135,7 @@ class Keeper:
     def event(self, text, kind="Normal"):
         """Add to the job's events; what cannot be written is no reason to end it."""
         try:
-            node.add_event(self.name, "node " + self.node, text, kind)
+            node_records.add_event(self.name, "node " + self.node, text, kind)
         except OSError:
             pass
 
@@ -331,7 +335,7 @@ class Keeper:
         if self.terminated and self.state["phase"] != END:
             self.trouble = self.trouble or "its keeper was told to end (the node shuts down, or systemctl stop)"
         if self.stop_asked is None:
-            self.stop_asked = node.read_json(os.path.join(self.folder, "stop.json")) or None
+            self.stop_asked = node_files.read_json(os.path.join(self.folder, "stop.json")) or None
         if self.state["phase"] == END:
             return
         if self.chief:
@@ -632,15 +636,15 @@ class Keeper:
         if not container.id or container.name in self.state["ended"]:
             return False
         try:
-            return node.is_running(container.id)
+            return node_docker.is_running(container.id)
         except (OSError, KeyError, TypeError):
             return True
 
     def release(self):
         """Give back the leases; what stays is given back by the next command that looks, as the attempt is over."""
         try:
-            node.release_all(self.told["id"], self.told["attempt"])
-        except (node.Refused, OSError) as problem:
+            node_leases.release_all(self.told["id"], self.told["attempt"])
+        except (node_files.Refused, OSError) as problem:
             self.event("its leases could not be given back yet: {}".format(problem), "Warning")
 
     def close(self):
@@ -660,26 +664,28 @@ class Keeper:
             self.event(text, "Warning" if end["status"] == "FAILED" else "Normal")
             self.tell()
         self.forget_secrets(end["status"])
-        node.remove(os.path.join(node.UNIT_FILES, node.unit_name(self.name, self.told["attempt"])))
-        node.take_away_secrets(self.folder)
+        node_files.remove(
+            os.path.join(node_records.UNIT_FILES, node_records.unit_name(self.name, self.told["attempt"]))
+        )
+        node_records.take_away_secrets(self.folder)
         self.done = True
 
     def forget_secrets(self, status):
         """Take the job's secrets away where they are kept, unless it may be tried again."""
-        folder = node.job_folder(self.name)
-        waits = node.read_json(os.path.join(folder, "queue.json"))
+        folder = node_records.job_folder(self.name)
+        waits = node_files.read_json(os.path.join(folder, "queue.json"))
         tries = int(waits.get("retry") or 0) - int(waits.get("failures") or 0)
         if status != "FAILED" or tries <= 0:
-            node.remove(os.path.join(folder, "secrets.json"))
+            node_files.remove(os.path.join(folder, "secrets.json"))
 
     # Records
 
     def note(self, instance, container, **changes):
         """Write down what is known of an instance."""
         item = instance + ".json"
-        known = self.unwritten.get(item) or node.read_json(os.path.join(self.folder, item))
-        record = dict(node.new_record(instance), **known)
-        if record["status"] in node.OVER:
+        known = self.unwritten.get(item) or node_files.read_json(os.path.join(self.folder, item))
+        record = dict(node_records.new_record(instance), **known)
+        if record["status"] in node_records.OVER:
             return
         record.update(changes, log=os.path.basename(container.log)[: -len(".log")])
         self.write(item, record)
@@ -754,13 +760,13 @@ def write_pid(handle):
 def main(folder):
     """Keep the attempt whose folder this is; with nothing to keep, end."""
     lock = os.open(os.path.join(folder, "keeper.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if not node.locked_within(lock, 10):
+    if not node_files.locked_within(lock, 10):
         return 0
     write_pid(lock)
-    told = node.read_json(os.path.join(folder, "keeper.json"))
+    told = node_files.read_json(os.path.join(folder, "keeper.json"))
     if not told:
-        node.take_away_secrets(folder)
-    if not told or told.get("boot_id") != node.boot_id():
+        node_records.take_away_secrets(folder)
+    if not told or told.get("boot_id") != node_files.boot_id():
         return 0
     try:
         said = os.open(os.path.join(folder, "keeper.out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -776,7 +782,7 @@ def main(folder):
         keeper.stop_asked = keeper.stop_asked or {"reason": "stopped", "grace": None}
 
     signal.set_wakeup_fd(keeper.waker)
-    signal.signal(node.STOP_SIGNAL, stop)
+    signal.signal(node_keepers.STOP_SIGNAL, stop)
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGUSR1, lambda *_: None)
     keeper.run()

@@ -8,7 +8,8 @@ import time
 
 import keeper_endings as endings
 import keeper_output as output
-import node_jobs as node
+import node_docker
+import node_files
 
 CREATE_SECONDS = 600
 AWAY_SECONDS = 60  # an engine may be away so long before a container is made
@@ -61,7 +62,7 @@ class Container:
         deadline = time.monotonic() + AWAY_SECONDS
         while True:
             try:
-                return node.engine_json("/containers/{}/json".format(node.quoted(reference)))
+                return node_docker.engine_json("/containers/{}/json".format(node_docker.quoted(reference)))
             except OSError as problem:
                 if reference == self.name and time.monotonic() > deadline:
                     raise Trouble("docker's engine does not answer: {}".format(problem)) from None
@@ -78,7 +79,7 @@ class Container:
         labels = (found.get("Config") or {}).get("Labels") or {}
         if labels.get("provision.job") != self.told["name"] or found["State"].get("Running"):
             raise Trouble("there is another container {} on the node".format(self.name))
-        node.engine("DELETE", "/containers/{}?v=1".format(found["Id"]))
+        node_docker.engine("DELETE", "/containers/{}?v=1".format(found["Id"]))
 
     def _create(self, abandoned):
         words = ["docker", "create", "--name", self.name]
@@ -87,14 +88,14 @@ class Container:
             words += ["--label", "provision.{}={}".format(label, value)]
         path = os.path.join(self.folder, "env-" + self.name)
         long_ones, lines = split_environment(self.config.get("env") or {})
-        node.write_whole(path, lines)
+        node_files.write_whole(path, lines)
         words += ["--env-file", path]
         for name in long_ones:
             words += ["--env", name]
         try:
             return self._run([*words, *self.config["create"]], long_ones, abandoned)
         finally:
-            node.remove(path)
+            node_files.remove(path)
 
     def _instance(self):
         return self.config.get("log_instance") or self.config["instances"][0]
@@ -126,11 +127,11 @@ class Container:
         found = self.ask(self.id)
         if found is not None and found["State"]["Status"] == "created":
             try:
-                status, body = node.engine("POST", "/containers/{}/start".format(self.id), timeout=300)
+                status, body = node_docker.engine("POST", "/containers/{}/start".format(self.id), timeout=300)
             except OSError as problem:
                 status, body = 500, str(problem).encode()
             if status not in (204, 304):
-                raise Trouble(node.engine_words(body))
+                raise Trouble(node_docker.engine_words(body))
             found = self.ask(self.id)
         self.watch(found)
 
@@ -164,9 +165,9 @@ class Container:
         code, when = None, 0.0
         while True:
             try:
-                status, body = node.engine("POST", "/containers/{}/wait".format(self.id), timeout=None)
+                status, body = node_docker.engine("POST", "/containers/{}/wait".format(self.id), timeout=None)
                 code, when = (exit_code_in(body), when or time.time()) if status == 200 else (code, when)
-                found = node.engine_json("/containers/{}/json".format(self.id))
+                found = node_docker.engine_json("/containers/{}/json".format(self.id))
             except OSError:
                 time.sleep(ENGINE_PATIENCE)
                 continue
@@ -204,7 +205,7 @@ class Container:
         """Ask what it was started for to end."""
         self.asked_at = time.monotonic()
         try:
-            self.asked = node.terminate(self.id)
+            self.asked = node_docker.terminate(self.id)
         except (OSError, KeyError, TypeError):
             self.asked = []
 
@@ -215,14 +216,14 @@ class Container:
         if not any(os.path.exists("/proc/{}".format(pid)) for pid in self.asked):
             self.asked = None
             try:
-                node.terminate_all(self.id)
+                node_docker.terminate_all(self.id)
             except OSError:
                 pass
 
     def kill(self):
         """End it."""
         try:
-            node.engine("POST", "/containers/{}/kill?signal=KILL".format(self.id))
+            node_docker.engine("POST", "/containers/{}/kill?signal=KILL".format(self.id))
         except OSError:
             if self.pid > 1:
                 try:
@@ -244,7 +245,7 @@ class Container:
     def take_away(self):
         """Remove it with its anonymous volumes."""
         try:
-            node.engine("DELETE", "/containers/{}?force=1&v=1".format(self.id), timeout=120)
+            node_docker.engine("DELETE", "/containers/{}?force=1&v=1".format(self.id), timeout=120)
         except OSError:
             pass
 

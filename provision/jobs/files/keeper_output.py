@@ -6,7 +6,9 @@ import os
 import threading
 import time
 
-import node_jobs as node
+import node_docker
+import node_files
+from node_records import PREFIX, STAMP
 
 LINE_LIMIT = 1 << 16
 READ_LIMIT = 1 << 25  # so much of a log is looked at to go on with it
@@ -82,27 +84,27 @@ class Known:
                 stream.truncate(at + keep)
                 data, first = data[:keep], False
             rest, _, data = data.partition(b"\n") if at else (b"", b"", data)
-            lines = [line[: node.PREFIX] for line in data.split(b"\n") if line]
+            lines = [line[:PREFIX] for line in data.split(b"\n") if line]
             if lines and not last:
-                last = max(lines)[: node.STAMP].decode(errors="replace")
+                last = max(lines)[:STAMP].decode(errors="replace")
                 self.since = min(filter(None, (stamp_before(last, MARGIN_SECONDS), floor)), default="")
                 if seconds_of(last) > time.time() + MARGIN_SECONDS:
                     self.since = ""  # the clock was put back: what came since may have any time
                 bound = self.since.encode()
-            self.counts.update(line for line in lines if line[: node.STAMP] >= bound)
-            if lines and bound and max(lines)[: node.STAMP] < stamp_before(self.since, MARGIN_SECONDS).encode():
+            self.counts.update(line for line in lines if line[:STAMP] >= bound)
+            if lines and bound and max(lines)[:STAMP] < stamp_before(self.since, MARGIN_SECONDS).encode():
                 return
             rest += b"\n" if at else b""
         if at and bound:
-            self.oldest = min(self.counts, default=b"")[: node.STAMP]
+            self.oldest = min(self.counts, default=b"")[:STAMP]
 
     def has(self, line):
         """Return whether a line is there already, once for each time that it is."""
-        key = line[: node.PREFIX]
+        key = line[:PREFIX]
         if self.counts and self.counts[key] > 0:
             self.counts[key] -= 1
             return True
-        return key[: node.STAMP] < self.oldest and key[: node.STAMP] != self.floor
+        return key[:STAMP] < self.oldest and key[:STAMP] != self.floor
 
 
 def stamp_before(stamp, seconds):
@@ -111,7 +113,7 @@ def stamp_before(stamp, seconds):
         whole = calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
         return ""
-    return node.stamp(whole - seconds)[:19] + stamp[19:]
+    return node_files.stamp(whole - seconds)[:19] + stamp[19:]
 
 
 def seconds_of(stamp):
@@ -161,7 +163,7 @@ class Pump(threading.Thread):
     def _told(self, handle):
         """Follow once; return whether that was the end: the container had ended before, and docker told all."""
         try:
-            found = node.engine_json("/containers/{}/json".format(self.container))
+            found = node_docker.engine_json("/containers/{}/json".format(self.container))
             if found is None:
                 return True
             over = found["State"]["Status"] in ("exited", "dead")
@@ -170,11 +172,11 @@ class Pump(threading.Thread):
             return False
 
     def _follow(self, handle, *, follow):
-        known = Known(self.path, node.read_text(self.path + FLOOR))
+        known = Known(self.path, node_files.read_text(self.path + FLOOR))
         path = "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&follow={}".format(self.container, int(follow))
         if known.since:
             path += "&since={}.{}000".format(int(seconds_of(known.since)), known.since[20:26])
-        status, stream = node.engine_stream("GET", path, None)
+        status, stream = node_docker.engine_stream("GET", path, None)
         with stream.connection as connection:
             if status != 200:
                 return self._refused(status, stream)
@@ -190,7 +192,7 @@ class Pump(threading.Thread):
     def _refused(self, status, stream):
         if status != 404 and not self.said:
             self.said = True
-            self.trouble("its output cannot be read: {}".format(node.engine_words(stream.rest)))
+            self.trouble("its output cannot be read: {}".format(node_docker.engine_words(stream.rest)))
         return True
 
     def _take(self, handle, data, known):
@@ -203,7 +205,7 @@ class Pump(threading.Thread):
             message = data[at + HEAD : at + HEAD + size]
             letter = LETTERS.get(data[at], b"o")
             when, _, text = message.partition(b" ")
-            when = when[: node.STAMP - 1].ljust(node.STAMP - 1, b"0") + b"Z"
+            when = when[: STAMP - 1].ljust(STAMP - 1, b"0") + b"Z"
             found += self.lines.add(letter, when, text)
             self._keep_floor(when)
             at += HEAD + size
@@ -222,7 +224,7 @@ class Pump(threading.Thread):
         floor = min([*early, self.stepped] if self.stepped else early, default=b"")
         if floor and floor != self.floor:
             try:
-                node.write_whole(self.path + FLOOR, floor)
+                node_files.write_whole(self.path + FLOOR, floor)
                 self.floor = floor
             except OSError:
                 pass
@@ -233,9 +235,7 @@ class Pump(threading.Thread):
             return
         data = b"".join(line + b"\n" for line in lines)
         if size + len(data) > LOG_LIMIT:
-            data += (
-                lines[-1][: node.STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
-            )
+            data += lines[-1][:STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
         data = memoryview(data)
         while data:
             try:
@@ -252,4 +252,4 @@ def last_lines(path, count=20, limit=1 << 16):
             lines = stream.read().split(b"\n")
     except OSError:
         return []
-    return [line[node.PREFIX :][:2000].decode(errors="replace") for line in lines if len(line) >= node.PREFIX][-count:]
+    return [line[PREFIX:][:2000].decode(errors="replace") for line in lines if len(line) >= PREFIX][-count:]

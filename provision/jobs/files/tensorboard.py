@@ -1,8 +1,8 @@
-"""Starts, looks at and ends the TensorBoard of a batch job on this node.
+"""Starts and ends the TensorBoard of a batch job on this node.
 
 It arrives over SSH on standard input as root, followed by one line of JSON, and needs Python 3.6 and docker. Answers:
-``start``: ``{"running": true, "answers": bool, "port": N}`` or ``{"running": false, "output", "code"}``; ``events``:
-``{"found": true, false or null}``; ``stop``: ``{"stopped": bool}``.
+``start``: ``{"running": true, "answers": bool, "port": N}`` or ``{"running": false, "output", "code"}``; ``stop``:
+``{"stopped": bool}``.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ LOG_LINES = "12"
 def main() -> None:
     """Do what the first line of standard input says."""
     request = json.loads(sys.stdin.readline())
-    found = {"start": start, "stop": stop, "events": events}[request["do"]](request)
+    found = {"start": start, "stop": stop}[request["do"]](request)
     print(json.dumps(found))  # noqa: T201
 
 
@@ -102,18 +102,6 @@ def label(words: List[str], name: str) -> str:
     """Return a label of ours among the words of ``docker create``."""
     start = "provision.%s=" % name
     return next((word[len(start) :] for word in words if word.startswith(start)), "")
-
-
-def events(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Say whether there is any file of events; a file system that hangs is not waited for."""
-    argv = ["find", request["folder"], "-name", "events.out.tfevents*", "-print", "-quit"]
-    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
-        out = child.communicate(timeout=request["seconds"])[0]
-    except subprocess.TimeoutExpired:
-        child.kill()
-        return {"found": None}
-    return {"found": True if out.strip() else None if not os.path.isdir(request["folder"]) else False}
 
 
 def docker(words: List[str], seconds: float = 60) -> Tuple[int, str]:

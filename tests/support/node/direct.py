@@ -10,7 +10,7 @@ import pytest
 
 from provision.errors import ProvisionError
 from provision.jobs.engines.direct import DirectEngine, Known, engine, reading, starting
-from provision.jobs.node_ask import FILES
+from provision.jobs.node_programs import jobs_program
 from provision.model import Cluster, CommandResult, Node, Topology, TopologyGpu
 from provision.testing import make_cluster
 from provision.topology.candidates import Candidate, Machine, Mode
@@ -18,7 +18,7 @@ from tests.support.node.node import COMPILED, GPUS, FakeNode
 
 __all__ = ["direct_engine"]
 
-PROGRAM = (FILES / "node_jobs.py").read_bytes()
+PROGRAM = jobs_program()
 
 
 class Way:

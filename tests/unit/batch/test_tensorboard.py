@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from provision.batch.data import new_volume
-from provision.batch.tensorboard import create_words, events_note, explain_start, log_place, warnings_for
+from provision.batch.tensorboard import create_words, explain_start, log_place, warnings_for
 from provision.errors import UsageError
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 
@@ -70,18 +70,6 @@ def test_the_container_can_read_events_and_nothing_else():
     assert words[-6:] == ["train:1", "--logdir", "/mnist_data/pytorch/logs", "--host", "10.0.0.1", "--port"]
     own = create_words(replace(RECORD, spec=replace(SHARED, tensorboard_image="tb:2")), [VOLUME], "10.0.0.1")
     assert own[-6] == "tb:2"
-
-
-def test_a_job_that_has_written_no_events_is_told_so_after_a_while():
-    """Not at once, not where it is not known, and not without a TensorBoard."""
-    late, soon = 1000.0 + 700, 1000.0 + 500
-
-    assert "events.out.tfevents*" in events_note(RECORD, found=False, now=late)
-    assert events_note(RECORD, found=False, now=soon) is None
-    assert events_note(RECORD, found=True, now=late) is None
-    assert events_note(RECORD, found=None, now=late) is None
-    assert events_note(replace(RECORD, spec=replace(SHARED, tensorboard=False)), found=False, now=late) is None
-    assert events_note(replace(RECORD, started=0.0), found=False, now=late) is None
 
 
 @pytest.mark.parametrize("answer", [{}, {"output": 3}, {"code": None}, {"output": ["x"], "code": "x"}])

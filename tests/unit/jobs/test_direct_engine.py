@@ -13,6 +13,7 @@ import pytest
 from provision.errors import NodeError, NotFound, UsageError
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import DirectEngine
+from provision.jobs.engines.direct.head import insist_on_head
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from tests.support.node.direct import direct_engine
 from tests.support.node.node import Engine, FakeNode, seat, until
@@ -273,7 +274,7 @@ def test_another_head_than_the_one_with_the_queue_is_refused(
     monkeypatch.setattr(jobs, "head", "another")
 
     with pytest.raises(NodeError, match="the queue of jobs is on a"):
-        jobs._insist_on_head(jobs_look(jobs))
+        insist_on_head(jobs.head, jobs_look(jobs))
 
 
 def jobs_look(jobs: DirectEngine) -> dict[str, Any]:

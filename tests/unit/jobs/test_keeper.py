@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.jobs.keeper_programs import keeper_programs
+from provision.jobs.node_programs import keeper_programs
 from provision.jobs.session import FILES
 from tests.support.node.node import COMPILED, Engine, FakeNode, container, prepare, run, seat, start, until
 
@@ -237,7 +237,7 @@ def test_wherever_output_is_taken_up_no_line_is_lost_or_doubled(tmp_path, cut):
     first = keeper_output.Pump("c", path, None, None)
     first._take(handle, b"".join(frames[:cut]), keeper_output.Known(path))
     os.write(handle, b"2026-01-31T12:0")
-    known = keeper_output.Known(path, keeper_output.node.read_text(path + keeper_output.FLOOR))
+    known = keeper_output.Known(path, keeper_output.node_files.read_text(path + keeper_output.FLOOR))
     asked = [one for one in frames if one[8:34] + b"Z" >= known.since.encode()]
     again = keeper_output.Pump("c", path, None, None)
     again._take(handle, b"".join(asked), known)

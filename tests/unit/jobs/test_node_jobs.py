@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from provision.jobs.keeper_programs import keeper_programs
+from provision.jobs.node_programs import jobs_program, keeper_programs
 from provision.jobs.session import FILES
 from tests.support.node.node import Engine, FakeNode, job, prepare, seat
 
@@ -50,8 +50,12 @@ def aged(node, uuid, seconds):
 
 
 def test_python_3_6_can_read_all_that_goes_to_a_node():
-    parsed = {name: ast.parse(text, name, feature_version=(3, 6)) for name, text in keeper_programs().items()}
-    assert all(tree.body for tree in parsed.values())
+    parts = {path.name: path.read_text() for path in FILES.glob("node_*.py")}
+    parsed = [
+        ast.parse(text, name, feature_version=(3, 6))
+        for name, text in [*keeper_programs().items(), *parts.items(), ("all", jobs_program().decode())]
+    ]
+    assert all(tree.body for tree in parsed)
 
 
 @pytest.mark.row(9)
@@ -134,7 +138,7 @@ def make_deep(top):
 def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
     """A connection that nobody ends may stand for hours."""
     code = (
-        f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs; node_jobs.BEAT_SECONDS = 0.3;"
+        f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs, node_queue; node_queue.BEAT_SECONDS = 0.3;"
         "sys.exit(node_jobs.main())"
     )
     holder = subprocess.Popen(
@@ -502,7 +506,7 @@ def test_stop_without_a_keeper_ends_what_is_there_and_says_so(docked):
 @pytest.mark.long
 def test_a_program_without_its_input_ends():
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", keeper_programs()["node_jobs.py"]],
+        [sys.executable, "-I", "-S", "-c", jobs_program().decode()],
         input=b"",
         capture_output=True,
         check=False,

@@ -15,7 +15,7 @@ from provision.errors import NodeError
 from provision.jobs.extras import JobExtras
 from provision.jobs.forward import attach_argv, forward_argv
 from provision.jobs.node_ask import FILES
-from provision.jobs.tensorboard import start_tensorboard, stop_tensorboard, tensorboard_note
+from provision.jobs.tensorboard import start_tensorboard, stop_tensorboard
 from provision.model import Cluster, Connection
 from provision.model.job import CodeSource, JobRecord, JobSpec, JobStatus, Kind, Seat
 from provision.testing import make_node
@@ -145,18 +145,6 @@ def test_mounts_of_a_job_are_data_code_and_a_log_folder_of_its_own(tmp_path):
         "/var/lib/provision/jobs/mnist/logs:/training_logs",
     ]
     assert len(extras.mounts(replace(spec, logdir="/data/logs"), "gpu1")) == 2
-
-
-def test_a_log_folder_without_events_is_noted(node, tmp_path):
-    """One file of events anywhere below it is enough."""
-    job, volumes = record(tmp_path, "good:1")
-    (tmp_path / "a" / "run1").mkdir(parents=True)
-    before = tensorboard_note(node, job, volumes, now=10_000.0)
-    (tmp_path / "a" / "run1" / "events.out.tfevents.1.h").write_text("")
-
-    assert "nothing to show" in before
-    assert tensorboard_note(node, job, volumes, now=10_000.0) is None
-    assert tensorboard_note(node, job, volumes, now=2.0) is None
 
 
 @pytest.mark.row(30)

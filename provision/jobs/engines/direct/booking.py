@@ -15,15 +15,17 @@ from provision.batch.records import STARTING, Report, records
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
+from provision.jobs.engines.direct.attempt import Attempt
+from provision.jobs.engines.direct.head import mark
 from provision.jobs.engines.direct.known import Sight
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
-from provision.jobs.engines.direct.starting import Attempt, Ways, release, take_leases
+from provision.jobs.engines.direct.starting import Ways, release, take_leases
 from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster
 from provision.model.job import JobRecord, JobStatus, as_document
 
-__all__ = ["Booking", "mark"]
+__all__ = ["Booking"]
 
 
 class Booking:
@@ -225,25 +227,6 @@ class NoRoom(str):
     """Why there is no room for a job now; others of its kind stand behind it."""
 
     __slots__ = ()
-
-
-def mark(
-    ways: Ways, head: str, record: JobRecord, queue: Mapping[str, Any], *, over: bool = False, **changes: Any
-) -> bool:
-    """Write down how a job stands in the queue, and as an event why it waits.
-
-    Returns whether it was written: not when it stands otherwise than in `queue` by now, or is another job. The node
-    puts the time to it, by its own clock. With `over` the job's secrets go.
-    """
-    now = {**queue, **changes, "retry": queue.get("retry", record.spec.retry)}
-    event = None
-    if changes.get("reason") and changes["reason"] != queue.get("reason"):
-        event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
-    seen = [queue["state"]] if queue.get("state") else None
-    answer = ask_jobs(
-        ways.to(head), "queue", name=record.spec.name, queue=now, event=event, over=over, if_id=record.id, if_state=seen
-    )
-    return answer.get("written") is not False
 
 
 def _without(leases: Mapping[str, Mapping[str, Any]], token: str) -> dict[str, Mapping[str, Any]]:

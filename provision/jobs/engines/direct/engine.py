@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import secrets as random
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +22,20 @@ from provision.errors import (
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading, starting
-from provision.jobs.engines.direct.booking import Booking, mark
+from provision.jobs.engines.direct.attempt import Attempt
+from provision.jobs.engines.direct.booking import Booking
+from provision.jobs.engines.direct.head import (
+    hand_over,
+    insist_on_head,
+    mark,
+    owner,
+    queue_held,
+    write_failure,
+    write_queue,
+)
 from provision.jobs.engines.direct.known import Eyes, Sight
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
-from provision.jobs.node_ask import ask_jobs, begin, first_line
+from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, as_document
 from provision.model.job_views import DryRun, JobSurvey
@@ -37,10 +45,6 @@ __all__ = ["DirectEngine"]
 
 Say = Callable[[str], None]
 
-QUEUE_SECONDS = 60.0
-"""So long a command waits for another one that starts jobs."""
-BEAT_SECONDS = 15.0
-"""The node lets the queue go when it hears nothing of us for a minute."""
 LOOK_SECONDS = 60.0
 TOKEN_BYTES = 6
 _KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
@@ -71,7 +75,7 @@ class DirectEngine:
         """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
         allowed(spec, self._cluster.nodes)
         token = random.token_hex(TOKEN_BYTES)
-        job = {"id": token, "owner": _owner(), "spec": as_document(spec)}
+        job = {"id": token, "owner": owner(), "spec": as_document(spec)}
         queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
         kept = {kind: dict(getattr(secrets, kind)) for kind in _KINDS_OF_SECRETS}
         try:
@@ -112,7 +116,7 @@ class DirectEngine:
         record = self.get(name)
         if record.status is not JobStatus.QUEUING:
             return record
-        event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {_owner()}"}
+        event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {owner()}"}
         queue = {"state": "pending", "reason": ""}
         with starting.Ways(self._nodes) as ways:
             ask_jobs(ways.to(self.head), "queue", name=name, queue=queue, merge=True, event=event)
@@ -130,7 +134,7 @@ class DirectEngine:
         if mine:
             sight.begin()
         with starting.Ways(self._nodes) as ways:
-            with self._queue(ways):
+            with queue_held(ways, self.head):
                 looks, unreachable = self._look()
                 booking = Booking(ways, self._cluster, self.head, sight)
                 attempts, refused = booking.book(looks, unreachable, mine)
@@ -146,56 +150,21 @@ class DirectEngine:
             found = outcomes(lambda one: self._start(ways, one, say), attempts, limit=starting.MANY)
             for attempt, outcome in zip(attempts, found, strict=True):
                 if isinstance(outcome, ProvisionError):
-                    self._failed(ways, attempt, outcome)
+                    write_failure(ways, self.head, attempt, outcome)
                     if attempt.spec.name == mine:
                         raise outcome
                 elif isinstance(outcome, Exception):
                     raise outcome
         return refused
 
-    def _start(self, ways: starting.Ways, attempt: starting.Attempt, say: Say) -> str:
+    def _start(self, ways: starting.Ways, attempt: Attempt, say: Say) -> str:
         found = ask_jobs(ways.to(self.head), "secrets", name=attempt.spec.name)
         with self._alive(ways, attempt):
             whole = replace(attempt, secrets=_secrets(found))
-            return starting.start(ways, whole, self._extras, say, lambda: self._hand_over(ways, attempt))
-
-    def _hand_over(self, ways: starting.Ways, attempt: starting.Attempt) -> None:
-        """Write down that the job is its nodes' from now on, so that nobody starts it a second time.
-
-        Raises:
-            NodeError: it was stopped, forgotten or started by somebody else meanwhile.
-        """
-        queue = {"handed": True, "nodes": attempt.nodes}
-        if not self._write(ways, attempt, queue, merge=True):
-            raise NodeError(f"{attempt.spec.name} was stopped, deleted or started by somebody else meanwhile")
-
-    def _write(
-        self,
-        ways: starting.Ways,
-        attempt: starting.Attempt,
-        queue: Mapping[str, Any],
-        *,
-        merge: bool = False,
-        event: Mapping[str, Any] | None = None,
-        over: bool = False,
-    ) -> bool:
-        """Write to a job's place in the queue, as long as it is there for this very attempt."""
-        answer = ask_jobs(
-            ways.to(self.head),
-            "queue",
-            name=attempt.spec.name,
-            queue=dict(queue),
-            merge=merge,
-            event=event,
-            over=over,
-            if_id=attempt.id,
-            if_state=["started"],
-            if_attempt=attempt.number,
-        )
-        return answer.get("written") is not False
+            return starting.start(ways, whole, self._extras, say, lambda: hand_over(ways, self.head, attempt))
 
     @contextlib.contextmanager
-    def _alive(self, ways: starting.Ways, attempt: starting.Attempt) -> Iterator[None]:
+    def _alive(self, ways: starting.Ways, attempt: Attempt) -> Iterator[None]:
         """Tell the nodes now and then that the start goes on: pulling an image can take long."""
         over = threading.Event()
 
@@ -203,7 +172,7 @@ class DirectEngine:
             while not over.wait(starting.BROKEN_SECONDS / 4):
                 with contextlib.suppress(ProvisionError):
                     starting.renew(ways, attempt)
-                    self._write(ways, attempt, {}, merge=True)
+                    write_queue(ways, self.head, attempt, {}, merge=True)
 
         thread = threading.Thread(target=tell, daemon=True, name="alive")
         thread.start()
@@ -213,43 +182,6 @@ class DirectEngine:
             over.set()
             thread.join()
 
-    def _failed(self, ways: starting.Ways, attempt: starting.Attempt, error: ProvisionError) -> None:
-        """Write down that a start failed: nothing of it runs, and its GPUs are free."""
-        queue = {
-            "state": "failed",
-            "attempt": attempt.number,
-            "reason": f"{error.node}: {error.message}" if error.node else error.message,
-        }
-        event = {"time": time.time(), "source": "start", "type": "Warning", "message": queue["reason"]}
-        with contextlib.suppress(ProvisionError):
-            self._write(ways, attempt, queue, event=event, over=True)
-
-    @contextlib.contextmanager
-    def _queue(self, ways: starting.Ways) -> Iterator[None]:
-        """Be the only one that starts jobs; the lock goes with our connection."""
-        process = begin(ways.to(self.head), "hold_queue", seconds=QUEUE_SECONDS, who=_owner(), beats=True)
-        over = threading.Event()
-
-        def beat() -> None:
-            while not over.wait(BEAT_SECONDS):
-                with contextlib.suppress(ProvisionError):
-                    process.write(b"\n")
-
-        try:
-            threading.Thread(target=beat, daemon=True, name="beat").start()
-            answer = first_line(process, self.head)
-            if not answer.get("held"):
-                by = answer.get("by") or {}
-                raise LockedError(
-                    f"somebody else is starting jobs ({by.get('who', 'unknown')}, for {by.get('seconds', '?')} s)",
-                    node=self.head,
-                    remedy="what waits is started by any later command, or by: provision queue run",
-                )
-            yield
-        finally:
-            over.set()
-            process.close()
-
     def _look(self) -> tuple[dict[str, NodeLook], dict[str, str]]:
         """Ask all nodes what is taken and what waits, by one session each."""
         found = each(self._cluster.nodes, lambda way: ask_jobs(way, "look", timeout=LOOK_SECONDS))
@@ -257,25 +189,8 @@ class DirectEngine:
         lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
             raise NodeUnreachable(f"{self.head}, which keeps the queue, does not answer: {lost[self.head]}")
-        self._insist_on_head(looks)
+        insist_on_head(self.head, looks)
         return looks, lost
-
-    def _insist_on_head(self, looks: Mapping[str, NodeLook]) -> None:
-        """Two queues would book the same GPUs in two orders, and know nothing of each other's names.
-
-        Raises:
-            NodeError: another node keeps jobs that are not over.
-        """
-        for name, look in looks.items():
-            for job in look.document.get("jobs") or () if name != self.head else ():
-                queue = job.get("queue") if isinstance(job, Mapping) else None
-                if isinstance(queue, Mapping) and queue.get("state") in {"pending", "held", "started"}:
-                    raise NodeError(
-                        f"the queue of jobs is on {name}, by which {job.get('name')} is {queue['state']}, and not on "
-                        f"{self.head}, as this inventory has it",
-                        node=name,
-                        remedy=f"write cluster_head: {name} for all nodes of the inventory",
-                    )
 
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Say where it would go and what would be started; nothing is written on any node."""
@@ -330,7 +245,7 @@ class DirectEngine:
         name = record.spec.name
         targets = list(dict.fromkeys((self.head, *(seat.node for seat in record.seats))))
         say(f"ending {name} on {', '.join(targets)}")
-        reason = f"stopped by {_owner()}"
+        reason = f"stopped by {owner()}"
         with contextlib.suppress(ProvisionError), starting.Ways(self._nodes) as ways:
             queue = {"attempt": record.attempt, "retry": record.spec.retry}
             mark(ways, self.head, record, queue, state="stopped", reason=reason, over=True)
@@ -361,7 +276,7 @@ class DirectEngine:
             record = self.get(name)
         except NotFound:
             return
-        if record.owner and record.owner != _owner() and not force and not record.status.over:
+        if record.owner and record.owner != owner() and not force and not record.status.over:
             raise NodeError(
                 f"the job {name} is of {record.owner} and is {record.status}", remedy="--force deletes it all the same"
             )
@@ -428,11 +343,3 @@ def _secrets(found: Mapping[str, Any]) -> Secrets:
 
 def _told(lost: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {text}" for name, text in lost.items())
-
-
-def _owner() -> str:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

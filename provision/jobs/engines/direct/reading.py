@@ -16,7 +16,7 @@ from provision.batch.records import Report, records
 from provision.connectors import Connector, connect, each
 from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotFound, ProvisionError
 from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct import starting
+from provision.jobs.engines.direct.attempt import Attempt, command_of, environment_of, image_of
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, Placed
@@ -267,7 +267,7 @@ def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
     if not placed.places:
         return DryRun((), placed.reason, {}, {})
     seats = seats_of(spec, placed.places)
-    attempt = starting.Attempt(spec, "dry-run", 1, {}, seats, Secrets(), known)
+    attempt = Attempt(spec, "dry-run", 1, {}, seats, Secrets(), known)
     environment: dict[str, Mapping[str, str]] = {}
     commands: dict[str, Sequence[str]] = {}
     files: dict[str, str] = {}
@@ -281,15 +281,15 @@ def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
     for name, inside in by_container(seats).items():
         seat = inside[0]
         hidden = dict.fromkeys(spec.secret_env, "[secret]")
-        environment[seat.instance] = {**starting.environment(attempt, seat, DRY_PORT), **hidden}
+        environment[seat.instance] = {**environment_of(attempt, seat, DRY_PORT), **hidden}
         words = create_words(
             spec,
             inside,
-            starting.image_of(spec, seat),
+            image_of(spec, seat),
             labels={"provision.job": spec.name},
             hardware=known.hardware.get(seat.node, NodeHardware()),
             folder=attempt.folder,
-            entry=starting.commands(attempt, seat, logins),
+            entry=command_of(attempt, seat, logins),
         )
         commands[name if not seat.chief else seat.instance] = ("docker", "create", *words)
     return DryRun(seats, "", environment, commands, files, (*placed.warnings, *line_notes(spec, seats, known)))

@@ -6,31 +6,24 @@ import contextlib
 import secrets as random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 from provision.batch import mpi
-from provision.batch.containers import SHARE, NodeHardware, create_words, program_words
-from provision.batch.ranks import by_container, rank_variables, slots
+from provision.batch.containers import SHARE
 from provision.connectors import Connector, connect
 from provision.errors import NodeError, ProvisionError
 from provision.jobs.engines.base import Secrets
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.keeper_programs import keeper_programs
-from provision.jobs.node_ask import FILES, ask_jobs
+from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
+from provision.jobs.node_ask import ask_jobs
+from provision.jobs.node_programs import FILES, keeper_programs
 from provision.model import Node
-from provision.model.job import JobSpec, Kind, Seat, as_document
-from provision.profiles import lightcc_settings, nccl_settings
+from provision.model.job import JobSpec, Kind, as_document
 from provision.threads import outcomes
 
 __all__ = [
-    "Attempt",
     "Extras",
     "Ways",
-    "commands",
-    "environment",
-    "image_of",
     "insist_on_secrets",
     "release",
     "renew",
@@ -51,44 +44,6 @@ BEAT_SECONDS = 2.0
 LOST_SECONDS = 12.0
 _CLEAN = "All"
 """A container that has ended is of no more use: what it printed is kept beside the attempt."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One start of a job, with its places."""
-
-    spec: JobSpec
-    id: str
-    number: int
-    job: Mapping[str, Any]
-    """What the nodes keep as job.json."""
-    seats: tuple[Seat, ...]
-    secrets: Secrets
-    known: Known
-    fenced: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Node -> UUIDs that are held too, for nobody: of a node that a job has for itself."""
-    notes: tuple[str, ...] = ()
-    """What the submitter is told of the start."""
-
-    @property
-    def nodes(self) -> list[str]:
-        """The nodes, in the order of the ranks."""
-        return list(dict.fromkeys(seat.node for seat in self.seats))
-
-    @property
-    def chief(self) -> Seat:
-        """The instance whose end is the job's."""
-        return next(seat for seat in self.seats if seat.chief)
-
-    @property
-    def folder(self) -> str:
-        """Where it is kept on each node."""
-        return f"/var/lib/provision/jobs/{self.spec.name}/attempts/{self.number}"
-
-    def leases(self, node: str) -> dict[str, str]:
-        """Return UUID -> instance of the GPUs on a node; one that is held for nobody has none."""
-        own = {uuid: seat.instance for seat in self.seats if seat.node == node for uuid in seat.uuids}
-        return {**dict.fromkeys(self.fenced.get(node, ()), ""), **own}
 
 
 class Extras(Protocol):
@@ -225,7 +180,7 @@ def _start(
     def one(way: Connector) -> None:
         name = way.name
         mounts = extras.mounts(spec, name) if extras else []
-        containers = list(_containers(attempt, name, logins, rendezvous, prepared[name], mounts))
+        containers = list(containers_of(attempt, name, logins, rendezvous, prepared[name], mounts))
         keeper = {
             **_who(attempt),
             "name": spec.name,
@@ -309,11 +264,6 @@ def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
     )
 
 
-def image_of(spec: JobSpec, seat: Seat) -> str:
-    """Return the image of the container that a seat is the first of."""
-    return (spec.worker_image or spec.image) if not seat.chief and seat.role == "worker" else spec.image
-
-
 def _same_images(prepared: Mapping[str, Mapping[str, Any]]) -> None:
     """Ranks of different images would fail in the middle of the training, if they fail at all."""
     seen: dict[str, tuple[str, str]] = {}
@@ -343,87 +293,6 @@ def _logins(
         for name in attempt.nodes
         for keys in [prepared[name].get("keys") or {}]
     ]
-
-
-def environment(attempt: Attempt, seat: Seat, port: int) -> dict[str, str]:
-    """Return an instance's variables without secrets: its place, its fabric's, and what the user gave, which wins."""
-    spec = attempt.spec
-    found = {**_fabric(attempt, seat.node), **rank_variables(spec, seat, attempt.seats, port)}
-    if spec.kind is Kind.MPI and seat.chief:
-        interfaces = {attempt.known.interfaces.get(name, "") for name in attempt.nodes}
-        found |= mpi.launcher_variables(sorted(interfaces) if all(interfaces) else ())
-    return {**found, **spec.env}
-
-
-def _fabric(attempt: Attempt, node: str) -> dict[str, str]:
-    """Return NCCL's variables of a node; a job without GPUs uses no NCCL."""
-    spec = attempt.spec
-    networks = [attempt.known.networks[name] for name in attempt.nodes if name in attempt.known.networks]
-    if not spec.gpus or not networks:
-        return {}
-    settings = nccl_settings(networks, spec.fabric)
-    if spec.preset == "horovod-lightcc":
-        settings += lightcc_settings(min(one.gpus for one in networks), "preset horovod-lightcc", lossy=False)
-    found: dict[str, str] = {}
-    for setting in settings:
-        value = (setting.nodes or {}).get(node) if setting.value is None else setting.value
-        if value is not None:
-            found[setting.name] = value
-    return found
-
-
-def commands(attempt: Attempt, seat: Seat, logins: Sequence[mpi.Login]) -> tuple[str, ...]:
-    """Return the command of the container that a seat is the first of."""
-    spec = attempt.spec
-    if spec.kind is not Kind.MPI:
-        return program_words(spec)
-    if seat.chief:
-        given = {**_fabric(attempt, seat.node), **spec.env, **dict.fromkeys(spec.secret_env, "")}
-        return mpi.mpi_command(spec, given, sum(slots(spec, attempt.seats).values()))
-    return mpi.sshd_command(next(login for login in logins if login.node == seat.node))
-
-
-def _containers(
-    attempt: Attempt,
-    node: str,
-    logins: Sequence[mpi.Login],
-    port: int,
-    prepared: Mapping[str, Any],
-    mounts: Sequence[str],
-) -> Iterator[dict[str, Any]]:
-    spec = attempt.spec
-    for name, inside in by_container([seat for seat in attempt.seats if seat.node == node]).items():
-        seat = inside[0]
-        reference = image_of(spec, seat)
-        image = str(((prepared.get("images") or {}).get(reference) or {}).get("id") or reference)
-        waits = spec.kind is Kind.MPI and not seat.chief
-        labels = {
-            "provision.job": spec.name,
-            "provision.id": attempt.id,
-            "provision.attempt": str(attempt.number),
-            "provision.instance": seat.instance,
-        }
-        entry = commands(attempt, seat, logins)
-        create = create_words(
-            spec,
-            inside,
-            image,
-            labels=labels,
-            hardware=attempt.known.hardware.get(node, NodeHardware()),
-            folder=attempt.folder,
-            mounts=mounts,
-            entry=entry,
-        )
-        yield {
-            "name": name,
-            "phase": 1 if waits else 2,
-            "create": create,
-            "env": {**environment(attempt, seat, port), **attempt.secrets.env},
-            "ready_port": next(login.port for login in logins if login.node == node) if waits else 0,
-            "ready_address": seat.address,
-            "log_instance": seat.instance,
-            "instances": [one.instance for one in inside],
-        }
 
 
 def _tear_down(ways: Ways, attempt: Attempt) -> None:

@@ -1,0 +1,147 @@
+"""What the node that keeps the queue is told: who starts jobs now, and how each job stands."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from provision.errors import LockedError, NodeError, ProvisionError
+from provision.jobs.engines.direct.attempt import Attempt
+from provision.jobs.engines.direct.placing import NodeLook
+from provision.jobs.engines.direct.starting import Ways
+from provision.jobs.node_ask import ask_jobs, begin, first_line
+from provision.model.job import JobRecord
+
+__all__ = ["hand_over", "insist_on_head", "mark", "owner", "queue_held", "write_failure", "write_queue"]
+
+QUEUE_SECONDS = 60.0
+"""So long a command waits for another one that starts jobs."""
+BEAT_SECONDS = 15.0
+"""The node lets the queue go when it hears nothing of us for a minute."""
+
+
+def mark(
+    ways: Ways, head: str, record: JobRecord, queue: Mapping[str, Any], *, over: bool = False, **changes: Any
+) -> bool:
+    """Write down how a job stands in the queue, and as an event why it waits.
+
+    Returns whether it was written: not when it stands otherwise than in `queue` by now, or is another job. The node
+    puts the time to it, by its own clock. With `over` the job's secrets go.
+    """
+    now = {**queue, **changes, "retry": queue.get("retry", record.spec.retry)}
+    event = None
+    if changes.get("reason") and changes["reason"] != queue.get("reason"):
+        event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
+    seen = [queue["state"]] if queue.get("state") else None
+    answer = ask_jobs(
+        ways.to(head), "queue", name=record.spec.name, queue=now, event=event, over=over, if_id=record.id, if_state=seen
+    )
+    return answer.get("written") is not False
+
+
+def hand_over(ways: Ways, head: str, attempt: Attempt) -> None:
+    """Write down that the job is its nodes' from now on, so that nobody starts it a second time.
+
+    Raises:
+        NodeError: it was stopped, forgotten or started by somebody else meanwhile.
+    """
+    queue = {"handed": True, "nodes": attempt.nodes}
+    if not write_queue(ways, head, attempt, queue, merge=True):
+        raise NodeError(f"{attempt.spec.name} was stopped, deleted or started by somebody else meanwhile")
+
+
+def write_queue(
+    ways: Ways,
+    head: str,
+    attempt: Attempt,
+    queue: Mapping[str, Any],
+    *,
+    merge: bool = False,
+    event: Mapping[str, Any] | None = None,
+    over: bool = False,
+) -> bool:
+    """Write to a job's place in the queue, as long as it is there for this very attempt."""
+    answer = ask_jobs(
+        ways.to(head),
+        "queue",
+        name=attempt.spec.name,
+        queue=dict(queue),
+        merge=merge,
+        event=event,
+        over=over,
+        if_id=attempt.id,
+        if_state=["started"],
+        if_attempt=attempt.number,
+    )
+    return answer.get("written") is not False
+
+
+def write_failure(ways: Ways, head: str, attempt: Attempt, error: ProvisionError) -> None:
+    """Write down that a start failed: nothing of it runs, and its GPUs are free."""
+    queue = {
+        "state": "failed",
+        "attempt": attempt.number,
+        "reason": f"{error.node}: {error.message}" if error.node else error.message,
+    }
+    event = {"time": time.time(), "source": "start", "type": "Warning", "message": queue["reason"]}
+    with contextlib.suppress(ProvisionError):
+        write_queue(ways, head, attempt, queue, event=event, over=True)
+
+
+@contextlib.contextmanager
+def queue_held(ways: Ways, head: str) -> Iterator[None]:
+    """Be the only one that starts jobs; the lock goes with our connection."""
+    process = begin(ways.to(head), "hold_queue", seconds=QUEUE_SECONDS, who=owner(), beats=True)
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_SECONDS):
+            with contextlib.suppress(ProvisionError):
+                process.write(b"\n")
+
+    try:
+        threading.Thread(target=beat, daemon=True, name="beat").start()
+        answer = first_line(process, head)
+        if not answer.get("held"):
+            by = answer.get("by") or {}
+            raise LockedError(
+                f"somebody else is starting jobs ({by.get('who', 'unknown')}, for {by.get('seconds', '?')} s)",
+                node=head,
+                remedy="what waits is started by any later command, or by: provision queue run",
+            )
+        yield
+    finally:
+        over.set()
+        process.close()
+
+
+def insist_on_head(head: str, looks: Mapping[str, NodeLook]) -> None:
+    """Two queues would book the same GPUs in two orders, and know nothing of each other's names.
+
+    Raises:
+        NodeError: another node keeps jobs that are not over.
+    """
+    for name, look in looks.items():
+        for job in look.document.get("jobs") or () if name != head else ():
+            queue = job.get("queue") if isinstance(job, Mapping) else None
+            if isinstance(queue, Mapping) and queue.get("state") in {"pending", "held", "started"}:
+                raise NodeError(
+                    f"the queue of jobs is on {name}, by which {job.get('name')} is {queue['state']}, and not on "
+                    f"{head}, as this inventory has it",
+                    node=name,
+                    remedy=f"write cluster_head: {name} for all nodes of the inventory",
+                )
+
+
+def owner() -> str:
+    """Return who we are: ``user@machine``."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,69 @@
+"""Requests that end: stop, delete."""
+
+import os
+import signal
+import time
+
+from node_docker import end_containers, engine, job_containers, labels_of
+from node_files import Refused, read_json, remove, remove_tree, write_json
+from node_keepers import STOP_SIGNAL, keepers, signal_keeper
+from node_leases import release_all
+from node_reaping import close_attempt, unwatched
+from node_records import ROOT, UNIT_FILES, attempt_folder, attempts_of, job_folder, job_name, number_of, unit_name
+
+
+def stop(request):
+    """Ask for the end of a job's last attempt: its keeper ends it everywhere; without one its containers end here.
+
+    With ``attempt`` only where the last one here is that one.
+    """
+    name = job_name(request)
+    attempts = attempts_of(name)
+    if not attempts:
+        return {"asked": False}
+    attempt = attempts[-1]
+    if request.get("attempt") is not None and number_of(request) != attempt:
+        return {"asked": False}
+    folder = attempt_folder(name, attempt)
+    if os.path.exists(os.path.join(folder, "result.json")) and not keepers([(name, attempt)]):
+        return {"asked": False}
+    grace = request.get("grace")
+    told = {"reason": str(request.get("reason") or "stopped"), "grace": grace, "time": time.time()}
+    unwatched_ones = {(job, number) for job, number, _ in unwatched()}
+    if os.path.exists(os.path.join(folder, "keeper.json")) and (name, attempt) not in unwatched_ones:
+        try:
+            write_json(os.path.join(folder, "stop.json"), told)
+        except OSError:  # the disk is full
+            if not signal_keeper(folder, STOP_SIGNAL):
+                raise
+            return {"asked": True}
+        signal_keeper(folder, signal.SIGUSR1)
+        return {"asked": True}
+    token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
+    end_containers(token, attempt, 15 if grace is None else float(grace))
+    return {"asked": close_attempt(name, attempt, {"status": "STOPPED", "reason": told["reason"]}, "Stopped")}
+
+
+def delete(request):
+    """Forget a job: its containers, keys, leases and folder; not while a keeper watches over it."""
+    name = job_name(request)
+    folder = job_folder(name)
+    job = read_json(os.path.join(folder, "job.json"))
+    token = str(request.get("id") or job.get("id") or "")
+    if not os.path.isdir(folder) or (job and str(job.get("id")) != token):
+        return {"deleted": False}
+    if keepers([(name, attempt) for attempt in attempts_of(name)]):
+        raise Refused("the job {} still runs on this node".format(name), "provision stop {}".format(name))
+    containers = job_containers("provision.job={}".format(name))
+    if containers is None:
+        raise Refused("docker's engine does not answer", "systemctl status docker")
+    for item in containers:
+        if labels_of(item)[1] in ("", token):
+            engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
+    for attempt in attempts_of(name):
+        remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
+    release_all(token)
+    gone = os.path.join(ROOT, ".new-{}-{}-{}".format(name, os.getpid(), int(time.time())))
+    os.rename(folder, gone)
+    remove_tree(gone)
+    return {"deleted": True}

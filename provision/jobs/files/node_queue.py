@@ -1,0 +1,164 @@
+"""Requests about names, the queue and secrets: reserve, hold_queue, queue, secrets, event, drain."""
+
+import errno
+import json
+import os
+import time
+
+from node_files import (
+    LOCK_SECONDS,
+    Refused,
+    locked_within,
+    names_in,
+    read_json,
+    remove,
+    remove_tree,
+    write_json,
+    write_whole,
+)
+from node_leases import Locked
+from node_records import ROOT, RUN, add_event, drained, job_folder, job_name, known_job, make_folders
+from node_reports import brief_report
+
+BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
+
+
+def reserve(request):
+    """Take a job's name and write the job down; a name that is taken stays as it is.
+
+    When it was submitted is told by this node's clock, which is one for all who submit, and under a lock: whoever sees
+    a job sees all that came before it.
+    """
+    import uuid
+
+    name = job_name(request)
+    make_folders()
+    sweep()
+    new = os.path.join(ROOT, ".new-{}-{}".format(name, uuid.uuid4().hex))
+    os.mkdir(new, 0o700)
+    try:
+        write_json(os.path.join(new, "queue.json"), dict(request.get("queue") or {}, time=time.time()))
+        if any((request.get("secrets") or {}).values()):
+            write_json(os.path.join(new, "secrets.json"), request["secrets"])
+        with Locked():
+            write_json(os.path.join(new, "job.json"), dict(request["job"], submitted=time.time()))
+            os.rename(new, job_folder(name))
+    except OSError as problem:
+        if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return {"reserved": False, "job": brief_report(name)}
+    finally:
+        remove_tree(new)
+    return {"reserved": True}
+
+
+def sweep():
+    """Remove what was never finished, or not wholly removed; what goes meanwhile by other hands is fine."""
+    for item in names_in(ROOT):
+        path = os.path.join(ROOT, item)
+        try:
+            old = item.startswith(".new-") and time.time() - os.stat(path).st_mtime > 3600
+        except OSError:
+            continue
+        if old:
+            remove_tree(path)
+
+
+def hold_queue(request):
+    """Hold the lock of whoever starts jobs until our input ends."""
+    make_folders()
+    path = os.path.join(RUN, "queue.lock")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if not locked_within(handle, float(request.get("seconds") or 0)):
+        by = read_json(path)
+        since = by.get("monotonic")
+        seconds = int(time.monotonic() - since) if isinstance(since, (int, float)) else None
+        return {"held": False, "by": {"who": str(by.get("who", "")), "seconds": seconds, "time": by.get("time")}}
+    told = {"who": str(request.get("who", "")), "time": time.time(), "monotonic": time.monotonic()}
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps(told).encode(), 0)
+    print(json.dumps({"held": True}), flush=True)
+    wait_for_end(BEAT_SECONDS if request.get("beats") else None)
+    return None
+
+
+def wait_for_end(silence):
+    """Wait until our input ends, or nothing came by it for so many seconds; None: for ever."""
+    import select
+
+    while select.select([0], [], [], silence)[0]:
+        if not os.read(0, 4096):
+            return
+
+
+def queue(request):
+    """Write down how a job stands in the queue; ``over`` takes its secrets away, ``secrets`` puts them back.
+
+    With ``if_id``, ``if_state`` or ``if_attempt`` only where it stands so until now.
+    """
+    name = job_name(request)
+    folder = known_job(name)
+    with QueueLock(folder):
+        before = read_json(os.path.join(folder, "queue.json"))
+        if not stands_so(request, before, read_json(os.path.join(folder, "job.json"))):
+            return {"written": False, "queue": before}
+        now = dict(before if request.get("merge") else {}, **request["queue"])
+        write_json(os.path.join(folder, "queue.json"), dict(now, time=time.time()))
+    if request.get("event"):
+        event(request)
+    if any((request.get("secrets") or {}).values()):
+        write_json(os.path.join(folder, "secrets.json"), request["secrets"])
+    if request.get("over"):
+        remove(os.path.join(folder, "secrets.json"))
+    return {"written": True}
+
+
+class QueueLock:
+    """Holds one job's queue.json against other writers; the lock is of its folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __enter__(self):
+        self.handle = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        if not locked_within(self.handle, LOCK_SECONDS):
+            os.close(self.handle)
+            raise Refused("another command has held the job's place in the queue for {} s".format(LOCK_SECONDS))
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.handle)
+
+
+def stands_so(request, queue, job):
+    """Return whether a job stands in the queue as a request takes it to."""
+    if request.get("if_id") is not None and str(job.get("id")) != str(request["if_id"]):
+        return False
+    if request.get("if_state") is not None and queue.get("state") not in request["if_state"]:
+        return False
+    return request.get("if_attempt") is None or int(queue.get("attempt") or 0) == int(request["if_attempt"])
+
+
+def secrets(request):
+    """Return a job's secrets, none when it had none or is over."""
+    return read_json(os.path.join(known_job(job_name(request)), "secrets.json"))
+
+
+def event(request):
+    """Append an event."""
+    name, told = job_name(request), request["event"]
+    known_job(name)
+    kind = "Warning" if told.get("type") == "Warning" else "Normal"
+    add_event(name, str(told.get("source", "")), str(told.get("message", "")), kind, told.get("time"))
+    return {"written": True}
+
+
+def drain(request):
+    """Take no new jobs, or with an empty reason take them again."""
+    make_folders()
+    path = os.path.join(ROOT, ".drained")
+    if request.get("reason"):
+        write_whole(path, str(request["reason"]) + "\n")
+    else:
+        remove(path)
+    return {"drained": drained()}

@@ -1,0 +1,134 @@
+"""Closes attempts that nothing watches over any more, and gives back leases that nobody holds."""
+
+import fcntl
+import os
+import time
+
+from node_docker import running_attempts
+from node_files import Refused, boot_id, boot_time, read_json, remove, stamp, write_json
+from node_keepers import keeper_holds, keepers
+from node_leases import HOLD_SECONDS, all_leases, lease_path, release_all
+from node_records import NAME, OVER, add_event, attempt_folder, attempts_of, instances_of, job_names, take_away_secrets
+
+PREPARED_SECONDS = 1800  # so long a lease stands whose attempt was prepared: another node may still pull an image
+START_SECONDS = 60  # a keeper that was not there so long after its start will not come
+
+
+# Attempts
+
+
+def unwatched(active=None):
+    """Yield (name, attempt, why) of each attempt that nothing watches over any more and that is not closed."""
+    here = boot_id()
+    open_ones = [
+        (name, attempt)
+        for name in job_names()
+        for attempt in attempts_of(name)[-1:]
+        if os.path.exists(os.path.join(attempt_folder(name, attempt), "keeper.json"))
+    ]
+    active = keepers(open_ones) if active is None else active
+    for name, attempt in open_ones:
+        path = os.path.join(attempt_folder(name, attempt), "keeper.json")
+        told = read_json(path)
+        if (name, attempt) in active or not told:
+            continue
+        node = told.get("node", "")
+        if told.get("boot_id") != here:
+            yield name, attempt, "node {} rebooted at {} during the job".format(node, stamp(boot_time())[:19] + "Z")
+        elif time.time() - os.stat(path).st_mtime > START_SECONDS:
+            yield name, attempt, "the keeper on node {} is gone, and so are its containers".format(node)
+
+
+def close_unwatched(containers):
+    """Write down how attempts ended that have no keeper and no running container, and take away what they left."""
+    if containers is None:
+        return
+    running = running_attempts(containers)
+    for name, attempt, why in list(unwatched()):
+        told = read_json(os.path.join(attempt_folder(name, attempt), "keeper.json"))
+        if (str(told.get("id")), str(attempt)) not in running:
+            close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")
+
+
+def close_attempt(name, attempt, result, word):
+    """End the record of an attempt without its keeper; a keeper that has begun meanwhile goes on."""
+    folder = attempt_folder(name, attempt)
+    try:
+        handle = os.open(os.path.join(folder, "keeper.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        told = read_json(os.path.join(folder, "keeper.json"))
+        for instance, record in instances_of(folder).items():
+            if record.get("status") not in OVER:
+                record.update(status=word, reason=result["reason"])
+                write_json(os.path.join(folder, instance + ".json"), record)
+        if not os.path.exists(os.path.join(folder, "result.json")):
+            whole = {"exit_code": None, "first_failure": "", "first_rank": None, "ended": time.time()}
+            whole.update(result, chief=bool(told.get("chief")))
+            write_json(os.path.join(folder, "result.json"), whole)
+            add_event(name, "node {}".format(told.get("node", "")), result["reason"], "Warning")
+        take_away_secrets(folder)
+        try:
+            release_all(str(read_json(os.path.join(folder, "attempt.json")).get("id")), attempt)
+        except Refused:
+            pass  # what has a result loses its leases to the next that looks
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+# Leases
+
+
+def doubtful(leases, containers):
+    """Return (job, attempt) -> its leases, of attempts without a running container."""
+    running, found = running_attempts(containers), {}
+    for name, lease in leases.items():
+        if (str(lease.get("id")), str(lease.get("attempt"))) not in running:
+            job, attempt = str(lease.get("job")), str(lease.get("attempt"))
+            known = (job, int(attempt)) if NAME.match(job) and attempt.isdigit() else ("", 0)
+            found.setdefault(known, []).append(name)
+    return found
+
+
+def keepers_of_leases(containers):
+    """Return which (job, attempt) that have leases and no container have a keeper: systemd is asked without the lock.
+
+    Whoever takes a lease or begins to keep it after that has a lease so new that it stands by itself.
+    """
+    return keepers([one for one in doubtful(all_leases(), containers) if one[0]]) if containers is not None else set()
+
+
+def reaped(containers, living):
+    """Give back the leases of attempts that are over, or that never came to be; return the others. Under the lock.
+
+    Args:
+        containers: as the engine lists them; None when it does not answer, and then nothing is given back.
+        living: the (job, attempt) that had a keeper a moment ago.
+    """
+    leases = all_leases()
+    for one, names in doubtful(leases, containers).items() if containers is not None else ():
+        held = one[0] and (one in living or keeper_holds(attempt_folder(*one)))
+        for name in names:
+            if not held and not stands(leases[name], *one):
+                remove(lease_path(name))
+                del leases[name]
+    return leases
+
+
+def stands(lease, job, attempt):
+    """Return whether a lease without a keeper and without a container may still become a job's."""
+    folder = attempt_folder(job, attempt) if job else ""
+    record = read_json(os.path.join(folder, "attempt.json")) if folder else {}
+    prepared = bool(record) and str(record.get("id")) == str(lease.get("id"))
+    if prepared and os.path.exists(os.path.join(folder, "result.json")):
+        return False
+    try:
+        age = time.monotonic() - float(lease.get("monotonic", -1e9))
+    except (TypeError, ValueError):
+        return False
+    return 0 <= age < (PREPARED_SECONDS if prepared else HOLD_SECONDS)

@@ -1,0 +1,90 @@
+"""The request report: what this node knows of its jobs."""
+
+import json
+import os
+import time
+
+from node_docker import job_containers
+from node_files import boot_id, names_in, read_json, read_text
+from node_keepers import keepers
+from node_leases import all_leases, gpu_leases
+from node_reaping import close_unwatched, unwatched
+from node_records import NAME, ROOT, attempt_folder, attempts_of, instances_of, job_folder, job_names
+
+BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "ttl_after_finished")
+
+
+def report(request):
+    """Return what this node knows of its jobs, after it has closed those that nothing watches over any more."""
+    if next(unwatched(), None):
+        close_unwatched(job_containers())
+    return reports(request)
+
+
+def reports(request):
+    """Return what this node knows of its jobs."""
+    names = request.get("names")
+    known = job_names() if names is None else [name for name in names if isinstance(name, str) and NAME.match(name)]
+    open_ones, found, here = [], [], boot_id()
+    for name in known:
+        told = brief_report(name) if request.get("brief") else full_report(name)
+        if told:
+            told["boot_id"] = here
+            found.append(told)
+            if told.pop("open"):
+                open_ones.append((name, told["attempt"]))
+    active = keepers(open_ones)
+    for told in found:
+        without = "gone" if told.pop("begun") or told["result"] else "none"
+        told["keeper"] = "active" if (told["name"], told["attempt"]) in active else without
+    return {"boot_id": here, "now": time.time(), "jobs": found, "leases": gpu_leases(all_leases())}
+
+
+def brief_report(name):
+    """Return a job without what only a look at it alone needs; nothing where there is none."""
+    told = full_report(name, brief=True)
+    if told:
+        spec = told["spec"]
+        told["spec"] = {key: spec[key] for key in BRIEF if spec.get(key)}
+    return told
+
+
+def full_report(name, *, brief=False):
+    """Return all that this node knows of a job, nothing where there is none."""
+    folder = job_folder(name)
+    job = read_json(os.path.join(folder, "job.json"))
+    if not job:
+        return {}
+    attempts = attempts_of(name)
+    attempt = attempts[-1] if attempts else 0
+    there = attempt_folder(name, attempt)
+    names = set(names_in(there)) if attempt else set()
+    told = {
+        "name": name,
+        "id": job.get("id"),
+        "owner": job.get("owner"),
+        "submitted": job.get("submitted"),
+        "spec": job.get("spec") if isinstance(job.get("spec"), dict) else {},
+        "queue": read_json(os.path.join(folder, "queue.json")),
+        "attempt": attempt,
+        "attempt_record": read_json(os.path.join(there, "attempt.json")) if attempt else {},
+        "instances": instances_of(there, names),
+        "result": (read_json(os.path.join(there, "result.json")) or None) if "result.json" in names else None,
+        "open": "keeper.json" in names,
+        "begun": "state.json" in names,
+    }
+    if not brief:
+        told["events"] = events_of(name)
+        told["attempts"] = attempts
+    return told
+
+
+def events_of(name):
+    """Return a job's events; a line that was cut off is left out."""
+    found = []
+    for line in read_text(os.path.join(ROOT, name, "events.jsonl")).splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
