@@ -128,9 +128,9 @@ def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]
     if not found:
         raise ProvisionError("no model was measured on both sides", remedy="The output above says why.")
     text = Redactor().text
-    titles = [text(shlex.join(shlex.split(side))) or "as `provision run` does" for side in words]
+    title_a, title_b = (text(shlex.join(shlex.split(side))) or "as `provision run` does" for side in words)
     if as_json:
         kept = {f"kept_{side}": [record.id for record in records] for side, records in zip("ab", done, strict=True)}
-        print_json(compare_document(*titles, found, only_a, only_b) | kept)
+        print_json(compare_document(title_a, title_b, found, only_a, only_b) | kept)
     else:
-        show(compare_text(*titles, found, only_a, only_b))
+        show(compare_text(title_a, title_b, found, only_a, only_b))
