@@ -40,6 +40,8 @@ OVER = ("Completed", "Error", "Stopped", "Lost")
 STAMP = 27  # 2026-01-31T12:00:00.123456Z
 PREFIX = STAMP + 3  # and " o "
 BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "ttl_after_finished")
+LISTED = ("modelName", "modelVersion", "modelSource")
+"""Annotations that lists show."""
 NO_INSTANCES = ("attempt", "result", "keeper", "state", "stop")
 CONTAINER = re.compile(r"[0-9a-f]{64}")
 
@@ -913,7 +915,10 @@ def brief_report(name):
     told = full_report(name, brief=True)
     if told:
         spec = told["spec"]
+        remarks = spec.get("annotations")
         told["spec"] = {key: spec[key] for key in BRIEF if spec.get(key)}
+        if isinstance(remarks, dict):
+            told["spec"]["annotations"] = {key: remarks[key] for key in LISTED if key in remarks}
     return told
 
 
