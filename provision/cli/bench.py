@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provision.cli import bench_run
+from provision.cli import bench_ab, bench_run
 from provision.cli.common import JsonOption, print_json, say, show
 from provision.errors import ProvisionError, UsageError
 
@@ -41,6 +41,7 @@ SourcesArgument = Annotated[
 
 app.command("run")(bench_run.run)
 app.command("scale")(bench_run.scale)
+app.command("ab")(bench_ab.ab)
 
 
 @app.command("parse")

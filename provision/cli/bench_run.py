@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,7 +31,24 @@ if TYPE_CHECKING:
     from provision.hostfiles import HostEntry
     from provision.jobs import Plan
 
-__all__ = ["run", "scale"]
+__all__ = [
+    "AllowMissingOption",
+    "BackendOption",
+    "BatchOption",
+    "Bench",
+    "CommandArgument",
+    "DeviceOption",
+    "DryRunOption",
+    "EnvOption",
+    "ItersOption",
+    "YesOption",
+    "benchmark_job",
+    "look",
+    "run",
+    "scale",
+    "tell_kept",
+    "where_words",
+]
 
 CommandArgument = Annotated[
     list[str] | None,
@@ -101,8 +118,8 @@ def run(
       provision bench run -- python3 /mnt/pytorch_synthetic_benchmark.py --model=vgg16
     """
     setting = Setting(preset, fabric, gdr, lightcc, further)
-    where = _where(inventory, lab, limit, allow_missing=allow_missing, yes=yes)
-    job = _job(command, where, setting, name, env or (), (model, batch_size, num_iters, backend, device))
+    where = where_words(inventory, lab, limit, allow_missing=allow_missing, yes=yes)
+    job = benchmark_job(command, where, setting, name, env or (), (model, batch_size, num_iters, backend, device))
     _measure(job, (inventory, lab, limit), [ranks], dry_run=dry_run, as_json=as_json)
 
 
@@ -145,8 +162,8 @@ def scale(
       provision bench scale --lab demo --model mlp --device cpu --dry-run
     """
     setting = Setting(preset, fabric, gdr, lightcc, further)
-    where = _where(inventory, lab, limit, allow_missing=allow_missing, yes=yes)
-    job = _job(command, where, setting, name, env or (), (model, batch_size, num_iters, backend, device))
+    where = where_words(inventory, lab, limit, allow_missing=allow_missing, yes=yes)
+    job = benchmark_job(command, where, setting, name, env or (), (model, batch_size, num_iters, backend, device))
     _measure(
         job, (inventory, lab, limit), _numbers(sizes) if sizes is not None else None, dry_run=dry_run, as_json=as_json
     )
@@ -159,13 +176,16 @@ def _numbers(text: str) -> list[int | None]:
     return [int(word) for word in dict.fromkeys(word.strip() for word in words)]
 
 
-def _where(inventory: str | None, lab: str | None, limit: str | None, *, allow_missing: bool, yes: bool) -> list[str]:
+def where_words(
+    inventory: str | None, lab: str | None, limit: str | None, *, allow_missing: bool, yes: bool
+) -> list[str]:
+    """Return the words that choose the nodes, for `provision run`."""
     chosen = [("--lab", lab), ("--inventory", inventory if lab is None else None), ("--limit", limit)]
     words = [word for option, value in chosen if value is not None for word in (option, value)]
     return [*words, *(["--allow-missing"] if allow_missing else []), *(["--yes"] if yes else [])]
 
 
-def _job(
+def benchmark_job(
     command: Sequence[str] | None,
     where: Sequence[str],
     setting: Setting,
@@ -173,6 +193,11 @@ def _job(
     env: Sequence[str],
     about: tuple[str, int, int, str, str],
 ) -> Job:
+    """Return the job of a benchmark; `about` is its model, batch size, iterations, backend and device.
+
+    Raises:
+        UsageError: its name cannot be that of a result.
+    """
     from provision.workflow.bench_runs import PROGRAM
 
     model, batch, iterations, backend, device = about
@@ -193,34 +218,64 @@ def _measure(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from provision import workflow
-    from provision.jobs.request import rank_count
-    from provision.workflow import bench_runs
-
-    inventory, lab, limit = chosen
-    full = workflow.with_defaults(cluster_from(inventory, lab))
-    facts = workflow.probe(workflow.chosen(full, limit), names=[node.name for node in full.nodes])
-    entries, _ = workflow.host_entries(full, facts)
-    wanted: list[int | None] = list(bench_runs.default_sizes(entries) if sizes is None else sizes) or [None]
-    if entries:  # else `run` says why there are none
-        wanted = [rank_count(entries, size) for size in wanted]
+    bench = look(*chosen)
+    wanted = bench.counted(bench.default_sizes() if sizes is None else sizes)
     if dry_run:
-        commands = [shlex.join(["provision", *job.words(size, entries)]) for size in wanted]
-        print_json({"commands": commands}) if as_json else show("\n".join(commands))
+        bench.show_commands([(job, size) for size in wanted], as_json=as_json)
         return
     done: list[Record] = []
     try:
         for size in wanted:
-            ranks = f": {size} rank{'s' * (size != 1)}" if size and not job.counts else ""
-            say(f"bench {job.name}{ranks}")
-            done.append(_one(job, size, entries, facts, str(full.inventory)))
+            done.append(bench.measure(job, size))
             if done[-1].exit_code:
                 break
     except ProvisionError:
-        _tell_kept(job, done)
+        tell_kept(job.name, done)
         raise
     _tell(job, done, as_json=as_json)
     raise typer.Exit(done[-1].exit_code)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The nodes on which benchmarks run, as they were found."""
+
+    entries: Sequence[HostEntry]
+    facts: Mapping[str, NodeFacts | ProvisionError]
+    inventory: str
+
+    def default_sizes(self) -> list[int | None]:
+        """Return the numbers of ranks by which scaling shows."""
+        from provision.workflow.bench_runs import default_sizes
+
+        return list(default_sizes(self.entries)) or [None]
+
+    def counted(self, sizes: Sequence[int | None]) -> list[int | None]:
+        """Return how many ranks there will be; a number as it is where no node has room, as `run` says why."""
+        from provision.jobs.request import rank_count
+
+        return [rank_count(self.entries, size) for size in sizes] if self.entries else list(sizes)
+
+    def show_commands(self, planned: Sequence[tuple[Job, int | None]], *, as_json: bool) -> None:
+        """Print what would be started."""
+        commands = [shlex.join(["provision", *job.words(size, self.entries)]) for job, size in planned]
+        print_json({"commands": commands}) if as_json else show("\n".join(commands))
+
+    def measure(self, job: Job, size: int | None) -> Record:
+        """Run a benchmark once, and keep its result."""
+        ranks = f": {size} rank{'s' * (size != 1)}" if size and not job.counts else ""
+        say(f"bench {job.name}{ranks}")
+        return _one(job, size, self.entries, self.facts, self.inventory)
+
+
+def look(inventory: str | None, lab: str | None, limit: str | None) -> Bench:
+    """Look at the nodes on which benchmarks are to run."""
+    from provision import workflow
+
+    full = workflow.with_defaults(cluster_from(inventory, lab))
+    facts = workflow.probe(workflow.chosen(full, limit), names=[node.name for node in full.nodes])
+    entries, _ = workflow.host_entries(full, facts)
+    return Bench(entries, facts, str(full.inventory))
 
 
 def _one(
@@ -261,9 +316,10 @@ def _tell(job: Job, done: Sequence[Record], *, as_json: bool) -> None:
         print_json({"name": job.name, "kept": [record.id for record in done], **runs_document(runs)})
         return
     show(runs_text(runs))
-    _tell_kept(job, done)
+    tell_kept(job.name, done)
 
 
-def _tell_kept(job: Job, done: Sequence[Record]) -> None:
+def tell_kept(name: str, done: Sequence[Record]) -> None:
+    """Say under which ids results are kept, and how they are shown again."""
     if done:
-        say(f"kept: {', '.join(record.id for record in done)}; again: provision bench table {shlex.quote(job.name)}")
+        say(f"kept: {', '.join(record.id for record in done)}; again: provision bench table {shlex.quote(name)}")

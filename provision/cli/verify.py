@@ -19,6 +19,7 @@ from provision.cli.common import (
     say,
     show,
 )
+from provision.errors import UsageError
 
 __all__ = ["Level", "verify"]
 
@@ -38,6 +39,9 @@ def verify(
         Level,
         typer.Option("--level", help="quick, or full: measure the bandwidth between all idle nodes too."),
     ] = Level.QUICK,
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="NAME", help="Hold the nodes against a guide too: topology or taco.")
+    ] = "",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, not only what is wrong.")] = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
@@ -50,23 +54,39 @@ def verify(
     Level full also runs ib_write_bw between the training containers of all idle nodes, in GPU memory where there is
     a way to it, and compares with the line rate. It puts load on the network; how long it takes is said first.
 
+    --profile holds each node against what a guide asks for, component by component: topology is topology-aware
+    scheduling (driver, NCCL, docker, system, card), taco is training on bare metal with RDMA (disk, RDMA, driver,
+    docker, container toolkit). Newer than asked for passes; too old or missing fails.
+
     \b
     Examples:
       provision verify
       provision verify --lab demo --verbose
       provision verify --level full
+      provision verify --profile topology
       provision verify -i inventories/prod --limit 'gpu[1-4]' --json
     """
     from provision import workflow
     from provision.cli.progress import Steps
-    from provision.report.verify_report import as_document, as_text
+    from provision.report.verify_report import as_document, as_text, profile_document, profile_text
 
+    _check_profile(profile)
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
     say(f"verify {cluster.inventory} ({level.value}) on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    survey = workflow.verify(cluster, limit, full=Steps().step if level is Level.FULL else None)
+    survey = workflow.verify(cluster, limit, full=Steps().step if level is Level.FULL else None, profile=profile)
     if as_json:
-        print_json(as_document(survey.verification))
+        more = {"profile": profile_document(profile, survey.held)} if profile else {}
+        print_json(as_document(survey.verification) | more)
     else:
+        if survey.held:
+            show(profile_text(profile, survey.held) + "\n")
         show(as_text(survey.verification, verbose=verbose, simulated=survey.simulated()))
     raise typer.Exit(0 if survey.verification.ok else 1)
+
+
+def _check_profile(name: str) -> None:
+    from provision.checks.minimums import MINIMUMS
+
+    if name and name not in MINIMUMS:
+        raise UsageError(f"--profile {name}: there is no such profile", remedy=f"There are {', '.join(MINIMUMS)}.")

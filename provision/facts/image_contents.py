@@ -6,10 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["HOST_SCRIPT", "IMAGE_SCRIPT", "THINGS", "ImageContents", "image_contents", "mismatch"]
+__all__ = ["CARDS_SCRIPT", "HOST_SCRIPT", "IMAGE_SCRIPT", "THINGS", "ImageContents", "image_contents", "mismatch"]
 
-THINGS = ("os", "python", "torch", "cuda", "cudnn", "nccl", "mpi", "horovod", "lightcc", "ofed", "rdma-core", "sshd")
-"""In the order in which they are shown."""
+THINGS = (
+    *("os", "python", "torch", "cuda", "cudnn", "nccl", "mpi", "horovod", "lightcc"),
+    *("ofed", "rdma-core", "rdma-driver", "sshd"),
+)
+"""In the order in which they are shown. ``rdma-driver``: of an image, the cards for which it has libraries; of a host,
+the kernel's drivers of its cards."""
 
 _PYTHON = """
 import sys
@@ -43,6 +47,27 @@ echo "rdma-core=$version"
 """
 """A shell script for a host, or the inside of an image."""
 
+CARDS_SCRIPT = """
+found=
+for device in /sys/class/infiniband/*; do
+  [ -e "$device" ] || continue
+  name=$(readlink "$device/device/driver") || { [ -e "$device/parent" ] && name=rxe; } || continue
+  name=${name##*/}; name=${name%_core}
+  case ",$found," in *",$name,"*) ;; *) found=$found${found:+,}$name;; esac
+done
+echo "rdma-driver=$found"
+"""
+"""A shell script for a host: the drivers of its RDMA devices, as their libraries are called."""
+
+_LIBRARIES = """
+found=
+for file in /etc/libibverbs.d/*.driver; do
+  name=${file##*/}; name=${name%.driver}
+  case $name in mlx4|mlx5|irdma|bnxt_re|efa|hns|erdma|rxe|siw) found=$found${found:+,}$name;; esac
+done
+echo "rdma-driver=$found"
+"""
+
 IMAGE_SCRIPT = (
     """
 [ ! -r /etc/os-release ] || . /etc/os-release
@@ -53,6 +78,7 @@ command -v sshd >/dev/null 2>&1 || [ -x /usr/sbin/sshd ] && echo "sshd=yes"
 [ ! -r /usr/local/cuda/version.txt ] || echo "cuda=$(sed -n 's/^CUDA Version //p' /usr/local/cuda/version.txt)"
 """
     + HOST_SCRIPT
+    + _LIBRARIES
     + f"""
 python=$(command -v python3 || command -v python) || exit 0
 "$python" - 2>/dev/null <<'PROGRAM'
@@ -83,6 +109,10 @@ def image_contents(text: str) -> ImageContents:
 
 def mismatch(image: ImageContents, host: ImageContents) -> str:
     """Return what does not fit between an image's RDMA libraries and the host's driver; empty when nothing is known."""
+    has, needed = (one.versions.get("rdma-driver", "").split(",") for one in (image, host))
+    lacking = [name for name in needed if name and name not in has]
+    if lacking and image.versions:
+        return f"the image has no library for RDMA cards of the kind {', '.join(lacking)}, and goes by TCP there"
     inside, outside = (_release(one.versions.get("ofed", "")) for one in (image, host))
     if inside and outside and inside != outside:
         return f"the image has OFED {inside}, the host OFED {outside}"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from provision.checks.minimums import NONE, Held
 from provision.model import CheckResult, CheckStatus, NodeChecks, PairBandwidth, Verification
+from provision.report.job_words import columns
 
-__all__ = ["as_document", "as_text"]
+__all__ = ["as_document", "as_text", "profile_document", "profile_text"]
 
 _CLUSTER = "(cluster)"
 _WIDTH = 80
 _PAIRS_SHOWN = 8
+_HEADS = ("COMPONENT", "REQUIRED", "FOUND", "VERDICT")
+_FOUND = 22
 _SELF = "--limit \0"
 _SEEN_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
 
@@ -78,6 +82,40 @@ def as_text(
     lines += _pairs(verification.bandwidth.pairs) if verification.bandwidth else []
     lines += _stand_ins(simulated)
     return "\n".join([*lines, "", _verdict(verification)])
+
+
+def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str, Any]:
+    """Return what ``verify --profile NAME --json`` adds under ``profile``."""
+    nodes = [
+        {
+            "name": node,
+            "components": [
+                {
+                    "component": item.component,
+                    "found": None if item.found == NONE else item.found,
+                    "required": item.required,
+                    "status": item.verdict.status.value,
+                    "simulated": item.verdict.simulated,
+                }
+                for item in items
+            ],
+        }
+        for node, items in held.items()
+    ]
+    return {"name": name, "nodes": nodes}
+
+
+def profile_text(name: str, held: Mapping[str, Sequence[Held]]) -> str:
+    """Return what the guide asks for and each node has, as tables of at most 80 columns."""
+    blocks = []
+    for node, items in held.items():
+        rows = [(item.component, item.required, _cut(item.found, _FOUND), _mark(item)) for item in items]
+        blocks.append("\n".join([f"profile {name} on {node}:", *columns([_HEADS, *rows], "  ")]))
+    return "\n\n".join(blocks)
+
+
+def _mark(item: Held) -> str:
+    return item.verdict.status.value + (" SIMULATED" if item.verdict.simulated else "")
 
 
 def _counts(groups: Sequence[NodeChecks]) -> list[str]:

@@ -60,10 +60,10 @@ def inspect(cluster: Cluster, name: str, image: str) -> Inspected:
         ProvisionError: the node could not be asked, or the image cannot be started there.
     """
     from provision.connectors import each
-    from provision.facts.image_contents import HOST_SCRIPT, IMAGE_SCRIPT, image_contents
+    from provision.facts.image_contents import CARDS_SCRIPT, HOST_SCRIPT, IMAGE_SCRIPT, image_contents
 
     run = f"docker run --rm --network none --entrypoint sh -- {shlex.quote(image)} -c {shlex.quote(IMAGE_SCRIPT)}"
-    script = f"{HOST_SCRIPT}\necho '== image'\n{run}"
+    script = f"{HOST_SCRIPT}{CARDS_SCRIPT}\necho '== image'\n{run}"
     found = each([cluster.node(name)], lambda way: way.run(script, timeout=_SECONDS))[name]
     if isinstance(found, ProvisionError):
         raise found

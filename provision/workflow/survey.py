@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import NodeError, ProvisionError
@@ -14,6 +14,7 @@ from provision.model import Cluster, CommandResult, Node, NodeChecks, Verificati
 if TYPE_CHECKING:
     from provision.checks import PairOutcome
     from provision.checks.base import Verdict
+    from provision.checks.minimums import Held
     from provision.connectors.base import Connector
     from provision.facts import Fact, NodeFacts, Parameters
     from provision.hostfiles import HostEntry
@@ -193,6 +194,8 @@ class Survey:
     """With the roles' defaults."""
     facts: Mapping[str, NodeFacts | ProvisionError]
     verification: Verification
+    held: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)
+    """Node -> what a guide asks for, and what is there; empty unless it was asked for."""
 
     def simulated(self) -> list[tuple[str, list[str]]]:
         """Return for each node that was reached the stand-ins that it carries, as ``thing: what it stands in for``."""
@@ -210,11 +213,13 @@ def verify(
     pairs: bool = True,
     full: Callable[[str], None] | None = None,
     keep: bool = False,
+    profile: str = "",
 ) -> Survey:
     """Probe the nodes and judge them by all checks; `pairs` tries all logins between containers too.
 
     With `full` the bandwidth between the containers is measured as well, and `full` is told how that goes. With `keep`
-    the facts hold the text that they were read from.
+    the facts hold the text that they were read from. With `profile` the nodes are held against what that guide asks
+    for too, one of `checks.minimums.MINIMUMS`.
     """
     from provision import checks
     from provision.workflow.bandwidth import measure
@@ -238,7 +243,21 @@ def verify(
         for node in nodes
     )
     results = checks.judge_cluster(complete, nodes, reached, outcomes, bandwidth)
-    return Survey(complete, facts, Verification(judged, results, bandwidth))
+    held = _held(profile, [node for node in nodes if node.name in reached], reached, complete) if profile else {}
+    judged = tuple(
+        replace(node, checks=(*node.checks, *(item.as_check() for item in held.get(node.name, ())))) for node in judged
+    )
+    return Survey(complete, facts, Verification(judged, results, bandwidth), held)
+
+
+def _held(
+    profile: str, nodes: Sequence[Node], facts: Mapping[str, NodeFacts], cluster: Cluster
+) -> dict[str, tuple[Held, ...]]:
+    """Hold nodes that were reached against what a guide asks for."""
+    from provision.checks.minimums import hold
+
+    supported = supported_systems()
+    return {node.name: hold(profile, node, facts[node.name], cluster, supported=supported) for node in nodes}
 
 
 def try_pairs(nodes: Sequence[Node], facts: Mapping[str, NodeFacts]) -> list[PairOutcome] | None:

@@ -22,11 +22,25 @@ LOCAL = 19092
 MPIRUN = "mpirun --allow-run-as-root -np 2 -bind-to none -map-by slot -x PATH --mca pml ob1 --mca btl ^openib echo here"
 TRAIN = """\
 echo "WORLD_SIZE: $WORLD_SIZE, CURRENT_RANK: $RANK"
-mkdir -p "$2" && echo loss >"$2/events.out.tfevents.1"
+mkdir -p "$2"
 until [ -e "$1/go" ]; do sleep 0.2; done
+echo loss >"$2/events.out.tfevents.1"
 for epoch in 1 2 3 4 5 6; do echo "epoch $epoch of $(cat "$1/name")"; done
 """
-"""Waits in its middle for a file among the data."""
+"""Waits in its middle for a file among the data, and writes no events before."""
+SCRIPT = """\
+import os, torch, torch.distributed as dist
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    dist.init_process_group("nccl")
+model = torch.nn.parallel.DistributedDataParallel(Net().cuda())
+sampler = DistributedSampler(dataset)
+for epoch in range(10):
+    for batch in DataLoader(dataset, sampler=sampler):
+        model(batch)
+"""
+"""Never tells its sampler the epoch."""
 MAKE_BOARD = f"""set -e
 printf '#!/bin/sh\\nexec python3 -m http.server --directory "$2" --bind "$4" "$6"\\n' >/root/tensorboard
 chmod 755 /root/tensorboard
@@ -86,7 +100,7 @@ def fetched(url):
     return ""
 
 
-@pytest.mark.row(2, 4, 5, 6, 14, 15, 16, 17, 38)
+@pytest.mark.row(2, 4, 5, 6, 8, 14, 15, 16, 17, 38, 42)
 def test_topology_jobs_have_nodes_of_their_own(jobs, inventory):
     """By the documents' label and flags; other jobs go elsewhere, until the node is labelled back."""
     assert inventory.is_dir()
@@ -94,9 +108,13 @@ def test_topology_jobs_have_nodes_of_their_own(jobs, inventory):
     asked = ("--gang", "--gpus=1", "--workers=2")
     jobs.submit("mpi", "vgg", "--gputopology=true", *asked, "--wait", MPIRUN)
     jobs.submit("mpi", "plain", *asked, "--wait", MPIRUN)
+    untyped = ("--name=untyped", f"--image={jobs.image}", "--gputopology=true", *asked, "--wait", MPIRUN)
+    assert "mpi" in jobs.ok("submit", *untyped).err
 
     assert jobs.logs("vgg") == ["here", "here"]
     assert (nodes_of(jobs.get("vgg")), nodes_of(jobs.get("plain"))) == ({NODES[1]}, {NODES[0]})
+    assert (jobs.get("untyped")["trainer"], nodes_of(jobs.get("untyped"))) == ("mpijob", {NODES[1]})
+    assert jobs.ok("list", "-T", "mpi", "-o", "json").document[0]["name"] == "untyped"
     shown = jobs.ok("get", "vgg", "--type", "mpijob").out
     assert has_row(shown, "NAME", "STATUS", "AGE", "IS_CHIEF", r"GPU\(Requested\)", "NODE")
     assert has_row(shown, "vgg-launcher-[a-z0-9]{5}", r"\S+", AGE, "true", "0", NODES[1])
@@ -109,7 +127,7 @@ def test_topology_jobs_have_nodes_of_their_own(jobs, inventory):
     assert "gpu.schedule=topology" in jobs.submit("mpi", "late", "--gputopology", *asked, MPIRUN, code=5).err
 
 
-@pytest.mark.row(11, 21, 23, 25, 26, 27, 28, 29, 30, 33, 36, 37, 40, 43)
+@pytest.mark.row(11, 21, 23, 25, 26, 27, 28, 29, 30, 31, 32, 33, 36, 37, 40, 41, 43, 57, 61)
 def test_the_documents_pytorch_job_from_submission_to_its_logs(jobs, data, board, on_node, tmp_path):
     """Three workers with code, data and TensorBoard: each command of the document, and what it shows."""
     repository = tmp_path / "mnist-pytorch.git"
@@ -121,11 +139,14 @@ def test_the_documents_pytorch_job_from_submission_to_its_logs(jobs, data, board
     words += ["--sync-mode=git", f"--sync-source={repository}", "--tensorboard", f"--tensorboard-image={board}"]
     assert has_row(jobs.ok("data list").out, data, "ReadWriteOnce", ".*", r"\d+[smh]")
 
-    said = jobs.submit("pytorch", "dist", *words, f"sh /root/code/mnist-pytorch/train.sh /mnist_data {logs}").err
+    said = jobs.submit(
+        "pytorch", "dist", "--loglevel=info", *words, f"sh /root/code/mnist-pytorch/train.sh /mnist_data {logs}"
+    ).err
     assert re.search(r"^INFO\[\d{4}\] The Job dist has been submitted successfully$", said, re.MULTILINE)
     assert "You can run `provision get dist --type pytorchjob` to check the job status" in said
     assert jobs.until("dist", "RUNNING")["codeSHA"] == sha
     running(jobs)
+    advised(jobs, tmp_path / "train.py")
 
     for node in NODES:
         on_node(node, "touch /srv/training/go")
@@ -155,6 +176,21 @@ def running(jobs):
     assert re.search(r"^-+\nAllocated/Total GPUs In Cluster:\n3/4 \(75%\)$", nodes, re.MULTILINE)
 
 
+def advised(jobs, script):
+    """While the SIMULATED GPUs do nothing and no events are written; the script is judged in the same breath."""
+    script.write_text(SCRIPT)
+    told = jobs("advise", "dist", "--for", "15s", "--script", str(script), "--json")
+    checks = {finding["check"]: finding for finding in told.document["findings"]}
+    rules = {rule["rule"]: rule["verdict"] for rule in told.document["rules"]}
+
+    assert told.code == 1, str(told)
+    assert {node["node"] for node in told.document["nodes"]} == set(NODES)
+    assert checks["no-tensorboard-events"]["evidence"].startswith("no file of events yet")
+    assert checks["low-duty-cycle"]["verdict"] == "found"
+    assert checks["low-duty-cycle"]["simulated"]
+    assert [rule for rule, verdict in rules.items() if verdict == "broken"] == ["set_epoch"]
+
+
 def tensorboard(jobs, on_node):
     """It outlives the run, is seen through a forwarded port, and goes with the job."""
     shown = jobs.ok("get", "dist", "--type", "pytorchjob").out.splitlines()
@@ -172,7 +208,7 @@ def tensorboard(jobs, on_node):
     assert "".join(on_node(node, "docker ps -aq --filter label=provision.job=dist") for node in NODES) == ""
 
 
-@pytest.mark.row(10, 48, 60)
+@pytest.mark.row(10, 42, 48, 60)
 def test_a_running_job_is_seen_on_its_gpu_and_has_no_more_rights_than_it_needs(jobs, on_node):
     """The host's network, memory as asked for, not privileged; without GPUs asked for it has none."""
     jobs.submit("run", "box", "--gpus=1", f"--nodes={NODES[0]}", "--share-memory=2Gi", "sleep 600")
@@ -186,8 +222,25 @@ def test_a_running_job_is_seen_on_its_gpu_and_has_no_more_rights_than_it_needs(j
         assert "box-worker-0" in told
         assert "SIMULATED" in told
     jobs.ok("stop", "box")
+    assert has_row(jobs.ok("list").out, "box", "STOPPED", "RUNJOB", AGE, "N/A")
     jobs.submit("run", "cpu", "--wait", "echo $NVIDIA_VISIBLE_DEVICES")
     assert jobs.logs("cpu") == ["void"]
+
+
+@pytest.mark.row(1, 44)
+def test_nodes_are_held_against_what_the_guides_ask_for(jobs):
+    """Component by component: what is new enough passes, and a container node without RDMA fails the guide to it."""
+    new = jobs("verify", "--profile", "topology", "--json").document
+    rdma = jobs("verify", "--profile", "taco")
+
+    found = {part["component"]: (part["found"], part["status"]) for part in new["profile"]["nodes"][1]["components"]}
+    assert [node["name"] for node in new["profile"]["nodes"]] == list(NODES)
+    assert found["driver"] == ("535.183.06", "pass")
+    assert (found["docker"][1], found["system"]) == ("pass", ("debian 13", "pass"))
+    assert found["Kubernetes"] == (None, "skip")
+    assert rdma.code == 1
+    assert has_row(rdma.out, "RDMA", "an active device", "-", "fail")
+    assert has_row(rdma.out, "driver", "any", "535.183.06", "pass SIMULATED")
 
 
 @pytest.mark.row(47)

@@ -105,6 +105,27 @@ def test_why_an_installation_failed_is_said(
     assert installs[0] <= 2
 
 
+@pytest.mark.row(46)
+def test_a_mirror_that_fails_is_asked_again(apt: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file by apt itself, and when that was in vain all of it once more, with new lists."""
+    asked: list[str] = []
+    installed = (100, "", "Err:1 https://m.example.org bookworm\nE: Failed to fetch\n"), (0, "", "")
+
+    def of(command: list[str]) -> tuple[int, str, str]:
+        if command[0] != "apt-get":
+            return 1, "", ""
+        assert "Acquire::Retries=3" in command
+        asked.append("install" if "install" in command else "update")
+        return installed[asked.count("install") - 1] if asked[-1] == "install" else (0, "", "")
+
+    answer(apt, monkeypatch, of)
+
+    told = run(apt, packages=["docker.io"])
+
+    assert told["changed"]
+    assert asked == ["update", "install", "update", "install"]
+
+
 def test_package_lists_are_fresh_until_a_source_changes(
     apt: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ from node_reaping import close_unwatched, unwatched
 from node_records import NAME, ROOT, attempt_folder, attempts_of, instances_of, job_folder, job_names
 
 BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "ttl_after_finished")
+LISTED = ("modelName", "modelVersion", "modelSource")
+"""Annotations that lists show."""
 
 
 def report(request):
@@ -45,7 +47,10 @@ def brief_report(name):
     told = full_report(name, brief=True)
     if told:
         spec = told["spec"]
+        remarks = spec.get("annotations")
         told["spec"] = {key: spec[key] for key in BRIEF if spec.get(key)}
+        if isinstance(remarks, dict):
+            told["spec"]["annotations"] = {key: remarks[key] for key in LISTED if key in remarks}
     return told
 
 

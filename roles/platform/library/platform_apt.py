@@ -71,6 +71,8 @@ LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", LISTS + "/lock", "
 LOCKED = re.compile(
     r"(Could not get lock|Unable to (acquire|lock)|is another process using it|frontend lock was locked)"
 )
+AGAIN = ("-o", "Acquire::Retries=3")
+"""Each file is asked for so often again; Debian's own default, and not every system's."""
 KEEP_FILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 STALE = re.compile(
     r"(Unable to locate package|has no installation candidate|404 +Not Found|Failed to fetch|Hash Sum mismatch)"
@@ -153,7 +155,7 @@ class Apt:
 
     def update(self):
         """Fetch the package lists."""
-        code, output = self._run(["apt-get", "-q", "-o", "APT::Update::Error-Mode=any", "update"])
+        code, output = self._run(["apt-get", "-q", *AGAIN, "-o", "APT::Update::Error-Mode=any", "update"])
         if code != 0:
             self._fail("the package lists could not be fetched", output)
 
@@ -171,7 +173,7 @@ class Apt:
             self._fail("the packages {} could not be installed".format(", ".join(names)), output)
 
     def _install(self, names):
-        return self._run(["apt-get", "-y", "-q", *KEEP_FILES, "--no-install-recommends", "install", *names])
+        return self._run(["apt-get", "-y", "-q", *AGAIN, *KEEP_FILES, "--no-install-recommends", "install", *names])
 
     def _run(self, command):
         """Run a package command; try again while another process holds a lock. Return its code and output."""

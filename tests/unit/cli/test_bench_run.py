@@ -292,6 +292,26 @@ def test_options_of_a_setting_are_those_of_run():
     )
 
 
+@pytest.mark.row(20, 55, 56)
+def test_each_model_is_measured_both_ways_by_turns(nodes):
+    """A's options are A's alone; the pairs are judged, and every run is kept."""
+    told = nodes.json("ab", "--a", "--env NCCL_ALGO=Tree", "--models", "vgg16,resnet50", "-n", "8", "--rounds", "2")
+
+    both = [(plan.request.command[3], "NCCL_ALGO" in plan.request.environment) for plan in nodes.plans]
+    assert both == [("vgg16", True), ("vgg16", False), ("resnet50", True), ("resnet50", False)] * 2
+    assert told["comparisons"][0]["verdict"] == "noise"
+    assert (len(told["kept_a"]), len(set(told["kept_a"] + told["kept_b"]))) == (4, 8)
+
+
+@pytest.mark.row(20)
+def test_two_equal_sides_are_refused(nodes):
+    """Before any node is asked."""
+    code, _, err = nodes("ab", "--a", "--gputopology", "--b", " --gputopology ")
+
+    assert (code, nodes.plans) == (2, [])
+    assert "A and B are the same" in err
+
+
 @pytest.mark.parametrize("words", [["--with", "'open"], ["--name", "a/b"], ["--name", "-x"], ["--batch-size", "0"]])
 def test_what_cannot_be_is_refused_before_anything_runs(nodes, words):
     """With exit code 2 and one sentence."""

@@ -83,6 +83,16 @@ def test_what_is_in_an_image_beside_its_host(typed):
     assert typed("inspect", "r/t:1", n1=CommandResult("", "no such image", 125))[0] == 1
 
 
+@pytest.mark.row(49, 56)
+def test_an_image_without_a_library_for_the_hosts_cards_is_named():
+    """Its jobs would find no RDMA device, whatever the container is given."""
+    host = ImageContents({"rdma-driver": "mlx5"})
+
+    assert "kind mlx5" in mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,rxe"}), host)
+    assert "kind mlx5" in mismatch(ImageContents({"os": "Debian"}), host)
+    assert mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,mlx5"}), host) == ""
+
+
 def test_what_fits_is_not_called_a_mismatch():
     """Equal releases, and what nobody knows."""
     assert mismatch(ImageContents({"ofed": "5.8-1"}), ImageContents({"ofed": "5.8-3"})) == ""

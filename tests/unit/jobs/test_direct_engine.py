@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from provision.errors import NodeError, NotFound, UsageError
+from provision.errors import ConnectionFailed, NodeError, NotFound, UsageError
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import DirectEngine
 from provision.jobs.engines.direct.head import insist_on_head
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
-from tests.support.node.direct import direct_engine
+from tests.support.node.direct import Way, direct_engine
 from tests.support.node.node import Engine, FakeNode, seat, until
 
 SHOW = "echo $NVIDIA_VISIBLE_DEVICES $RANK/$WORLD_SIZE"
@@ -86,7 +86,9 @@ def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(
 
 def test_a_held_job_starts_as_its_first_attempt_when_it_is_released(jobs: DirectEngine) -> None:
     """Nothing is stopped before, and no other job is touched."""
-    assert submit(jobs, spec("held", hold=True, retry=2)).status is JobStatus.QUEUING
+    remarks = {"modelName": "mnist", "remark": "long"}
+    assert submit(jobs, spec("held", hold=True, retry=2, annotations=remarks)).status is JobStatus.QUEUING
+    assert jobs.jobs().jobs[0].spec.annotations == {"modelName": "mnist"}, "what lists show"
     released = jobs.release("held", [].append)
 
     assert released.attempt == 1
@@ -189,6 +191,28 @@ def test_a_job_whose_containers_do_not_run_yet_is_not_started_again(jobs: Direct
     assert (tried.started, tried.waiting, jobs.get("j").status) == ((), (), JobStatus.PENDING)
     assert (node.root / "j" / "queue.json").read_text() == before
     assert not node.attempt("j", 2).exists()
+
+
+def test_a_node_that_keeps_its_part_of_a_deleted_job_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine
+) -> None:
+    """It did not answer; the name is free all the same."""
+    with FakeNode(tmp_path / "a", "a") as first, FakeNode(tmp_path / "b", "b") as second:
+        jobs = direct_engine(monkeypatch, first.with_docker(docker), second.with_docker(docker))
+        submit(jobs, spec("j", workers=2, max_per_node=1))
+        over(jobs, "j")
+        answers, said = Way.run, list[str]()
+
+        def run(way: Way, *words: Any, **more: Any) -> Any:
+            if way.name == "b":
+                raise ConnectionFailed("no route to host", node="b")
+            return answers(way, *words, **more)
+
+        monkeypatch.setattr(Way, "run", run)
+        jobs.delete("j", said.append)
+        docker.reset()
+
+    assert [line.partition(",")[0] for line in said] == ["warning: b did not answer"]
 
 
 @pytest.mark.row(62)

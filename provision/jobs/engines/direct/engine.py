@@ -283,10 +283,20 @@ class DirectEngine:
         if not record.status.over:
             self._end(record, say, 15.0)
             self._start_others(say)
-        self._forget(name, record.id)
+        silent = self._forget(name, record.id)
+        keeping = [node for node in silent if any(seat.node == node for seat in record.seats)]
+        if keeping:
+            say(
+                f"warning: {', '.join(keeping)} did not answer, and what is there of {name} stays: delete it once more "
+                "when it is listed again"
+            )
 
-    def _forget(self, name: str, token: str) -> None:
-        """Forget it everywhere; the head is the last, so that the name is free only when nothing is left."""
+    def _forget(self, name: str, token: str) -> list[str]:
+        """Forget it everywhere; the head is the last, so that the name is free only when nothing is left.
+
+        Returns the nodes that did not answer.
+        """
+        silent: list[str] = []
         others = [node for node in self._cluster.nodes if node.name != self.head]
         for group in (others, [self._nodes[self.head]]):
             found = each(group, lambda way: ask_jobs(way, "delete", name=name, id=token))
@@ -294,6 +304,8 @@ class DirectEngine:
             for node, one in lost.items():
                 if isinstance(one, NodeError) or node == self.head:
                     raise one
+                silent.append(node)
+        return silent
 
     def _forget_aged(self, records: Sequence[JobRecord], say: Say) -> None:
         """Forget jobs by their --ttl-after-finished; what cannot be forgotten now is tried at the next look."""

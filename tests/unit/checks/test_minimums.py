@@ -1,0 +1,68 @@
+"""Nodes held against the versions that a guide asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from provision.checks.minimums import hold
+from provision.facts import Unknown
+from provision.facts.gpudirect import Nccl
+from provision.facts.rdma import RdmaStack
+from provision.model import Cluster
+from tests.unit.checks.conftest import healthy, make_node
+
+
+def verdicts(profile="topology", **facts):
+    """Component -> (found, verdict) of a node that is healthy but for these facts."""
+    node = make_node("gpu1", "10.77.0.1")
+    cluster = Cluster("c", Path("hosts.yml"), (node,))
+    held = hold(profile, node, dataclasses.replace(healthy(), **facts), cluster, supported=("debian 12",))
+    return {item.component: (item.found, item.verdict.status.value) for item in held}
+
+
+def gpus(**more):
+    """The healthy node's GPUs, changed."""
+    return tuple(dataclasses.replace(gpu, **more) for gpu in healthy().gpus)
+
+
+@pytest.mark.row(1)
+def test_what_is_new_enough_passes_and_what_is_not_fails():
+    """The lowest version that passes is the guide's own; Kubernetes and Helm have no part here."""
+    good = verdicts(gpus=gpus(driver="418.87.01", name="Tesla V100-SXM2-16GB", compute_capability=""))
+    old = verdicts(gpus=gpus(driver="418.67", name="Tesla P100", compute_capability="6.0"), nccl=Nccl(("2.6.4",), ()))
+
+    assert {name: verdict for name, (_, verdict) in good.items()} == {
+        "Kubernetes": "skip",
+        "Helm": "skip",
+        "driver": "pass",
+        "NCCL": "pass",
+        "docker": "pass",
+        "system": "pass",
+        "card": "pass",
+    }
+    assert (old["driver"], old["NCCL"], old["card"]) == (("418.67", "fail"), ("2.6.4", "fail"), ("Tesla P100", "fail"))
+
+
+@pytest.mark.row(1)
+def test_what_a_node_does_not_tell_is_never_taken_for_good():
+    """Unknown facts fail; NCCL that is not seen may be within torch, which is said."""
+    silent = verdicts(gpus=Unknown("it hangs"), docker_info=Unknown("no answer"), nccl=Nccl((), ()))
+
+    assert (silent["driver"], silent["docker"], silent["card"]) == (("-", "fail"),) * 3
+    assert silent["NCCL"] == ("-", "warn")
+
+
+@pytest.mark.row(44)
+def test_a_server_for_rdma_has_room_a_card_and_its_drivers():
+    """As the guide to bare metal asks for."""
+    good, bare = verdicts("taco"), verdicts("taco", rdma=RdmaStack((), 0, (), ""), packages={}, gpus=())
+
+    assert {verdict for _, verdict in good.values()} == {"pass"}
+    assert {name for name, (_, verdict) in bare.items() if verdict == "fail"} == {
+        "RDMA",
+        "driver",
+        "container toolkit",
+    }
