@@ -50,11 +50,9 @@ def aged(node, uuid, seconds):
 
 
 def test_python_3_6_can_read_all_that_goes_to_a_node():
-    parts = {path.name: path.read_text() for path in FILES.glob("node_*.py")}
-    parsed = [
-        ast.parse(text, name, feature_version=(3, 6))
-        for name, text in [*keeper_programs().items(), *parts.items(), ("all", jobs_program().decode())]
-    ]
+    texts = [path.read_text() for pattern in ("node_*.py", "keeper*.py") for path in FILES.glob(pattern)]
+    texts += [jobs_program().decode(), *keeper_programs().values()]
+    parsed = [ast.parse(text, feature_version=(3, 6)) for text in texts]
     assert all(tree.body for tree in parsed)
 
 
