@@ -1,28 +1,19 @@
-"""What goes to a node for batch jobs: the program that answers requests, and the keeper; each with its parts."""
+"""What goes to a node for batch jobs: the program that answers requests, and the keeper, each with its parts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 __all__ = ["FILES", "jobs_program", "keeper_programs"]
 
 FILES = Path(__file__).with_name("files")
-_KEEPER = (
-    "keeper.py",
-    "keeper_channel.py",
-    "keeper_containers.py",
-    "keeper_endings.py",
-    "keeper_output.py",
-    "node_docker.py",
-    "node_files.py",
-    "node_keepers.py",
-    "node_leases.py",
-    "node_records.py",
-)
+_OF_KEEPER = ("node_docker", "node_files", "node_keepers", "node_leases", "node_records")
+"""Parts that the keeper imports beside its own."""
 
-# One program, whose parts are imported from the text that came along, each compiled when it is imported.
-_IMPORTER = """import sys
+# Parts are imported from the text that came along, and only then compiled.
+_PROGRAM = """import sys
 from _frozen_importlib import ModuleSpec
 PARTS = {parts!r}
 class Parts:
@@ -34,19 +25,23 @@ class Parts:
         name = module.__name__
         exec(compile(PARTS[name], name + ".py", "exec"), module.__dict__)
 sys.meta_path.insert(0, Parts())
-import node_jobs
-sys.exit(node_jobs.main())
+exec(compile(PARTS["{main}"], "{main}.py", "exec"))
 """
 
 
 @cache
 def jobs_program() -> bytes:
-    """Return the program that answers one request, as one text: `node_jobs.py` with its parts."""
-    parts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FILES.glob("node_*.py"))}
-    return _IMPORTER.format(parts=parts).encode()
+    """Return the program that answers one request: ``node_jobs.py`` with its parts."""
+    return _program("node_jobs", (path.stem for path in FILES.glob("node_*.py"))).encode()
 
 
 @cache
 def keeper_programs() -> dict[str, str]:
-    """Return the files of the keeper by name: ``programs`` of the request ``start``."""
-    return {name: (FILES / name).read_text(encoding="utf-8") for name in _KEEPER}
+    """Return the files of the keeper by name, ``programs`` of the request ``start``: one, that starts soonest."""
+    own = (path.stem for path in FILES.glob("keeper*.py"))
+    return {"keeper.py": _program("keeper", (*own, *_OF_KEEPER))}
+
+
+def _program(main: str, names: Iterable[str]) -> str:
+    parts = {name: (FILES / f"{name}.py").read_text(encoding="utf-8") for name in sorted(names)}
+    return _PROGRAM.format(parts=parts, main=main)

@@ -15,31 +15,21 @@ import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
 import keeper_channel as channel
 import keeper_endings as endings
-import keeper_output as output
-import node_docker
 import node_files
 import node_keepers
-import node_leases
 import node_records
-from keeper_containers import Container, Trouble
+from keeper_containers import Container
+from keeper_finish import Finish
+from keeper_judge import Judge
+from keeper_records import END, GO, UP, Records
+from keeper_start import Start
 
-SETTLE_SECONDS = 0.5  # so long other nodes may tell of a failure that came before the first that we heard of
-READY_SECONDS = 0.1
 LISTEN_SECONDS = 5
-LINE = 300  # so much of each last line of mpirun is told to the node of the rank that it names
-OUTPUT_SECONDS = 10
-LAUNCHER_SECONDS = 2  # the same, where the launcher failed and names no rank
-GONE_SECONDS = 5  # docker has so long to tell of what is gone
-WRITE_SECONDS = 1  # so often what could not be written is tried again
-KILL_SECONDS = 60  # what does not end after SIGKILL for so long is left, and said
-UP, GO, END = "up", "go", "end"
 
 
-class Keeper:
+class Keeper(Start, Judge, Finish, Records):
     """One attempt of a job on one node."""
 
     def __init__(self, folder, told):
@@ -112,26 +102,6 @@ class Keeper:
         """Write down how far we are."""
         self.write("state.json", self.state)
 
-    def write(self, item, document):
-        """Write a file of the attempt; what the disk does not take now is kept and tried again, for the job goes on."""
-        self.unwritten[item] = document
-        self.write_rest()
-
-    def write_rest(self):
-        """Write what could not be written before, and say once that it could not."""
-        if not self.unwritten or time.monotonic() < self.write_at:
-            return
-        try:
-            for item in list(self.unwritten):
-                node_files.write_json(os.path.join(self.folder, item), self.unwritten[item])
-                del self.unwritten[item]
-        except OSError as problem:
-            self.write_at = time.monotonic() + WRITE_SECONDS
-            self.unwritable = self.unwritable or str(problem.strerror)
-        if not self.unwritten and self.unwritable:
-            self.event("for a while nothing could be written down: {}".format(self.unwritable), "Warning")
-            self.unwritable = ""
-
     def event(self, text, kind="Normal"):
         """Add to the job's events; what cannot be written is no reason to end it."""
         try:
@@ -173,80 +143,6 @@ class Keeper:
             self.in_thread(self.find_again)
         else:
             self.in_thread(self.bring_up)
-
-    def in_thread(self, work):
-        """Do what takes long beside the main loop; one thing after the other."""
-        before = self.worker
-
-        def run():
-            if before is not None:
-                before.join()
-            try:
-                work()
-            except Trouble as trouble:
-                self.post("failed", None, str(trouble))
-            except Exception as problem:  # noqa: BLE001 - told as the job's end: nobody would see it otherwise
-                self.post("failed", None, "the keeper failed: {!r}".format(problem))
-
-        self.worker = threading.Thread(target=run, daemon=True)
-        self.worker.start()
-
-    def bring_up(self):
-        """Make all containers and start those of the first phase; wait until their ports answer."""
-        for container in self.containers:
-            self.check("creating", container, lambda item: item.make(self.created(item), self.abandoned))
-            self.post("created", container, container.id)
-        for container in self.containers:
-            if container.config.get("phase") == 1:
-                self.check("starting", container, Container.start)
-        for container in self.containers:
-            while container.watched and not container.ready():
-                self.doing = "waiting for port {} of {}".format(container.config["ready_port"], container.name)
-                if self.abandoned.is_set() or container.ended:
-                    return
-                time.sleep(READY_SECONDS)
-        self.doing = ""
-        self.post("up")
-        if self.state["phase"] == GO:
-            self.start_all()
-
-    def start_all(self):
-        """Start the containers of the second phase."""
-        for container in self.containers:
-            if container.config.get("phase") != 1:
-                self.check("starting", container, Container.start)
-        self.doing = ""
-
-    def created(self, container):
-        """Return the id of a container that was made before we were started anew."""
-        return self.state["created"].get(container.name, "")
-
-    def check(self, what, container, work):
-        """Do something with a container unless the job ends, and say with whom it failed."""
-        if self.abandoned.is_set():
-            raise Trouble("it was ended before it had begun")
-        self.doing = "{} {}".format(what, container.name)
-        try:
-            work(container)
-        except Trouble as trouble:
-            raise Trouble("{} {} failed: {}".format(what, container.name, trouble)) from None
-
-    def find_again(self):
-        """Find the containers of a job that was ending when the keeper before us was killed."""
-        for container in self.containers:
-            container.id = self.created(container)
-            found = container.ask(container.id or container.name)
-            if found is not None and container.is_ours(found):
-                container.id = found["Id"]
-                container.was_started()
-        self.post("found")
-
-    def find_started(self):
-        """Find those that run although they could not be started in our eyes, so that they are ended too."""
-        for container in self.containers:
-            container.id = container.id or self.created(container)
-            if container.id and not container.watched:
-                container.was_started()
 
     # What happens
 
@@ -341,12 +237,12 @@ class Keeper:
         if self.chief:
             self.judge()
         elif self.why_alone():
-            self.end(ending("FAILED", self.why_alone()))
+            self.end(endings.job_end("FAILED", self.why_alone()))
         elif self.stop_asked and (self.line is None or self.line.link is None):
-            self.end(ending("STOPPED", self.stop_asked["reason"], grace=self.stop_asked.get("grace")))
+            self.end(endings.job_end("STOPPED", self.stop_asked["reason"], grace=self.stop_asked.get("grace")))
         elif self.terminated:
             self.tell()
-            self.end(ending("FAILED", "node {}: {}".format(self.node, self.trouble)))
+            self.end(endings.job_end("FAILED", "node {}: {}".format(self.node, self.trouble)))
 
     def why_alone(self):
         """Return why the chief is taken for lost, empty while it is not."""
@@ -358,155 +254,6 @@ class Keeper:
             silent = now - self.heard_chief > self.lost
         chief = self.told.get("chief_node") or self.told["chief_address"]
         return "the chief's node {} does not answer".format(chief) if silent else ""
-
-    # The chief decides
-
-    def judge(self):
-        """Decide whether the job starts, goes on or ends."""
-        if self.stop_asked:
-            return self.end(ending("STOPPED", self.stop_asked["reason"], grace=self.stop_asked.get("grace")))
-        for _, told in self.everybody():
-            if told.get("stop"):
-                return self.end(ending("STOPPED", told["stop"]["reason"], grace=told["stop"].get("grace")))
-        failures = self.failures()
-        if failures:
-            return self.of_first(failures[0])
-        for name, told in self.everybody():
-            if told.get("trouble"):
-                return self.end(ending("FAILED", "node {}: {}".format(name, told["trouble"])))
-        return self.lost_node() or self.too_long() or self.success() or self.begin()
-
-    def of_first(self, failure):
-        """End the job by its first failure, when others had the time to tell of an earlier one."""
-        now = time.monotonic()
-        if self.settled_at is None:
-            self.settled_at = now + (SETTLE_SECONDS if self.others else 0)
-        if now < self.settled_at or not self.is_told(failure):
-            return None
-        end = self.of_failure(failure)
-        if self.is_of_launcher(failure) and "lines" not in end and now < self.settled_at + LAUNCHER_SECONDS:
-            return None
-        return self.end(end)
-
-    def is_of_launcher(self, failure):
-        """Return whether it is the launcher that failed."""
-        _, name, box, _ = failure
-        return self.told["ends"] == "chief" and name == self.node and box == self.chief_container()
-
-    def everybody(self):
-        """Yield each node's name and what it told, our own first."""
-        yield self.node, self.telling()
-        yield from self.others.items()
-
-    def failures(self):
-        """Return the containers that have failed by themselves, the first by our clock first.
-
-        The launcher of mpi ends because of a worker's container, never the other way round, and may be heard of first.
-        """
-        found = []
-        chief_box = self.chief_container()
-        for name, told in self.everybody():
-            for box, ended in (told.get("ended") or {}).items():
-                by_itself = ended.get("code") != 0 or ended.get("reason")
-                worker = self.told["ends"] == "chief" and not (name == self.node and box == chief_box)
-                if not ended.get("stopped") and (by_itself or worker):
-                    when = float(ended.get("time") or 0) + self.offsets.get(name, 0.0)
-                    found.append((when, name, box, ended))
-        return sorted(found, key=lambda item: (self.is_of_launcher(item), *item[:3]))
-
-    def chief_container(self):
-        """Return the name of the container whose end is the job's, where one alone counts."""
-        return next((item.name for item in self.containers if item.config.get("phase") != 1), "")
-
-    def is_told(self, failure):
-        """Return whether all is there that a failure is judged by: mpirun's last words come by docker's log."""
-        _, name, box, _ = failure
-        here = next((item for item in self.containers if name == self.node and item.name == box), None)
-        return here is None or here.drained or time.monotonic() > self.settled_at + OUTPUT_SECONDS
-
-    def of_failure(self, failure):
-        """Return how the job ends by a container's failure."""
-        _, name, box, ended = failure
-        if self.is_of_launcher(failure):
-            found = self.of_mpirun(ended)
-            if found:
-                return found
-        instance = self.first_instance(box)
-        reason = ended.get("reason") or "it ended by itself, which it should not"
-        found = ending("FAILED", "{} on {} failed: {}".format(instance, name, reason), ended.get("code"))
-        ranks = {seat.get("instance"): seat.get("rank") for seat in self.seats() if seat.get("role") != "launcher"}
-        rank = ranks.get(instance)
-        found.update(first_failure=instance, first_rank=rank, signal=ended.get("signal"), why=reason)
-        return found
-
-    def of_mpirun(self, ended):
-        """Return how the job ends by what mpirun says of a rank; None where it says nothing."""
-        container = next(item for item in self.containers if item.name == self.chief_container())
-        lines = output.last_lines(container.log, 400)
-        said = endings.first_of_mpirun("\n".join(lines))
-        if not said:
-            return None
-        seat = endings.seat_of_rank(self.seats(), said["rank"], said["node"])
-        why = endings.words_of(said["code"], said["signal"])
-        where = " on {}".format(seat["node"]) if seat else ""
-        found = ending("FAILED", "rank {}{} failed: {}".format(said["rank"], where, why), ended.get("code"))
-        found.update(first_rank=said["rank"], signal=said["signal"], rank_code=said["code"], why=why)
-        found["first_failure"] = seat["instance"] if seat else self.first_instance(container.name)
-        found["lines"] = [line[:LINE] for line in lines[-20:]]
-        return found
-
-    def seats(self):
-        """Return the seats of all instances."""
-        return [seat for seat in self.record.get("seats") or () if isinstance(seat, dict)]
-
-    def first_instance(self, box):
-        """Return the instance that a container is told by."""
-        inside = [seat for seat in self.seats() if seat.get("container") == box]
-        chief = next((seat for seat in inside if seat.get("chief")), None)
-        own = next((item.config["instances"][0] for item in self.containers if item.name == box), box)
-        return chief["instance"] if chief else inside[0]["instance"] if inside else own
-
-    def lost_node(self):
-        """End the job where a node that has spoken is silent."""
-        for name in self.others:
-            before = self.born if self.state["phase"] == GO else time.monotonic()
-            silent = time.monotonic() - self.heard.get(name, before)
-            if silent > self.lost:
-                return self.end(
-                    ending(
-                        "FAILED", "node {} does not answer: nothing was heard of it for {:.0f} s".format(name, silent)
-                    )
-                )
-        return None
-
-    def too_long(self):
-        """End the job where it takes too long to start, or to run."""
-        now, starting = time.monotonic(), float(self.told.get("starting_timeout") or 0)
-        running = float(self.told.get("running_timeout") or 0)
-        if self.state["go"] is None and starting and now - self.state["began"] > starting:
-            late = [(name, told) for name, told in self.everybody() if not told.get("up")]
-            name, told = late[0] if late else (self.node, {})
-            doing = told.get("doing") or ("it was not heard of" if not told else "")
-            reason = "node {} was not ready within {:.0f} s (starting_timeout)".format(name, starting)
-            return self.end(ending("FAILED", "{}: {}".format(reason, doing) if doing else reason))
-        if self.state["go"] is not None and running and now - self.state["go"] > running:
-            return self.end(ending("FAILED", "it ran for longer than {:.0f} s (running_timeout)".format(running)))
-        return None
-
-    def success(self):
-        """End the job where all that counts has ended well."""
-        if self.state["phase"] != GO:
-            return None
-        if self.told["ends"] == "chief":
-            over = self.chief_container() in self.state["ended"]
-        else:
-            over = all(told.get("over") for _, told in self.everybody())
-        return self.end(ending("SUCCEEDED", "", 0)) if over else None
-
-    def begin(self):
-        """Let the job go when all nodes are ready."""
-        if self.state["phase"] == UP and all(told.get("up") for _, told in self.everybody()):
-            self.go()
 
     def go(self):
         """Start what counts."""
@@ -558,193 +305,6 @@ class Keeper:
         self.in_thread(self.find_started)
         self.tell()
         return True
-
-    def step(self):
-        """Go on with ending: SIGTERM, the grace time, SIGKILL, then all that is to be written down and taken away."""
-        if self.state["phase"] != END or (self.worker is not None and self.worker.is_alive()) or self.news:
-            return
-        now = time.monotonic()
-        if self.ending_since is None:
-            self.ending_since = now
-            for container in self.containers:
-                if self.runs(container):
-                    container.terminate()
-        if self.still_runs(now):
-            return
-        self.quiet_since = self.quiet_since or now
-        patience = GONE_SECONDS if self.terminated else KILL_SECONDS
-        if all(item.drained for item in self.containers) or now - self.quiet_since > patience:
-            self.finish()
-
-    def still_runs(self, now):
-        """Return whether anything runs that can still be ended, and do what its time asks for."""
-        running = [item for item in self.containers if self.runs(item)]
-        for container in running:
-            container.insist()
-        grace = self.state["end"].get("grace")
-        grace = float(self.told.get("grace_seconds") or 0) if grace is None else float(grace)
-        if not running or now - self.ending_since < grace:
-            return bool(running)
-        if self.killed_since is None:
-            self.killed_since = now
-            for container in running:
-                container.kill()
-        for container in running:
-            if container.is_gone() and now - self.killed_since > GONE_SECONDS:
-                container.give_up()
-        return now - self.killed_since <= KILL_SECONDS
-
-    def runs(self, container):
-        """Return whether a container was started and its end is not known here."""
-        return container.watched and container.name not in self.state["ended"]
-
-    def finish(self):
-        """Write down how it ended here and leave nothing; the chief waits for the others before."""
-        patience = float(self.told.get("grace_seconds") or 0) + self.lost + 20
-        waiting = [name for name, told in self.others.items() if not told.get("done")] if self.chief else []
-        silent = [name for name in waiting if time.monotonic() - self.heard.get(name, self.born) > self.lost]
-        if not self.state.get("done"):
-            self.clear()
-        if self.chief and set(waiting) - set(silent) and time.monotonic() - self.ending_since < patience:
-            return
-        if not self.chief and self.line is not None and not self.acknowledged:
-            heard = self.heard_chief or self.born
-            if time.monotonic() - heard < self.lost and time.monotonic() - self.ending_since < patience:
-                return
-        self.close()
-
-    def clear(self):
-        """Conclude all instances, and take away the containers and the leases."""
-        for container in self.containers:
-            self.conclude(container)
-        clean = self.told.get("clean") or "None"
-        alive = [item.name for item in self.containers if self.runs(item)]
-        for container in self.containers:
-            ended = self.state["ended"].get(container.name)
-            if container.id and (clean == "All" or (clean == "Running" and (not ended or ended["stopped"]))):
-                container.take_away()
-        if alive:
-            self.event("{} could not be ended".format(", ".join(alive)), "Warning")
-        elif not any(self.may_run(item) for item in self.containers):
-            self.release()
-        self.state["done"] = True
-        self.save()
-        self.tell()
-
-    def may_run(self, container):
-        """Return whether docker's engine does not say that a container is at rest; its GPUs are in use then."""
-        if not container.id or container.name in self.state["ended"]:
-            return False
-        try:
-            return node_docker.is_running(container.id)
-        except (OSError, KeyError, TypeError):
-            return True
-
-    def release(self):
-        """Give back the leases; what stays is given back by the next command that looks, as the attempt is over."""
-        try:
-            node_leases.release_all(self.told["id"], self.told["attempt"])
-        except (node_files.Refused, OSError) as problem:
-            self.event("its leases could not be given back yet: {}".format(problem), "Warning")
-
-    def close(self):
-        """Write the result, and take away what was secret."""
-        end = self.state["end"]
-        names = ("status", "reason", "exit_code", "first_failure", "first_rank")
-        result = dict({name: end.get(name) for name in names}, ended=time.time(), chief=self.chief)
-        result["first_failure"] = result["first_failure"] or ""
-        self.write("result.json", result)
-        if self.unwritten:
-            return
-        words = {"SUCCEEDED": "the job succeeded", "STOPPED": "the job was stopped"}.get(
-            end["status"], "the job failed"
-        )
-        if self.chief:
-            text = "{}: {}".format(words, end["reason"]) if end["reason"] else words
-            self.event(text, "Warning" if end["status"] == "FAILED" else "Normal")
-            self.tell()
-        self.forget_secrets(end["status"])
-        node_files.remove(
-            os.path.join(node_records.UNIT_FILES, node_records.unit_name(self.name, self.told["attempt"]))
-        )
-        node_records.take_away_secrets(self.folder)
-        self.done = True
-
-    def forget_secrets(self, status):
-        """Take the job's secrets away where they are kept, unless it may be tried again."""
-        folder = node_records.job_folder(self.name)
-        waits = node_files.read_json(os.path.join(folder, "queue.json"))
-        tries = int(waits.get("retry") or 0) - int(waits.get("failures") or 0)
-        if status != "FAILED" or tries <= 0:
-            node_files.remove(os.path.join(folder, "secrets.json"))
-
-    # Records
-
-    def note(self, instance, container, **changes):
-        """Write down what is known of an instance."""
-        item = instance + ".json"
-        known = self.unwritten.get(item) or node_files.read_json(os.path.join(self.folder, item))
-        record = dict(node_records.new_record(instance), **known)
-        if record["status"] in node_records.OVER:
-            return
-        record.update(changes, log=os.path.basename(container.log)[: -len(".log")])
-        self.write(item, record)
-
-    def conclude(self, container):
-        """Write down how a container's instances have ended."""
-        ended = self.state["ended"].get(container.name)
-        end = self.state["end"] or {}
-        for place, instance in enumerate(container.config["instances"]):
-            changes = self.of_instance(instance, container, ended, end, apart=place > 0)
-            if changes["status"] == "Error":
-                named = instance == end.get("first_failure") and end.get("lines")
-                changes["last_lines"] = named or output.last_lines(container.log)
-            self.note(instance, container, **changes)
-
-    def of_instance(self, instance, container, ended, end, *, apart):
-        """Return how an instance has ended. Those `apart` only live in a container that another one is told by."""
-        when = ended["time"] if ended else time.time()
-        if instance == end.get("first_failure") and (apart or not ended or ended["stopped"]):
-            code = end.get("rank_code", end.get("exit_code"))
-            return {
-                "status": "Error",
-                "exit_code": code,
-                "signal": end.get("signal"),
-                "reason": end.get("why", ""),
-                "ended": when,
-            }
-        if self.runs(container):
-            return {"status": "Lost", "reason": "it could not be ended", "ended": when}
-        if ended is None:
-            failed = " {} failed".format(container.name) in self.trouble
-            return {
-                "status": "Error" if failed else "Stopped",
-                "reason": self.trouble if failed else end.get("reason", ""),
-            }
-        if ended["stopped"] or (apart and ended["code"] != 0):
-            word = "Completed" if end.get("status") == "SUCCEEDED" else "Stopped"
-            return {"status": word, "reason": end.get("reason", ""), "ended": when}
-        word = "Completed" if ended["code"] == 0 and not ended["reason"] else "Error"
-        return {
-            "status": word,
-            "exit_code": ended["code"],
-            "signal": ended["signal"],
-            "reason": ended["reason"],
-            "ended": when,
-        }
-
-
-def ending(status, reason, code=None, *, grace=None):
-    """Return how a job ends; a failure has an exit code, if only 1."""
-    code = 1 if status == "FAILED" and not code else code
-    return {
-        "status": status,
-        "reason": reason,
-        "exit_code": code,
-        "first_failure": "",
-        "first_rank": None,
-        "grace": grace,
-    }
 
 
 def write_pid(handle):

@@ -74,3 +74,16 @@ def seat_of_rank(seats, rank, node=""):
     if node and (seat is None or seat.get("node") != node):
         seat = next((one for one in workers if one.get("node") == node), None)
     return seat
+
+
+def job_end(status, reason, code=None, *, grace=None):
+    """Return how a job ends; a failure has an exit code, if only 1."""
+    code = 1 if status == "FAILED" and not code else code
+    return {
+        "status": status,
+        "reason": reason,
+        "exit_code": code,
+        "first_failure": "",
+        "first_rank": None,
+        "grace": grace,
+    }

@@ -15,6 +15,7 @@ REQUESTS = {
     "reserve": "node_queue",
     "hold_queue": "node_queue",
     "queue": "node_queue",
+    "queues": "node_queue",
     "secrets": "node_queue",
     "event": "node_queue",
     "drain": "node_queue",

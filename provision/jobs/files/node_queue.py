@@ -1,4 +1,4 @@
-"""Requests about names, the queue and secrets: reserve, hold_queue, queue, secrets, event, drain."""
+"""Requests about names, the queue and secrets: reserve, hold_queue, queue, queues, secrets, event, drain."""
 
 import errno
 import json
@@ -111,6 +111,19 @@ def queue(request):
     if request.get("over"):
         remove(os.path.join(folder, "secrets.json"))
     return {"written": True}
+
+
+def queues(request):
+    """Write down how several jobs stand in the queue; one that is gone keeps none of the others back."""
+    return {"written": [written(one) for one in request["many"]]}
+
+
+def written(request):
+    """Write down how one of several jobs stands; return whether it could be."""
+    try:
+        return queue(request)["written"]
+    except (Refused, OSError):
+        return False
 
 
 class QueueLock:

@@ -50,11 +50,9 @@ def aged(node, uuid, seconds):
 
 
 def test_python_3_6_can_read_all_that_goes_to_a_node():
-    parts = {path.name: path.read_text() for path in FILES.glob("node_*.py")}
-    parsed = [
-        ast.parse(text, name, feature_version=(3, 6))
-        for name, text in [*keeper_programs().items(), *parts.items(), ("all", jobs_program().decode())]
-    ]
+    texts = [path.read_text() for pattern in ("node_*.py", "keeper*.py") for path in FILES.glob(pattern)]
+    texts += [jobs_program().decode(), *keeper_programs().values()]
+    parsed = [ast.parse(text, feature_version=(3, 6)) for text in texts]
     assert all(tree.body for tree in parsed)
 
 
@@ -160,14 +158,22 @@ def test_the_queue_is_written_where_it_stands_as_the_writer_thinks_and_else_told
     before = node.ok("report", names=["j"], brief=True)["jobs"][0]["queue"]
     assert time.time() - before["time"] < 60, "the head's clock counts"
     wrong = ({"if_state": ["started"]}, {"if_attempt": 2}, {"if_id": "t2"}, {"if_state": ["pending"], "if_attempt": 0})
-    for guess in wrong:
-        answer = node.ok("queue", name="j", queue={"state": "stopped"}, event={"message": "no"}, over=True, **guess)
-        assert answer == {"written": False, "queue": before}
+    stopped = {"name": "j", "queue": {"state": "stopped"}, "event": {"message": "no"}, "over": True}
+    assert node.ok("queue", **stopped, **wrong[0]) == {"written": False, "queue": before}
+    assert node.ok("queues", many=[{**stopped, **guess} for guess in wrong]) == {"written": [False] * 4}
     right = {"if_state": ["held", "pending"], "if_attempt": 1, "if_id": "t1"}
     assert node.ok("queue", name="j", queue={"state": "started", "time": 7}, merge=True, **right) == {"written": True}
     told = node.ok("report", names=["j"], brief=False)["jobs"][0]
     assert (told["queue"]["state"], told["queue"]["attempt"], told["events"]) == ("started", 1, [])
     assert told["queue"]["time"] >= before["time"]
+
+
+def test_a_job_that_is_gone_keeps_no_other_from_being_told_why_it_waits(node):
+    node.ok("reserve", name="j", job=job(), queue={"state": "pending"})
+    many = [{"name": name, "queue": {"reason": "no room"}, "event": {"message": "no room"}} for name in ("gone", "j")]
+    assert node.ok("queues", many=many) == {"written": [False, True]}
+    told = node.ok("report", names=["j"], brief=False)["jobs"][0]
+    assert (told["queue"]["reason"], told["events"][0]["message"]) == ("no room", "no room")
 
 
 def test_renewing_keeps_what_an_attempt_has_and_takes_nothing(docked):

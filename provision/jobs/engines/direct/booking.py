@@ -16,7 +16,7 @@ from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.attempt import Attempt
-from provision.jobs.engines.direct.head import mark
+from provision.jobs.engines.direct.head import mark, mark_all, marking
 from provision.jobs.engines.direct.known import Sight
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
@@ -77,11 +77,18 @@ class Booking:
             if isinstance(held, NoRoom):
                 passing.blocked.append(record)
         self.waiting = list(reasons)
+        self._mark_waiting(reasons, passing)
+        return attempts, None
+
+    def _mark_waiting(self, reasons: Mapping[str, tuple[JobRecord, Mapping[str, Any], str]], passing: Passing) -> None:
+        """Write down why jobs wait and how often they were passed, where that has changed."""
+        markings = []
         for name, (record, queue, reason) in reasons.items():
             passed = passing.passed.get(name, 0)
             if reason != queue.get("reason") or passed != int(queue.get("passed") or 0):
-                self._mark(record, queue, state="pending", reason=str(reason), passed=passed)
-        return attempts, None
+                markings.append(marking(record, queue, state="pending", reason=str(reason), passed=passed))
+        with contextlib.suppress(NodeError):
+            mark_all(self._ways, self._head, markings)
 
     @staticmethod
     def _behind(record: JobRecord, passing: Passing) -> str:

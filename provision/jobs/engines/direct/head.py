@@ -7,7 +7,7 @@ import getpass
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provision.errors import LockedError, NodeError, ProvisionError
@@ -17,7 +17,17 @@ from provision.jobs.engines.direct.starting import Ways
 from provision.jobs.node_ask import ask_jobs, begin, first_line
 from provision.model.job import JobRecord
 
-__all__ = ["hand_over", "insist_on_head", "mark", "owner", "queue_held", "write_failure", "write_queue"]
+__all__ = [
+    "hand_over",
+    "insist_on_head",
+    "mark",
+    "mark_all",
+    "marking",
+    "owner",
+    "queue_held",
+    "write_failure",
+    "write_queue",
+]
 
 QUEUE_SECONDS = 60.0
 """So long a command waits for another one that starts jobs."""
@@ -33,15 +43,24 @@ def mark(
     Returns whether it was written: not when it stands otherwise than in `queue` by now, or is another job. The node
     puts the time to it, by its own clock. With `over` the job's secrets go.
     """
+    answer = ask_jobs(ways.to(head), "queue", **marking(record, queue, **changes), over=over)
+    return answer.get("written") is not False
+
+
+def mark_all(ways: Ways, head: str, markings: Sequence[Mapping[str, Any]]) -> None:
+    """Write down how several jobs stand in the queue, each as `mark` does, by one request; nothing where none is."""
+    if markings:
+        ask_jobs(ways.to(head), "queues", many=list(markings))
+
+
+def marking(record: JobRecord, queue: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return what the request ``queue`` is told of a job whose place is to change from what it is in `queue`."""
     now = {**queue, **changes, "retry": queue.get("retry", record.spec.retry)}
     event = None
     if changes.get("reason") and changes["reason"] != queue.get("reason"):
         event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
     seen = [queue["state"]] if queue.get("state") else None
-    answer = ask_jobs(
-        ways.to(head), "queue", name=record.spec.name, queue=now, event=event, over=over, if_id=record.id, if_state=seen
-    )
-    return answer.get("written") is not False
+    return {"name": record.spec.name, "queue": now, "event": event, "if_id": record.id, "if_state": seen}
 
 
 def hand_over(ways: Ways, head: str, attempt: Attempt) -> None:
