@@ -262,8 +262,8 @@ def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
         return NodeUnreachable(f"its output cannot be read: {said}", node=node)
 
 
-def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
-    """Say what would be started on the places that were found."""
+def dry_run(spec: JobSpec, placed: Placed, known: Known, extras: starting.Extras | None = None) -> DryRun:
+    """Say what would be started on the places that were found, with the mounts of `extras`."""
     if not placed.places:
         return DryRun((), placed.reason, {}, {})
     seats = seats_of(spec, placed.places)
@@ -289,6 +289,7 @@ def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
             labels={"provision.job": spec.name},
             hardware=known.hardware.get(seat.node, NodeHardware()),
             folder=attempt.folder,
+            mounts=extras.mounts(spec, seat.node) if extras else (),
             entry=starting.commands(attempt, seat, logins),
         )
         commands[name if not seat.chief else seat.instance] = ("docker", "create", *words)
