@@ -110,9 +110,10 @@ drift: setup
 	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, \
 	  drift.py gray_faults.py plan_diff.py secrets.py site_reset.py)
 
-# MPICH, PyTorch and Open MPI 5 come from the Debian mirror (half a gigabyte for each node), TensorBoard from PyPI.
+# MPICH, PyTorch and Open MPI 5 come from the Debian mirror (half a gigabyte for each node), TensorBoard from PyPI; the
+# reference documents' own command lines are read where those lie.
 launch: setup
-	$(BIN)/pytest -v -p no:cacheprovider tests/integration/test_launch.py tests/integration/test_tensorboard.py -m long
+	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, launch.py documents.py tensorboard.py) -m long
 
 # Two hundred batch jobs (half an hour on two processors).
 batch: setup

@@ -10,7 +10,7 @@ from provision.facts import NodeFacts
 from provision.gdr.compare import at_least
 from provision.model import CheckResult, Cluster, Node
 
-__all__ = ["MINIMUMS", "NONE", "Held", "hold"]
+__all__ = ["MINIMUMS", "NONE", "Held", "hold", "profile_id"]
 
 NONE = "-"
 _VOLTA = "7.0"
@@ -30,10 +30,16 @@ class Held:
     verdict: Verdict
 
     def as_check(self) -> CheckResult:
-        """Return it as a check's result; its id is ``profile.<component>``."""
+        """Return it as a check's result."""
         verdict = self.verdict
-        name = "_".join(self.component.lower().split())
-        return CheckResult(f"profile.{name}", verdict.status, verdict.reason, verdict.remedy, verdict.simulated)
+        return CheckResult(
+            profile_id(self.component), verdict.status, verdict.reason, verdict.remedy, verdict.simulated
+        )
+
+
+def profile_id(component: str) -> str:
+    """Return the id of a component's check: ``profile.container_toolkit``."""
+    return "profile." + "_".join(component.lower().split())
 
 
 @dataclass(frozen=True)

@@ -39,16 +39,17 @@ class Sight:
         left_out = {name: verdict.reason for name, verdict in degraded(cluster, found).items()}
         left_out |= {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         reached = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}
-        places = {}
+        places, gpus_out = {}, {}
         for name, facts in reached.items():
             why = unusable(facts)
             if why is None:
                 places[name], _ = candidate_of(cluster.node(name), facts)
             elif _has_gpus(facts):
-                left_out.setdefault(name, why)
+                gpus_out[name] = why
         return Known(
             candidates=places,
             left_out=left_out,
+            gpus_out=gpus_out,
             addresses={
                 name: data_address(cluster.node(name).variables, facts) or cluster.node(name).connection.host
                 for name, facts in reached.items()

@@ -13,7 +13,7 @@ from provision.batch.submission import Here, read_words, submission
 from provision.cli.job_options import is_secret
 from provision.errors import UsageError
 from provision.model.job import CodeSource, JobSpec, Kind, as_document, from_document
-from tests.support.benchmark import document
+from tests.support.documents import commands
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 ACK = ("ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt")
@@ -32,14 +32,6 @@ def least(*words):
 
 def spec_of(*words):
     return least(*words, "x").spec
-
-
-def commands(name, verb="submit"):
-    """The commands that a document shows, as a shell takes them apart, without `arena`."""
-    text = document(name).replace("\\\n", " ")
-    lines = [line.strip() for line in text.splitlines()]
-    starts = (f"arena {verb} ", f"arena --loglevel info {verb} ")
-    return [shlex.split(line)[1:] for line in lines if line.startswith(starts) and line.count('"') > 1]
 
 
 @pytest.mark.row(10, 11, 13, 22, 23, 25, 27, 28)

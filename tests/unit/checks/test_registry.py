@@ -10,6 +10,7 @@ import pytest
 import provision.checks
 from provision.checks import CHECKS, CLUSTER_CHECKS
 from provision.checks.base import check
+from provision.checks.minimums import MINIMUMS, profile_id
 
 README = Path(provision.checks.__file__).with_name("README.md").read_text(encoding="utf-8")
 DOCUMENTED = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", README, re.MULTILINE)
@@ -17,7 +18,9 @@ DOCUMENTED = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", README, re.MULTILINE)
 
 def test_every_id_is_documented_once_and_no_other():
     """README.md lists exactly the checks that exist."""
-    assert sorted(DOCUMENTED) == sorted([*CHECKS, *CLUSTER_CHECKS])
+    profiles = {profile_id(need.component) for needs in MINIMUMS.values() for need in needs}
+
+    assert sorted(DOCUMENTED) == sorted([*CHECKS, *CLUSTER_CHECKS, *profiles])
 
 
 def test_what_a_check_waits_for_exists_and_comes_before_it(judged):

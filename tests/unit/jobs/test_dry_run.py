@@ -10,7 +10,9 @@ from provision.batch.ranks import Place
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.placing import Placed
 from provision.jobs.engines.direct.reading import dry_run
-from provision.model.job import JobSpec, Kind
+from provision.jobs.extras import JobExtras
+from provision.model import Cluster, Connection, Node
+from provision.model.job import CodeSource, JobSpec, Kind
 
 PLACED = Placed((Place("a", "10.0.0.1", (0,), ("GPU-0",)), Place("b", "10.0.0.2", (0,), ("GPU-1",))))
 
@@ -39,3 +41,22 @@ def test_a_container_has_the_hosts_network_and_as_much_shared_memory_as_asked_fo
     assert {("--network", "host"), ("--shm-size", "32g"), ("--ulimit", "memlock=-1")} <= set(pairwise(words))
     assert ("--ulimit", "stack=67108864") in pairwise(words)
     assert ("--shm-size", "2g") in pairwise(small)
+
+
+@pytest.mark.row(23, 25, 28)
+def test_data_code_and_logs_are_mounted_as_they_will_be(tmp_path):
+    """By the paths that the nodes have, read-only where the volume is."""
+    node = Node(
+        "a",
+        Connection("10.0.0.1"),
+        variables={"cluster_data": {"train": {"kind": "path", "path": "/srv/train", "read_only": True}}},
+    )
+    extras = JobExtras(Cluster("c", tmp_path / "hosts.yml", (node,)))
+    spec = JobSpec(
+        "j", Kind.RUN, ("x",), image="train:1", data=(("train", "/data"),), sync=CodeSource("git", "/r/m.git")
+    )
+    (words,) = dry_run(spec, Placed(PLACED.places[:1]), Known(), extras).commands.values()
+
+    mounts = [word for option, word in pairwise(words) if option == "--volume"]
+    assert "/srv/train:/data:ro" in mounts
+    assert "/var/lib/provision/jobs/j/code/m:/root/code/m" in mounts

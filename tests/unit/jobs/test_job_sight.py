@@ -26,4 +26,5 @@ def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
     known = job_sight.Sight().look(make_cluster(*found), list(found))
 
     assert known.candidates == {}
-    assert dict(known.left_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}
+    assert dict(known.left_out) == {}
+    assert dict(known.gpus_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ def test_four_workers_of_one_gpu_go_to_one_node() -> None:
 
     assert {place.node for place in placed.places} in ({"a"}, {"b"})
     assert len({uuid for place in placed.places for uuid in place.uuids}) == 4
+
+
+def test_a_node_with_lost_gpus_takes_jobs_without_gpus_alone() -> None:
+    """Why its GPUs are no choice is told where a job misses them."""
+    there = replace(known(), gpus_out={"a": "nvidia-smi does not see all GPUs"}, cpus={"a": 2})
+
+    assert [place.node for place in place_job(job(0, 1), there, looks(look("a")), ["a"]).places] == ["a"]
+    refused = place_job(job(1, 1), there, looks(look("a")), ["a"])
+    assert (refused.places, "a: nvidia-smi does not see all GPUs" in refused.reason) == ((), True)
 
 
 def test_what_is_held_or_used_by_others_is_never_given() -> None:

@@ -198,7 +198,7 @@ class DirectEngine:
         looks, _ = self._look()
         known = self._eyes.look(self._cluster, list(looks))
         placed = place_job(spec, known, looks, [node.name for node in nodes])
-        return reading.dry_run(spec, placed, known)
+        return reading.dry_run(spec, placed, known, self._extras)
 
     # Reading
 

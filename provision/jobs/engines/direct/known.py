@@ -38,6 +38,8 @@ class Known:
     cpus: Mapping[str, int] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     simulated: Sequence[str] = ()
+    gpus_out: Mapping[str, str] = field(default_factory=dict)
+    """Nodes whose GPUs cannot be placed on now, and why; they take jobs without GPUs."""
     """Nodes whose GPUs are stand-ins of the lab."""
 
 

@@ -182,7 +182,8 @@ def _place_all(
     spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names: Sequence[str], *, sure: bool = True
 ) -> Placed:
     """Place all workers or none; with `sure` what would never fit is an error."""
-    usable = [name for name in names if name in looks and name not in known.left_out]
+    out = {**known.gpus_out, **known.left_out} if spec.gpus else known.left_out
+    usable = [name for name in names if name in looks and name not in out]
     closed = {name: why for name in usable if (why := _closed(spec, looks[name]))}
     ready = [name for name in usable if name not in closed]
     if not spec.gpus:
@@ -270,7 +271,8 @@ def _with_gpus(
     if isinstance(workers, str):
         if sure:
             _refuse_impossible(spec, known, looks, names, mode)
-        held = [f"{name}: {why}" for name, why in {**known.left_out, **closed}.items() if name in names]
+        out = {**known.gpus_out, **known.left_out, **closed}
+        held = [f"{name}: {why}" for name, why in out.items() if name in names]
         return Placed(reason=workers + (f" ({'; '.join(held[:3])})" if held else ""))
     return Placed(tuple(_place(worker, known, looks[worker.node]) for worker in workers))
 
@@ -352,7 +354,8 @@ def _refuse_impossible(
 def _gpuless(name: str, known: Known, looks: Mapping[str, NodeLook]) -> bool:
     """Whether a node was reached and has no GPU, rather than some that cannot be seen now."""
     look = looks.get(name)
-    seen = name in known.cpus and name not in known.candidates and name not in known.left_out
+    out = (known.candidates, known.left_out, known.gpus_out)
+    seen = name in known.cpus and not any(name in some for some in out)
     return seen and look is not None and not look.gpus and not look.trouble
 
 

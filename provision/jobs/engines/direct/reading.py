@@ -20,6 +20,7 @@ from provision.jobs.engines.direct.attempt import Attempt, command_of, environme
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import NodeLook, Placed
+from provision.jobs.engines.direct.starting import Extras
 from provision.jobs.node_ask import ask_jobs, begin
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, Kind, Seat
@@ -262,8 +263,8 @@ def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
         return NodeUnreachable(f"its output cannot be read: {said}", node=node)
 
 
-def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
-    """Say what would be started on the places that were found."""
+def dry_run(spec: JobSpec, placed: Placed, known: Known, extras: Extras | None = None) -> DryRun:
+    """Say what would be started on the places that were found, with the mounts of `extras`."""
     if not placed.places:
         return DryRun((), placed.reason, {}, {})
     seats = seats_of(spec, placed.places)
@@ -289,6 +290,7 @@ def dry_run(spec: JobSpec, placed: Placed, known: Known) -> DryRun:
             labels={"provision.job": spec.name},
             hardware=known.hardware.get(seat.node, NodeHardware()),
             folder=attempt.folder,
+            mounts=extras.mounts(spec, seat.node) if extras else (),
             entry=command_of(attempt, seat, logins),
         )
         commands[name if not seat.chief else seat.instance] = ("docker", "create", *words)
