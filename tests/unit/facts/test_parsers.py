@@ -138,7 +138,7 @@ def test_names_that_do_not_resolve_have_no_address():
 
 
 def test_names_are_told_apart_where_all_resolve(tmp_path):
-    """They are asked for at once; a name whose host has another one, and one with two addresses, keep what is theirs."""
+    """They are asked for at once; a name whose host has another one, and one of two addresses, keep their own."""
     answer = "10.0.0.1  STREAM gpu1.example\n10.0.0.1  DGRAM\nfd00::2  STREAM gpu2\n10.0.0.2  STREAM\n10.0.0.2  RAW\n"
     (tmp_path / "getent").write_text(f'#!/bin/sh\n[ "$*" = "ahosts gpu1 gpu2" ] && printf "{answer}"\n')
     (tmp_path / "getent").chmod(0o755)
