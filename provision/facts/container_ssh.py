@@ -55,10 +55,8 @@ stat -c 'mode %a %n' authorized_keys known_hosts ssh_config sshd_config \
 cd keys 2>/dev/null || exit 0
 for file in ssh_host_ed25519_key.pub id_ed25519.pub; do
   [ -f $file ] && [ ! -h $file ] || continue
-  text=$(dd if=$file iflag=nofollow,nonblock bs=1024 count=1 2>/dev/null | tr -cd 'A-Za-z0-9+/=@._ \n-')
-  echo "$file:${text%%
-*}"
-done
+  printf '\n:%s:' $file; dd if=$file iflag=nofollow,nonblock bs=1024 count=1 2>/dev/null
+done | tr -cd ':A-Za-z0-9+/=@._ \n-'
 exit 0
 """
 
@@ -66,11 +64,13 @@ exit 0
         """None means that nothing was ever made on this node."""
         files: dict[str, str] = {}
         keys: dict[str, str] = {}
-        for line in raw.stdout.splitlines():
-            title, mark, text = line.partition(":")
+        ours, *theirs = f"\n{raw.stdout}".split("\n:")  # of a key's file only what stands in its first line counts
+        for line in ours.splitlines():
             if line.startswith("mode ") and len(words := line.split(None, 2)) == 3:  # noqa: PLR2004 - word, mode, name
                 files[words[2].removeprefix("keys/")] = words[1]
-            elif mark and title not in keys and (key := next(iter(_keys(text)), "")):
+        for part in theirs:
+            title, _, text = part.partition("\n")[0].partition(":")
+            if title not in keys and (key := next(iter(_keys(text)), "")):
                 keys[title] = key
         if not files:
             return None

@@ -92,6 +92,10 @@ class NamesFact:
     label: ClassVar[str] = "getent ahosts"
     limit_seconds: ClassVar[int] = 30
     command: ClassVar[str] = """
+[ -n "$PROBE_NAMES" ] || exit 0
+if all=$(getent ahosts $PROBE_NAMES); then
+  echo "names=$PROBE_NAMES"; printf '%s\\n' "$all"; exit 0
+fi
 for name in $PROBE_NAMES; do
   echo "name=$name"
   getent ahosts "$name"
@@ -99,10 +103,26 @@ done
 exit 0
 """
 
-    def parse(self, raw: RawOutput) -> Mapping[str, tuple[str, ...]]:
+    def parse(self, raw: RawOutput) -> Mapping[str, tuple[str, ...]] | Unknown:
         """A name that does not resolve has no addresses; each address is kept once, in order."""
+        if raw.stdout.startswith("names="):
+            return _all_resolved(raw.stdout)
         _, *parts = f"\n{raw.stdout}".split("\nname=")
         return dict(map(_resolved, parts))
+
+
+def _all_resolved(text: str) -> Mapping[str, tuple[str, ...]] | Unknown:
+    """Return each name's addresses, of which the first has the name beside it; all names were found."""
+    names, _, lines = text.removeprefix("names=").partition("\n")
+    found: list[dict[str, None]] = []
+    for words in map(str.split, lines.splitlines()):
+        if len(words) > 2:  # noqa: PLR2004 - address, type, name
+            found.append({})
+        if words and found:
+            found[-1][words[0]] = None
+    if len(found) != len(names.split()):
+        return Unknown("getent ahosts printed something odd for the names of the nodes")
+    return {name: tuple(addresses) for name, addresses in zip(names.split(), found, strict=True)}
 
 
 @lru_cache(maxsize=4096)
@@ -122,12 +142,18 @@ class Listening:
 
 
 class ListeningFact:
-    """Reads the kernel's tables of TCP sockets; the tool ss may be missing."""
+    """Asks for the sockets that listen, or reads the kernel's tables of all TCP sockets, which takes it longer.
+
+    The tool ss may be missing, and where the kernel's part of it is a module, asking would load that.
+    """
 
     name: ClassVar[str] = "listening"
     label: ClassVar[str] = "cat /proc/net/tcp"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
+if [ ! -e /proc/modules ] || [ -e /sys/module/tcp_diag ]; then
+  ss -Hltn 2>/dev/null && exit
+fi
 sed -nE 's/^ *[0-9]+: ([0-9A-F:]+) [0-9A-F:]+ 0A .*/\1/p' /proc/net/tcp /proc/net/tcp6 2>/dev/null
 exit 0
 """
@@ -136,12 +162,26 @@ exit 0
         """IPv4 addresses are little-endian there; an IPv6 socket on all addresses takes IPv4 too."""
         found: list[Listening] = []
         for line in raw.lines():
-            address, _, port = line.strip().partition(":")
+            words = line.split()
             try:
-                found.append(Listening(_address(address), int(port, 16)))
-            except ValueError:
+                found.append(_listening(words[3]) if words[0] == "LISTEN" else _listening_in_proc(words[0]))
+            except (ValueError, IndexError):
                 continue
         return tuple(found)
+
+
+def _listening(text: str) -> Listening:
+    """Read what ss prints: ``0.0.0.0:22``, ``[::]:22``, ``*:22``, ``127.0.0.53%lo:53``."""
+    address, _, port = text.rpartition(":")
+    address = address.partition("%")[0].strip("[]")
+    everywhere = address == "*" or not int(ipaddress.ip_address(address))
+    return Listening("" if everywhere else str(ipaddress.ip_address(address)), int(port))
+
+
+def _listening_in_proc(text: str) -> Listening:
+    """Read ``0100007F:0016``."""
+    address, _, port = text.partition(":")
+    return Listening(_address(address), int(port, 16))
 
 
 def _address(text: str) -> str:

@@ -31,7 +31,7 @@ there = processes()
 found = dict(survey(sys.argv[1]), jobs=running_jobs(there))
 container, images = (os.environ.get(name, "") for name in ("PROBE_CONTAINER", "PROBE_IMAGES"))
 found["engine"] = training(container, images.split(), there)
-print(json.dumps(found))
+print(dumps(found))
 """
 
 

@@ -94,19 +94,21 @@ class KindFact:
     label: ClassVar[str] = "systemd-detect-virt"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
-if command -v systemd-detect-virt >/dev/null; then
+if [ -e /.dockerenv ]; then
+  echo container=docker
+elif command -v systemd-detect-virt >/dev/null; then
   container=$(systemd-detect-virt --container); echo "container=$container"
   [ "$container" != none ] || echo "vm=$(systemd-detect-virt --vm)"
 else
   tr '\0' '\n' </proc/1/environ 2>/dev/null | sed -n 's/^container=/container=/p'
-  [ ! -e /.dockerenv ] || echo container=docker
   [ ! -e /run/.containerenv ] || echo container=podman
   ! grep -q '^flags.* hypervisor' /proc/cpuinfo || echo vm=hypervisor
 fi
 for item in sys_vendor product_name; do
   [ ! -r /sys/class/dmi/id/$item ] || { read -r text </sys/class/dmi/id/$item; echo "$item=$text"; }
 done
-sed -nE 's,^[^ ]+ /proc/sys [^ ]+ ([^ ]+) .*,proc_sys=\1,p' /proc/mounts
+sysctl=/proc/sys/kernel/panic
+[ ! -e $sysctl ] || [ -w $sysctl ] || echo proc_sys=ro
 """
 
     def parse(self, raw: RawOutput) -> Kind | Unknown:
@@ -193,7 +195,7 @@ class LimitsFact:
     name: ClassVar[str] = "limits"
     label: ClassVar[str] = "cat /proc/self/limits"
     limit_seconds: ClassVar[int] = 20
-    command: ClassVar[str] = "cat /proc/self/limits; echo '== init'; cat /proc/1/limits"
+    command: ClassVar[str] = "echo '== init' | cat /proc/self/limits - /proc/1/limits"
 
     def parse(self, raw: RawOutput) -> Limits | Unknown:
         """Columns are separated by two spaces or more."""

@@ -81,7 +81,8 @@ END { for (key in seen) print seen[key] " " last[key] }'
 log=$(dmesg 2>/dev/null | awk "$pick")
 first=${log#first \[}; first=${first%%[].]*}; first=${first##* }
 case $first in ''|*[!0-9]*) first=none;; esac
-if [ "$first" = none ] || [ "$first" -ge 60 ]; then
+# Without /dev/kmsg, as in a container, the journal has had nothing of the kernel's.
+if [ -e /dev/kmsg ] && { [ "$first" = none ] || [ "$first" -ge 60 ]; }; then
   journal=$(journalctl -k -b -q --no-pager -o short-monotonic 2>/dev/null | awk "$pick")
   [ -z "$journal" ] || log=$journal
 fi

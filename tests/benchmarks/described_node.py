@@ -140,8 +140,8 @@ def _key(node: int, kind: str) -> str:
 def _container_ssh(node: Description, _variables: Mapping[str, str]) -> str:
     lines = [f"mode 644 {name}" for name in ("authorized_keys", "known_hosts", "ssh_config", "sshd_config")]
     lines += ["mode 600 ssh_host_ed25519_key", "mode 600 id_ed25519"]
-    lines.append(f"ssh_host_ed25519_key.pub:{_key(node.number, 'host')}")
-    lines.append(f"id_ed25519.pub:{_key(node.number, 'client')}")
+    lines.append(f"\n:ssh_host_ed25519_key.pub:{_key(node.number, 'host')}")
+    lines.append(f"\n:id_ed25519.pub:{_key(node.number, 'client')}")
     return "\n".join(lines)
 
 

@@ -3,28 +3,30 @@
 So may Slurm and a kubelet; what they run is told by their processes, with what the kubelet wrote down of its devices.
 
 Modules of the roles import it as platform_busy, and the probe sends its text: Python 3.6 or newer, and nothing else.
+Regular expressions are for what is on few nodes: to import them takes longer than all that is done here otherwise.
 """
 
 import os
 import pwd
-import re
 
 PROC = "/proc"
-CONTAINER = re.compile(r"docker[-/]([0-9a-f]{64})")
+HEXADECIMAL = frozenset("0123456789abcdef")
 ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
-DEVICES = re.compile(r"^/dev/(nvidia\d+|infiniband/uverbs\d+)$")
+DEVICES = ("/dev/nvidia", "/dev/infiniband/uverbs")
 SERVICES = ("docker-init", "tini", "sshd", "nvidia-persiste", "nv-fabricmanage", "nvidia-smi")
-SLURM = re.compile(r"^slurmstepd: \[([0-9][^].]*)")
+SLURM = "slurmstepd: ["
+SLURM_JOB = r"^([0-9][^].]*)"
 SLURM_SCOPE = " infinity"
-POD = re.compile(r"kubepods.*?[-/]pod([0-9a-f][0-9a-f_-]{31,35})")
+PODS = "kubepods"
+POD = r"kubepods.*?[-/]pod([0-9a-f][0-9a-f_-]{31,35})"
 PAUSE = "pause"
-KUBELET_ROOT = re.compile(r"(?:^|\s)--root-dir[= ](\S+)")
+KUBELET_ROOT = r"(?:^|\s)--root-dir[= ](\S+)"
 KUBELET_FOLDER = "/var/lib/kubelet"
 DEVICES_GIVEN = ("device-plugins/kubelet_internal_checkpoint", "dra_manager_state")
 POD_LOGS = "/var/log/pods"
 LEASES = "/run/provision/leases"
-JOB = re.compile(r'"job":\s*"([a-z0-9][-a-z0-9.]*)"')
-VIEWER = re.compile(r'"instance":\s*"tensorboard"')
+JOB = r'"job":\s*"([a-z0-9][-a-z0-9.]*)"'
+VIEWER = r'"instance":\s*("tensorboard")'
 KERNEL_THREAD = 0x00200000
 
 
@@ -35,6 +37,14 @@ def _read(path):
             return stream.read().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _found(pattern, text):
+    """Return the first group of a regular expression where it first matches, empty where it does not."""
+    import re
+
+    match = re.search(pattern, text)
+    return match.group(1) if match else ""
 
 
 def who(pid):
@@ -59,10 +69,15 @@ def _devices(pid):
         return []
     for number in numbers:
         try:
-            held.update(DEVICES.findall(os.readlink(folder + number)))
+            held.update(_device(os.readlink(folder + number)))
         except OSError:
             continue
     return sorted(held)
+
+
+def _device(path):
+    """Return a GPU's or an RDMA device's path below /dev in a list, nothing for all others."""
+    return [path[5:] for begin in DEVICES if path.startswith(begin) and path[len(begin) :].isdecimal()]
 
 
 def processes():
@@ -74,10 +89,17 @@ def processes():
         if not words or int(words[6]) & KERNEL_THREAD:
             continue
         cgroup = _read(f"{PROC}/{pid}/cgroup")
-        container, pod = CONTAINER.search(cgroup), POD.search(cgroup)
-        ids = (container.group(1) if container else "", pod.group(1).replace("_", "-") if pod else "")
-        table[pid] = (name, _read(f"{PROC}/{pid}/cmdline"), words[1], *ids)
+        pod = _found(POD, cgroup).replace("_", "-") if PODS in cgroup else ""
+        table[pid] = (name, _read(f"{PROC}/{pid}/cmdline"), words[1], _container(cgroup), pod)
     return table
+
+
+def _container(cgroup):
+    """Return the id of the container of docker's whose group it is, empty for none."""
+    for part in cgroup.split("docker")[1:]:
+        if len(part) > 64 and part[0] in "-/" and HEXADECIMAL.issuperset(part[1:65]):
+            return part[1:65]
+    return ""
 
 
 def _slurm(table):
@@ -85,9 +107,9 @@ def _slurm(table):
     jobs = {}
     for pid in sorted(table, key=int):
         name, command = table[pid][:2]
-        step = SLURM.match(command)
-        if step:
-            jobs.setdefault(step.group(1), f"Slurm job {step.group(1)} (slurmstepd pid {pid}) runs here")
+        job = _found(SLURM_JOB, command[len(SLURM) :]) if command.startswith(SLURM) else ""
+        if job:
+            jobs.setdefault(job, f"Slurm job {job} (slurmstepd pid {pid}) runs here")
         elif name == "slurmstepd" and not command.endswith(SLURM_SCOPE):
             jobs.setdefault("", f"a Slurm job (slurmstepd pid {pid}) begins here")
     return list(jobs.values())
@@ -115,8 +137,8 @@ def _pods(table):
 
 def _given(table):
     """Return what kubelets wrote down of devices and pods; None where none of their folders can be read."""
-    found = [KUBELET_ROOT.search(row[1]) for row in table.values() if "kubelet" in row[1]]
-    folders = {match.group(1) for match in found if match} or {KUBELET_FOLDER}
+    found = [_found(KUBELET_ROOT, row[1]) for row in table.values() if "kubelet" in row[1]]
+    folders = set(filter(None, found)) or {KUBELET_FOLDER}
     texts = []
     for path in (os.path.join(folder, name) for folder in folders for name in DEVICES_GIVEN):
         try:
@@ -176,9 +198,8 @@ def _leases(_table):
                 text = stream.read()
         except OSError:
             continue  # given back just now
-        found = JOB.search(text)
-        if not name.endswith(".new") and not VIEWER.search(text):
-            jobs.setdefault(found.group(1) if found else "", name)
+        if not name.endswith(".new") and not _found(VIEWER, text):
+            jobs.setdefault(_found(JOB, text), name)
     return [f"job {job or 'of unknown name'} holds {held} of this node" for job, held in sorted(jobs.items())]
 
 

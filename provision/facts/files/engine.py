@@ -8,7 +8,6 @@ told, and of the engine not its proxies: either may hold passwords.
 
 import _socket
 import os
-import re
 import time
 
 ENGINE_SECONDS = 15
@@ -113,7 +112,8 @@ def deleted(pid):
 
 def unescaped(path):
     """Return a path of the mount table, in which a space is an octal number behind a backslash, as it is."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), path)
+    first, *others = path.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in others)
 
 
 def processes_beside(pid):

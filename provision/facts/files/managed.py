@@ -5,11 +5,12 @@ Python 3.6 or newer, and nothing else. It writes nothing, and of what is in a fi
 does not answer in time is killed and not waited for; what it was asked for is then left out, and so is what only the
 engine knows while it does not run.
 
-Imports are much of what a look costs: the modules below subprocess, socket and hashlib do, which every CPython has.
+Imports are much of what a look costs: the modules below subprocess, socket, hashlib and json do, which every CPython
+has.
 """
 
+import _json
 import _socket
-import json
 import os
 import select
 import stat
@@ -42,6 +43,33 @@ ASK_PACKAGES = (
 )
 
 
+class Plain:
+    """How JSON is read: each thing as Python's own."""
+
+    strict, object_hook, object_pairs_hook, parse_int, parse_float, parse_constant = True, None, None, int, float, float
+    memo = {}  # noqa: RUF012 - Python 3.6's asks for it
+
+
+def loads(text):
+    """Return what json.loads does, which is imported where it must say what is wrong."""
+    text = text.strip(" \t\n\r")
+    try:
+        value, end = _json.make_scanner(Plain)(text, 0)
+        if end == len(text):
+            return value
+    except (StopIteration, SystemError, ValueError):  # what says more comes with json
+        pass
+    import json
+
+    return json.loads(text)
+
+
+def dumps(value, *, sort_keys=False):
+    """Return what json.dumps does."""
+    arguments = ({}, str, _json.encode_basestring_ascii, None, ": ", ", ", sort_keys, False, True)
+    return "".join(_json.make_encoder(*arguments)(value, 0))
+
+
 def survey(folder):
     """Return for all receipts in `folder`: does the seal fit, what is there now, and which programs did not answer."""
     key = content_of(os.path.join(folder, "key")) or b""
@@ -53,7 +81,7 @@ def survey(folder):
             continue
         sealed[role] = (content_of(os.path.join(folder, role + ".seal")) or b"").strip() == seal(key, content).encode()
         try:
-            receipt = json.loads(content.decode())
+            receipt = loads(content.decode())
         except ValueError:
             continue
         if isinstance(receipt, dict):
@@ -69,7 +97,7 @@ def brought_by(origins):
     folder, brought = os.path.join(origins, "packages"), set()
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         try:
-            note = json.loads((content_of(os.path.join(folder, name)) or b"").decode())
+            note = loads((content_of(os.path.join(folder, name)) or b"").decode())
             brought.update(set(note["requested"]) - set(note["installed"]))
         except (ValueError, LookupError, TypeError):
             continue
@@ -191,10 +219,10 @@ def block_of(content, marker):
 def parts_of(content):
     """Return each top-level value of a JSON object as bytes; nothing of what is no JSON object."""
     try:
-        value = json.loads((content or b"").decode())
+        value = loads((content or b"").decode())
     except ValueError:
         return {}
-    return {key: json.dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else {}
+    return {key: dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else {}
 
 
 ACCOUNTS = {}
@@ -383,7 +411,7 @@ class Engine:
             return None
         if head.split()[1] != b"200":
             raise ValueError(head[:80])
-        return json.loads(body.decode())
+        return loads(body.decode())
 
 
 def quoted(name):

@@ -77,11 +77,13 @@ def main(arguments: list[str]) -> int:
             say(f"{refused}\n")
             return refused.status
         heard = say(text)
+        notice = NOTICE.format(machine["name"])
         if not people and not noticed:
             noticed = True
-            sys.stderr.write(NOTICE.format(machine["name"]) + "\n")
+            sys.stderr.write(notice + "\n")
             sys.stderr.flush()
         if pause is None or not heard:
+            keep(arguments, notice, text)
             return OK
         time.sleep(pause)
 
@@ -106,6 +108,20 @@ def say(text: str) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
+
+
+def keep(arguments: list[str], notice: str, text: str) -> None:
+    """Keep an answer where nvidia_smi.sh has asked for it, which gives it again; where it cannot be, it is not."""
+    path, stamp = (os.environ.get(f"PROVISION_LAB_{name}", "") for name in ("KEEP", "STAMP"))
+    if not path:
+        return
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as stream:
+            stream.write(f"{stamp}\n{' '.join(arguments)}\n{notice}\n{text}")
+        os.rename(stream.name, path)
+    except OSError:
+        return
 
 
 def load_machine() -> dict[str, Any]:

@@ -103,7 +103,7 @@ def stand_ins() -> list[StandIn]:
             _SMI_VERSION,
             "nvidia-smi for a described machine",
             {
-                "/usr/bin/nvidia-smi": _source("nvidia_smi.py"),
+                "/usr/bin/nvidia-smi": smi_program(),
                 **mark("nvidia-smi", "nvidia-smi and the driver: they describe a machine of the lab, there is no GPU"),
             },
             {"Depends": "python3", "Provides": "nvidia-smi", "Conflicts": "nvidia-smi"},
@@ -134,6 +134,11 @@ def simulated_things(machine: str | None) -> list[str]:
         toolkit,
         "the RDMA stack, the GPU driver's modules and nv_peer_mem, where they are installed (stand-ins; real modules)",
     ]
+
+
+def smi_program() -> str:
+    """Return the stand-in nvidia-smi: what gives kept answers, and behind it the program that makes them."""
+    return _source("nvidia_smi.sh") + _source("nvidia_smi.py")
 
 
 def _machine_package(machine: Machine) -> StandIn:

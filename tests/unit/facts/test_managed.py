@@ -351,13 +351,16 @@ def test_a_job_is_told_by_the_device_that_it_holds(node: Node) -> None:
     with subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout
         child.stdout.readline()
-        change = f"s,/dev/(nvidia[^)]*),({device}),;s/\\[:5\\]/[:500]/"  # other jobs may be on this machine
+        # other jobs may be on this machine
+        change = f's|^DEVICES = .*|DEVICES = ("{device[:-1]}",)|;s/\\[:5\\]/[:500]/'
         jobs = node.look(change).jobs
         of_a_service = node.look(f'{change};s/^SERVICES = .*/SERVICES = ("sh",)/').jobs
         child.communicate("\n")
 
     ours = f"process {child.pid} "
-    assert [job for job in jobs if job.startswith(ours)] == [f"{ours}(sh of {node.root.owner()}) holds /dev/{device}"]
+    assert [job for job in jobs if job.startswith(ours)] == [
+        f"{ours}(sh of {node.root.owner()}) holds /dev/{device[5:]}"
+    ]
     assert [job for job in of_a_service if job.startswith(ours)] == []
     assert "hunter2" not in "".join(jobs)
 

@@ -137,6 +137,34 @@ def test_names_that_do_not_resolve_have_no_address():
     assert NamesFact().parse(out(text)) == {"gpu1": ("10.0.0.1",), "gpu2": ()}
 
 
+def test_names_are_told_apart_where_all_resolve(tmp_path):
+    """They are asked for at once; a name whose host has another one, and one of two addresses, keep their own."""
+    answer = "10.0.0.1  STREAM gpu1.example\n10.0.0.1  DGRAM\nfd00::2  STREAM gpu2\n10.0.0.2  STREAM\n10.0.0.2  RAW\n"
+    (tmp_path / "getent").write_text(f'#!/bin/sh\n[ "$*" = "ahosts gpu1 gpu2" ] && printf "{answer}"\n')
+    (tmp_path / "getent").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PROBE_NAMES": "gpu1 gpu2"}
+    done = subprocess.run(["sh", "-c", NamesFact.command], env=environment, capture_output=True, text=True, check=True)
+
+    assert NamesFact().parse(out(done.stdout)) == {"gpu1": ("10.0.0.1",), "gpu2": ("fd00::2", "10.0.0.2")}
+    assert isinstance(NamesFact().parse(out(done.stdout.replace("STREAM gpu2", "STREAM"))), Unknown)
+
+
+def test_listening_sockets_as_ss_tells_them():
+    """All addresses are an empty one, of both families; an interface behind an address does not count."""
+    text = (
+        "LISTEN 0 128 0.0.0.0:22 0.0.0.0:*\nLISTEN 0 128 [::]:22 [::]:*\nLISTEN 0 128 *:2222 *:*\n"
+        "LISTEN 0 5 127.0.0.53%lo:53 0.0.0.0:*\nLISTEN 0 5 [fd00::1]:80 [::]:*\nsomething else\n"
+    )
+
+    assert ListeningFact().parse(out(text)) == (
+        Listening("", 22),
+        Listening("", 22),
+        Listening("", 2222),
+        Listening("127.0.0.53", 53),
+        Listening("fd00::1", 80),
+    )
+
+
 def test_listening_sockets_of_both_families():
     """The kernel's byte order is turned round, and all addresses are an empty one."""
     text = "0100007F:0016\n00000000:08AE\n00000000000000000000000000000000:08AE\n01004D0A:08AE\n"
@@ -295,7 +323,7 @@ def test_the_public_half_of_container_ssh_is_read():
     """Modes, keys and pinned hosts are found, comments and options dropped."""
     text = (
         "mode 600 id_ed25519\nmode 644 known_hosts\n"
-        f"ssh_host_ed25519_key.pub:ssh-ed25519 {KEY} root@x\nid_ed25519.pub:ssh-ed25519 {KEY}\n"
+        f"\n:ssh_host_ed25519_key.pub:ssh-ed25519 {KEY} root@x\n\n:id_ed25519.pub:ssh-ed25519 {KEY}\n"
     )
     told = (
         f"known_hosts:# a comment\nknown_hosts:[gpu1]:2222,[10.0.0.1]:2222 ssh-ed25519 {KEY} gpu1\n"
@@ -416,7 +444,7 @@ def test_trust_that_is_the_same_on_many_nodes_is_read_once():
 
     def node(number: int, trust: str) -> NodeFacts:
         token = f"{number:032x}"
-        own = f"mode 600 id_ed25519\nid_ed25519.pub:ssh-ed25519 {KEY}{number}"
+        own = f"mode 600 id_ed25519\n\n:id_ed25519.pub:ssh-ed25519 {KEY}{number}"
         told = {"container_ssh": own, "container_trust": trust}
         parts = [f"{token} out {n}\n{out}\n{token} err {n}\n\n{token} end {n} 0" for n, out in told.items()]
         return parse("\n".join([f"provision-probe 1 {token}", *parts, ""]), facts)
