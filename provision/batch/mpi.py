@@ -35,8 +35,13 @@ class Login:
 
 
 def host_file(spec: JobSpec, seats: Sequence[Seat]) -> str:
-    """Return Open MPI's host file, which later versions read too."""
+    """Return the host file of Open MPI 4 and 5."""
     return "".join(f"{node} slots={count}\n" for node, count in slots(spec, seats).items())
+
+
+def machine_file(spec: JobSpec, seats: Sequence[Seat]) -> str:
+    """Return the same for Hydra, which ends at a word of Open MPI's."""
+    return "".join(f"{node}:{count}\n" for node, count in slots(spec, seats).items())
 
 
 def ssh_config(logins: Sequence[Login], account: str) -> str:
@@ -108,8 +113,11 @@ def launcher_variables(networks: Sequence[str]) -> dict[str, str]:
         "PRTE_MCA_plm_ssh_agent": "ssh",
         "PRTE_MCA_plm_ssh_args": reach,
         "PRTE_MCA_prte_keep_fqdn_hostnames": "t",
-        "HYDRA_HOST_FILE": f"{MOUNT}/hostfile",
+        "HYDRA_HOST_FILE": f"{MOUNT}/machinefile",
         "HYDRA_LAUNCHER_EXTRA_ARGS": reach,
+        "I_MPI_HYDRA_HOST_FILE": f"{MOUNT}/machinefile",
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": reach,
     }
     if networks:
         joined = ",".join(networks)
@@ -142,4 +150,5 @@ def mpi_command(spec: JobSpec, variables: Mapping[str, str], total: int) -> tupl
 
 def files(spec: JobSpec, seats: Sequence[Seat], logins: Sequence[Login]) -> dict[str, str]:
     """Return all files of `MOUNT` of an mpi job."""
-    return {"hostfile": host_file(spec, seats), **login_files(logins)}
+    hosts = {"hostfile": host_file(spec, seats), "machinefile": machine_file(spec, seats)}
+    return {**hosts, **login_files(logins)}

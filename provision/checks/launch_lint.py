@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from provision.checks.launch_lint_nccl import NCCL_JUDGES
 from provision.checks.launch_scene import LaunchFinding, LaunchScene, data_interface, few, interfaces
-from provision.commands.mca import PRRTE, spelled
+from provision.commands.mca import PRRTE, Parameter, is_gone, spelled
 from provision.facts import Unknown
 
 __all__ = ["LaunchFinding", "LaunchScene", "lint"]
@@ -61,6 +61,25 @@ def _ranks(scene: LaunchScene) -> Iterator[LaunchFinding]:
         )
 
 
+def _ranks_per_node(scene: LaunchScene) -> Iterator[LaunchFinding]:
+    """The nodes are filled in order, as long as there are ranks."""
+    line = scene.line
+    if line is None or line.ranks_per_node is None or line.oversubscribes:
+        return
+    left = line.ranks
+    for name, slots in line.hosts or [(entry.name, entry.slots) for entry in scene.entries]:
+        wanted = line.ranks_per_node if left is None else min(left, line.ranks_per_node)
+        left = None if left is None else left - wanted
+        if wanted > slots:
+            yield LaunchFinding(
+                f"{line.ranks_per_node} ranks on each node are too many",
+                f"{name} has {slots} slots",
+                f"Ask for at most {slots} on each, or leave {name} out.",
+                fails=True,
+            )
+            return
+
+
 def _unknown_flags(scene: LaunchScene) -> Iterator[LaunchFinding]:
     for flag in scene.line.unknown if scene.line else ():
         yield LaunchFinding(
@@ -94,13 +113,29 @@ def _old_names(scene: LaunchScene) -> Iterator[LaunchFinding]:
                 )
         return
     for parameter in scene.parameters:
+        if is_gone(parameter.name, scene.version):
+            yield _without_effect(parameter, scene.version)
+            continue
         new = spelled(parameter.name, parameter.value, scene.version)
         if parameter.flag == "--mca" and (new.name, new.value) != (parameter.name, parameter.value):
             yield LaunchFinding(
                 f"--mca {parameter.name} {parameter.value}",
                 f"the containers have Open MPI {scene.version}, which does not take it so",
-                f"Write {new.flag} {new.name} {new.value}",
+                f"Write {new.flag} {new.name} {new.value}" if new.value else "Leave it out.",
             )
+
+
+def _without_effect(parameter: Parameter, version: int) -> LaunchFinding:
+    typed = f"OMPI_MCA_{parameter.name}=" if parameter.flag == "environment" else f"{parameter.flag} {parameter.name} "
+    instead = (
+        "Leave it out; it reaches RDMA cards by UCX (--mca pml ucx)."
+        if parameter.name.startswith("btl_openib_")
+        else "Leave it out; the daemons' interfaces are named by --prtemca prte_if_include."
+    )
+    component = "openib" if parameter.name.startswith("btl_openib_") else "oob"
+    return LaunchFinding(
+        f"{typed}{parameter.value}", f"the containers have Open MPI {version}, which has no {component}", instead
+    )
 
 
 def _both_lists(scene: LaunchScene) -> Iterator[LaunchFinding]:
@@ -163,6 +198,7 @@ def _carries(word: str, there: Mapping[str, Sequence[str]]) -> bool:
 _JUDGES = (
     _hosts,
     _ranks,
+    _ranks_per_node,
     _unknown_flags,
     _joined_flags,
     _old_names,

@@ -161,7 +161,7 @@ def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: 
             f"your own {command[0]} line is taken as it is: no --preset, --fabric, --launcher or place",
             remedy="Leave them out, or give the program alone.",
         )
-    check_light({name: value for name, value in line.variables.items() if value is not None})
+    check_light(line.variables)
     if ranks is not None and line.counts_ranks:
         raise UsageError(
             f"the number of ranks is given to provision (-n {ranks}) and to {command[0]}", remedy="Give it once."

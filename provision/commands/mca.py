@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-__all__ = ["PRRTE", "Parameter", "spelled"]
+__all__ = ["PRRTE", "Parameter", "is_gone", "spelled"]
 
 PRRTE = 5
 """From this major version on PRRTE starts the ranks, and has parameters of its own."""
@@ -53,3 +54,8 @@ def _transports(value: str) -> str:
     if excluding:
         return "^" + ",".join(kept) if kept else "self,sm,tcp"
     return ",".join(kept)
+
+
+def is_gone(name: str, version: int) -> bool:
+    """Return whether a parameter of version 4 has no successor in `version`: its component is no longer there."""
+    return version >= PRRTE and not _runtime_name(name) and bool(re.match(r"oob(_|$)|btl_openib_", name))

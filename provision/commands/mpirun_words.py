@@ -74,9 +74,10 @@ class TypedLine:
 
     @property
     def hosts(self) -> tuple[tuple[str, int], ...]:
-        """The hosts of -H with their slots, which are 1 where none are given."""
+        """The hosts of -H with their slots, which are 1 where none are given; several -H are added up."""
         found: dict[str, int] = {}
-        for word in (self._value(_HOSTS) or "").split(","):
+        given = (setting.value or "" for setting in self.settings if _bare(setting.flag) in _HOSTS)
+        for word in ",".join(given).split(","):
             name, _, slots = word.partition(":")
             if name:
                 found[name] = found.get(name, 0) + (1 if (count := _number(slots)) is None else count)
@@ -93,6 +94,20 @@ class TypedLine:
         return any(_bare(setting.flag) in _RANKS | _PER_NODE for setting in self.settings) or any(
             "ppr:" in (setting.value or "") for setting in self.settings
         )
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """The number of ranks of each node, where it is stated as such; else None."""
+        for setting in self.settings:
+            flag, value = _bare(setting.flag), setting.value or ""
+            if flag == "pernode":
+                return 1
+            if flag in {"N", "npernode"}:
+                return _number(value)
+            named = re.search(r"ppr:([0-9]{1,9}):node\b" if flag == "map-by" else r"^([0-9]{1,9}):node\b", value)
+            if flag in {"map-by", "ppr"} and named:
+                return int(named[1])
+        return None
 
     @property
     def oversubscribes(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -39,8 +40,10 @@ LIGHT: Mapping[str, LightVariable] = {variable.name: variable for variable in _A
 _GUIDE_THRESHOLD = "2097152"
 
 
-def check_light(values: Mapping[str, str]) -> None:
+def check_light(values: Mapping[str, str | None]) -> None:
     """Refuse variables of LightCC that it does not know, or whose value it would not take; others are not looked at.
+
+    None is a value that nobody here knows.
 
     Raises:
         UsageError: with the variable, and what it takes.
@@ -51,7 +54,7 @@ def check_light(values: Mapping[str, str]) -> None:
         known = LIGHT.get(name)
         if known is None:
             raise UsageError(f"LightCC has no variable {name}", remedy=f"It has: {', '.join(LIGHT)}.")
-        if not _fits(known.kind, value):
+        if value is not None and not _fits(known.kind, value):
             raise UsageError(f"{name}={value}: it takes {_TAKES[known.kind]}", remedy=f"{name}: {known.meaning}.")
 
 
@@ -65,13 +68,17 @@ _TAKES = {
 
 def _fits(kind: str, value: str) -> bool:
     if kind == "ratio":
-        try:
-            return 0 < float(value) <= 1
-        except ValueError:
-            return False
+        return bool(re.fullmatch(r"[0-9]*\.?[0-9]*(e-?[0-9]{1,3})?", value, re.IGNORECASE)) and _is_share(value)
     if not (value.isascii() and value.isdecimal()):
         return False
     return {"bool": value in {"0", "1"}, "count": int(value) > 0}.get(kind, True)
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
 
 
 def horovod_settings(source: str) -> tuple[Setting, ...]:

@@ -95,7 +95,7 @@ def _numbers(file: TopoFile, key: str) -> frozenset[int]:
         ends = re.fullmatch(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", word)
         if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
             raise UsageError(
-                f"{file.name}: {key}={file.said[key]} names no GPUs", remedy=f"Write {key}=0-3 or {key}=5."
+                f"{file.name}: {key}={file.said[key]} names no GPUs", remedy=f"Write {key}=0-3,6 or {key}=5."
             )
         found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
     return frozenset(found)

@@ -119,6 +119,20 @@ def test_a_typed_mpirun_finds_the_nodes_by_its_environment() -> None:
     assert not any(name.endswith("_if_include") for name in mpi.launcher_variables([]))
 
 
+def test_every_launcher_is_told_a_host_file_in_its_own_dialect() -> None:
+    """Hydra (MPICH, Intel MPI) ends at ``slots=``, which it does not know."""
+    spec = JobSpec("j", Kind.MPI, ("x",), gpus=2, workers=2)
+    files = mpi.files(spec, seats_of(spec, PLACES), [])
+    found = mpi.launcher_variables([])
+
+    def told(name: str) -> str:
+        return files[found[name].removeprefix("/provision/")]
+
+    assert told("OMPI_MCA_orte_default_hostfile") == told("PRTE_MCA_prte_default_hostfile") == "a slots=2\nb slots=2\n"
+    assert told("HYDRA_HOST_FILE") == told("I_MPI_HYDRA_HOST_FILE") == "a:2\nb:2\n"
+    assert found["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] == "-F /provision/ssh_config"
+
+
 def test_seats_of_other_jobs_have_other_names() -> None:
     """A container is named after its instance."""
     found = words(JobSpec("other", Kind.PYTORCH, ("x",), gpus=2, workers=2))

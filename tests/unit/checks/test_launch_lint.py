@@ -63,6 +63,8 @@ def with_gids(*gids):
         ("", {}),
         ("-np 16 -H gpu1:8,gpu2:8 -mca btl_tcp_if_include ens4 -mca btl ^openib", {}),
         ("-np 16 -mca btl_tcp_if_include 10.77.0.0/16", {}),
+        ("-np 16 -H gpu1:8 -H gpu2:8 -npernode 8", {}),
+        ("-np 10 -H gpu1:8,gpu2:2 -npernode 8", {}),
         ("", {"NCCL_SOCKET_IFNAME": "=ens4", "NCCL_IB_HCA": "=mlx5_0", "NCCL_IB_GID_INDEX": "3"}),
         ("", {"NCCL_SOCKET_IFNAME": "^docker,lo", "NCCL_IB_GID_INDEX": "-1", "NCCL_NET_GDR_LEVEL": "PXB"}),
         ("", {"NCCL_IB_HCA": "^=mlx5_7", "NCCL_IB_DISABLE": "0", "NCCL_NET_GDR_LEVEL": "0"}),
@@ -89,6 +91,9 @@ def test_what_is_right_is_not_remarked_on(line, variables):
             "-mca btl_tcp_if_include bond0",
             ["FAILS btl_tcp_if_include bond0: gpu1 has ens4", "its data interface is ens4"],
         ),
+        ("-npernode 9", ["FAILS 9 ranks on each node are too many: gpu1 has 8 slots", "at most 8"]),
+        ("--map-by ppr:9:node", ["FAILS 9 ranks on each node"]),
+        ("-N 8 -H gpu1:8,gpu2:4", ["FAILS 8 ranks on each node are too many: gpu2 has 4 slots"]),
         ("-mca oob_tcp_if_include 10.9.0.0/16", ["FAILS oob_tcp_if_include 10.9.0.0/16"]),
         ("-x NCCL_SOCKET_IFNAME=eth0", ["FAILS NCCL_SOCKET_IFNAME=eth0: gpu1 has ens4"]),
         ("--foo", ["--foo is no flag of mpirun that we know"]),
@@ -130,6 +135,23 @@ def test_names_of_version_4_are_told_under_version_5(typed, instead):
     assert "Open MPI 5, which does not take it so" in text
     assert f"Write {instead}" in text
     assert not any("does not take it so" in text for text in findings(typed))
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("--mca oob_tcp_dynamic_ipv4_ports 5000-5010", ["which has no oob", "--prtemca prte_if_include"]),
+        ("--mca oob ^ud", ["which has no oob"]),
+        ("--mca btl_openib_allow_ib 1", ["which has no openib", "Leave it out"]),
+        ("--mca btl openib", ["does not take it so -> Leave it out."]),
+    ],
+)
+def test_what_version_5_no_longer_has_is_told(typed, words):
+    """It would pass over these without a word."""
+    text = one(typed, version=5)
+
+    assert all(word in text for word in words), text
+    assert findings(typed) == []
 
 
 def test_values_behind_an_equals_sign_fail_under_version_4():

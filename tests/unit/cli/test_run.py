@@ -391,6 +391,7 @@ def test_an_mpirun_line_of_ones_own_is_started_as_it_is(run):
         (["--preset", "taco"], ["mpirun", "prog"], "no --preset, --fabric"),
         ([], ["mpirun", "-np", "2"], "no program to start"),
         ([], ["mpirun", "-x", "LIGHT_TOPK=1", "prog"], "LightCC has no variable LIGHT_TOPK"),
+        ([], ["mpirun", "-x", "LIGHT_TOPK", "prog"], "LightCC has no variable LIGHT_TOPK"),
         ([], ["mpirun", "-np", "4", "prog"], "-np 4 is more than the 3 slots"),
         ([], ["mpirun", "-H", "x:1", "prog"], "-H names x"),
         (["-x", "NCCL_SOCKET_IFNAME=eth0"], ["prog"], "a has ens4"),

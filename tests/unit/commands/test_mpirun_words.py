@@ -74,6 +74,7 @@ def test_values_behind_an_equals_sign_are_read():
 def test_slots_of_a_host_are_one_each_time_it_is_named():
     """Open MPI counts so."""
     assert parse_line(["mpirun", "-host", "a,b,a:2,a", "x"]).hosts == (("a", 4), ("b", 1))
+    assert parse_line(["mpirun", "-H", "a", "--host", "b:2,a:2", "x"]).hosts == (("a", 3), ("b", 2))
 
 
 @pytest.mark.parametrize(

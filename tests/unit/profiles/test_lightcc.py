@@ -34,10 +34,13 @@ def test_all_seven_variables_are_known_with_their_defaults():
         ("LIGHT_TOPK_THRESHOLD", "-1"),
         ("LIGHT_TOPK_RATIO", "0"),
         ("LIGHT_TOPK_RATIO", "nan"),
+        ("LIGHT_TOPK_RATIO", "0.0_1"),
+        ("LIGHT_TOPK_RATIO", "."),
         ("LIGHT_TOPK_RATIO", "1%"),
         ("LIGHT_TOPK_FP16", "\u0661"),
         ("LIGHT_TOPK_FP16", ""),
         ("LIGHT_INTRASIZE", "8"),
+        ("LIGHT_INTRASIZE", None),
     ],
 )
 def test_what_it_does_not_take_is_refused(name, value):
@@ -51,7 +54,7 @@ def test_what_it_does_not_take_is_refused(name, value):
 
 def test_variables_of_others_are_none_of_its_business():
     """Only names that begin with LIGHT_ are judged."""
-    assert check_light({"LIGHTNING": "x", "PATH": ""}) is None
+    assert check_light({"LIGHTNING": "x", "PATH": "", "LIGHT_TOPK_RATIO": None}) is None
 
 
 @pytest.mark.row(53, 54)
