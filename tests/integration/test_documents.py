@@ -53,7 +53,7 @@ os.makedirs(args.dir, exist_ok=True)
 open(args.dir + "/events.out.tfevents.1", "w").write("loss")
 for step in (57600, 58240, 58880, 59520):
     print("Train Epoch: %s [%d/60000 (%d%%)] loss=0.0026" % (args.epochs, step, step / 600))
-print("\\naccuracy=0.9904")
+print("\\naccuracy=0.9904\\n")
 """
 SET_UP = f"""set -e
 rm -rf /srv/examples /srv/nas && mkdir -p /srv/examples /srv/nas/pytorch_data
@@ -164,7 +164,8 @@ def test_distributed_pytorch_as_in_the_document(jobs, tmp_path):
     assert shape(followed) == [told[0], *told[-5:]]
     assert jobs.logs("pytorch-dist", "pytorch-dist-worker-0")[0] == "WORLD_SIZE: 3, CURRENT_RANK: 1"
     last = jobs.ok("logs", "pytorch-dist", "-t", "5").out.splitlines()
-    assert shape(last) == shape(expected(ARENA, "arena logs pytorch-dist -t 5"))[-len(shape(last)) :]
+    assert len(last) == 5
+    assert shape(last) == shape(expected(ARENA, "arena logs pytorch-dist -t 5"))
     shown = shape(jobs.ok("get", "pytorch-dist").out.splitlines())
     assert shown[-2] == shape(expected(ARENA, "arena get pytorch-dist"))[-2]
     assert re.fullmatch(r"http://ADDRESS:\d+", shown[-1])
