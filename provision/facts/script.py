@@ -30,13 +30,17 @@ MOST_SLACK_SECONDS = 120
 
 TOGETHER = frozenset(
     {
-        "addresses", "boot", "clock", "container_ssh", "container_trust", "dma_buf", "docker_config",
+        "addresses", "boot", "clock", "container_ssh", "container_trust", "disks", "dma_buf", "docker_config",
         "fabric_manager", "gpu_pci", "hardware", "kernels", "kind", "limits", "listening", "modules",
-        "nvidia_container", "nvidia_modules", "packages", "pci_links", "pci_routing", "peer_memory", "peer_status",
-        "rdma", "rdma_counters", "receipts", "routes", "signing", "simulated", "sysctls", "system", "xids",
+        "nccl", "nvidia_container", "nvidia_modules", "packages", "pci_links", "pci_routing", "peer_memory",
+        "peer_status", "rdma", "rdma_counters", "receipts", "routes", "signing", "simulated", "sysctls", "system",
+        "time_sync", "xids",
     }
 )  # fmt: skip
-"""Facts that ask the kernel and the node's own disk: no name service, no network share, no GPU tool, no docker."""
+"""Facts that ask the kernel, systemd and the node's own disks: no name service, no GPU tool, no docker."""
+
+_LAST = ("time_sync", "nccl", "disks")
+"""Those of them that wait where systemd or a file system does not answer: nobody is to wait for them."""
 
 _TOGETHER_SECONDS = 20
 
@@ -45,6 +49,11 @@ STUCK = "/run/provision-probe.stuck"
 
 _SMI = "gpus nvlinks topology"
 """Facts that ask nvidia-smi, and nothing where there is none."""
+
+_KERNEL = """PROBE_MACHINE=
+{ read -r PROBE_RELEASE </proc/sys/kernel/osrelease; read -r PROBE_MACHINE </proc/sys/kernel/arch; } 2>/dev/null
+[ -n "$PROBE_MACHINE" ] || { set -- $(uname -rm); PROBE_RELEASE=$1 PROBE_MACHINE=$2; }"""
+"""Kernels before 6.1 do not tell of the architecture in a file."""
 
 _PARAMETERS, _TOKEN = "@parameters@", "@token@"
 _FIRST_LINE = re.compile(r"^provision-probe 1 ([0-9a-f]{32})\s*$", re.MULTILINE)
@@ -83,9 +92,8 @@ class Parameters:
             "PROBE_TOPOLOGY": "yes" if self.topology else "",
         }
         lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
-        kernel = "set -- $(uname -rm); PROBE_RELEASE=$1 PROBE_MACHINE=$2"
         exports = "export " + " ".join([*values, "PROBE_RELEASE", "PROBE_MACHINE"])
-        return "\n".join([*lines, kernel, exports, f"PROBE_KNOWN='{' '.join(self.known)}'"])
+        return "\n".join([*lines, _KERNEL, exports, f"PROBE_KNOWN='{' '.join(self.known)}'"])
 
 
 def script(
@@ -134,7 +142,7 @@ def _for_all_nodes(facts: tuple[Fact[Any], ...]) -> str:
         watch=_watch(facts),
         runs="\n".join(
             f"{'join' if fact.name in TOGETHER else 'run'} {fact.name} {shlex.quote(fact.command.strip())}"
-            for fact in sorted(facts, key=lambda fact: fact.name in TOGETHER)
+            for fact in sorted(facts, key=_place)
         ),
         names=" ".join(fact.name for fact in facts),
         token=_TOKEN,
@@ -142,6 +150,11 @@ def _for_all_nodes(facts: tuple[Fact[Any], ...]) -> str:
         smi=_SMI,
         stuck=STUCK,
     )
+
+
+def _place(fact: Fact[Any]) -> int:
+    """Return where a fact stands in the script: those with a session of their own begin first."""
+    return _LAST.index(fact.name) + 2 if fact.name in _LAST else int(fact.name in TOGETHER)
 
 
 def _watch(facts: Sequence[Fact[Any]]) -> str:

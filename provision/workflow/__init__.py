@@ -5,36 +5,40 @@ Nothing here parses a command line or prints; progress goes to the callbacks tha
 
 from __future__ import annotations
 
-from provision.workflow.adopting import adopt, plan_adopt
-from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
-from provision.workflow.bundle import known_secrets, support_bundle
-from provision.workflow.converge import Pace, apply, runnable
-from provision.workflow.differences import content_differences
-from provision.workflow.gpudirect import gdr
-from provision.workflow.idle_steps import agreeable, drained_first
-from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
-from provision.workflow.overrides import note_degraded
-from provision.workflow.places import log_folder
-from provision.workflow.placing import places_among, places_for_jobs
-from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
-from provision.workflow.reloading import reload
-from provision.workflow.resetting import plan_reset, reset
-from provision.workflow.survey import (
-    HostFile,
-    Survey,
-    chosen,
-    degraded,
-    host_entries,
-    hostfile,
-    probe,
-    role_defaults,
-    supported_systems,
-    try_pairs,
-    verify,
-    with_defaults,
-)
-from provision.workflow.this_machine import local_inventory
-from provision.workflow.topology import topology
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from provision.workflow.adopting import adopt, plan_adopt
+    from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
+    from provision.workflow.bundle import known_secrets, support_bundle
+    from provision.workflow.converge import Pace, apply, runnable
+    from provision.workflow.differences import content_differences
+    from provision.workflow.gpudirect import gdr
+    from provision.workflow.idle_steps import agreeable, drained_first
+    from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
+    from provision.workflow.overrides import note_degraded
+    from provision.workflow.places import log_folder
+    from provision.workflow.placing import places_among, places_for_jobs
+    from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
+    from provision.workflow.reloading import reload
+    from provision.workflow.resetting import plan_reset, reset
+    from provision.workflow.survey import (
+        HostFile,
+        Survey,
+        chosen,
+        degraded,
+        host_entries,
+        hostfile,
+        probe,
+        role_defaults,
+        supported_systems,
+        try_pairs,
+        verify,
+        with_defaults,
+    )
+    from provision.workflow.this_machine import local_inventory
+    from provision.workflow.topology import topology
 
 __all__ = [
     "Asked",
@@ -85,3 +89,35 @@ __all__ = [
     "verify",
     "with_defaults",
 ]
+
+_HOMES = {
+    "adopting": "adopt plan_adopt",
+    "asking": "Asked asked_for chosen_roles named_nodes refuse_steps",
+    "bundle": "known_secrets support_bundle",
+    "converge": "Pace apply runnable",
+    "differences": "content_differences",
+    "gpudirect": "gdr",
+    "idle_steps": "agreeable drained_first",
+    "launching": "found_networks stated_container stated_entries stated_networks",
+    "overrides": "note_degraded",
+    "places": "log_folder",
+    "placing": "places_among places_for_jobs",
+    "plan": "Look Request look read_saved save saved_differences",
+    "reloading": "reload",
+    "resetting": "plan_reset reset",
+    "survey": "HostFile Survey chosen degraded host_entries hostfile probe role_defaults supported_systems try_pairs "
+    "verify with_defaults",
+    "this_machine": "local_inventory",
+    "topology": "topology",
+}
+"""Module -> what it has for us. A verb needs few of them, and to import all takes longer than most of what they do."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a name when it is first asked for."""
+    module = next((module for module, names in _HOMES.items() if name in names.split()), None)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = found  # what has its module's name too is not to be taken for the module
+    return found

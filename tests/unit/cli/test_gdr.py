@@ -20,7 +20,17 @@ from provision.workflow import gpudirect
 from tests.unit.checks.conftest import healthy, make_node
 
 HOPPER = "driver=570.133.20,modules=open,kernel=6.8.0,stack=inbox,gpu=hopper,nccl=2.27.5"
-HEAVY = ("ansible", "ansible_runner", "paramiko", "fabric", "docker", "yaml", "jinja2", "provision.connectors")
+HEAVY = (
+    "ansible",
+    "ansible_runner",
+    "paramiko",
+    "fabric",
+    "docker",
+    "yaml",
+    "jinja2",
+    "pydantic",
+    "provision.connectors",
+)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
 
 
