@@ -131,7 +131,8 @@ def run(
     --gputopology chooses them as `provision place --gputopology` does and starts the job there: a rank for each GPU,
     -n of them or those of --workers with --gpus each, all or none. Nodes that cannot take ranks are no choice, and
     named on stderr; between the look at the nodes and the start nothing is reserved.
-    A command that is an mpirun line of your own is started as it is, with what it needs to reach the containers.
+    Where the image's mpirun is MPICH's or Intel MPI's, the line is written in their words; ranks get the same.
+    A command that is a line of Open MPI's mpirun is started as it is, with what it needs to reach the containers.
     What is odd about your variables and flags, by what the nodes tell, is said; what surely fails is not started.
     --offline takes what the inventory states: cluster_gpus, cluster_data_interface, cluster_management_interface,
     cluster_gid_index, cluster_mpirun, cluster_mpi.

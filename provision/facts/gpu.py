@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
@@ -28,6 +29,8 @@ class Gpu:
     """As ``9.0``; drivers older than 510 do not tell it."""
     vbios: str = ""
     health: GpuHealth = field(default_factory=GpuHealth)
+    instances: tuple[str, ...] = ()
+    """UUIDs of the instances that it is cut into, in MIG mode."""
 
 
 _IDENTITY = "index,name,uuid,driver_version,memory.total,pci.bus_id"
@@ -72,15 +75,21 @@ if [ "$code" -eq 0 ] && [ -n "$rows" ]; then
   echo '== remapped rows'
   nvidia-smi --query-remapped-rows=gpu_bus_id,@rows --format=csv
 fi
+for instance in /proc/driver/nvidia/capabilities/gpu*/mig/gi*; do
+  [ ! -e "$instance" ] || { echo '== instances'; nvidia-smi -L; }
+  break
+done
 exit $code
 """
+_INSTANCES = "== instances\n"
 
 
 class GpusFact:
     """Asks nvidia-smi, which hangs when a GPU is broken and takes many seconds without persistence.
 
     One call brings identity and health. A driver refuses the whole question for one field that it does not know; then
-    that field is left out, and remapped rows are asked for apart, as drivers before 535 want it.
+    that field is left out, and remapped rows are asked for apart, as drivers before 535 want it. Where GPUs are cut
+    into MIG instances, one more call brings their UUIDs.
     """
 
     name: ClassVar[str] = "gpus"
@@ -100,13 +109,15 @@ class GpusFact:
             return ()
         if raw.exit_code != 0:
             return Unknown(f"nvidia-smi failed: {raw.said()}")
-        first, _, second = raw.stdout.partition("== remapped rows")
+        told, _, listed = raw.stdout.partition(_INSTANCES)
+        first, _, second = told.partition("== remapped rows")
         table = _table(first, "index")
         if table is None:
             return Unknown(f"nvidia-smi printed no table: {raw.said()}")
         rows = {row.get("gpu_bus_id", ""): row for row in _table(second, "gpu_bus_id") or ()}
         gpus = (_gpu({**rows.get(row.get("pci.bus_id", ""), {}), **row}) for row in table)
-        return tuple(gpu for gpu in gpus if gpu is not None)
+        instances = _instances(listed)
+        return tuple(replace(gpu, instances=instances.get(gpu.uuid, ())) for gpu in gpus if gpu is not None)
 
 
 def _table(text: str, first: str) -> list[dict[str, str]] | None:
@@ -122,6 +133,19 @@ def _table(text: str, first: str) -> list[dict[str, str]] | None:
         {str(key).partition(" [")[0]: str(value or "").strip() for key, value in row.items() if key is not None}
         for row in csv.DictReader(lines[start:], skipinitialspace=True)
     ]
+
+
+def _instances(listed: str) -> dict[str, tuple[str, ...]]:
+    """Return the UUIDs of MIG instances by that of their GPU, as ``nvidia-smi -L`` lists them below it."""
+    found: dict[str, tuple[str, ...]] = {}
+    gpu = ""
+    for line in listed.splitlines():
+        if uuid := re.search(r"\(UUID: ([^\s)]+)\)", line):
+            if line.startswith("GPU "):
+                gpu = uuid[1]
+            else:
+                found[gpu] = (*found.get(gpu, ()), uuid[1])
+    return found
 
 
 def _gpu(cells: dict[str, str]) -> Gpu | None:

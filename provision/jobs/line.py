@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from provision.commands.hydra import HYDRA, hydra_argv, hydra_reach, hydra_settings
 from provision.commands.mpirun import Launch, PlainLaunch, argv_of, mpirun_settings, plain_settings, reach_variables
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError
@@ -37,6 +38,8 @@ class Line:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     """Set where the launcher starts; ranks get of it what the settings name."""
+    mpi: str = "openmpi"
+    """Whose launcher it is."""
 
     @property
     def needs_python(self) -> bool:
@@ -46,11 +49,23 @@ class Line:
     @property
     def argv(self) -> list[str]:
         """The words."""
-        return argv_of(self.program, self.settings, self.command)
+        spelled = hydra_argv if self.mpi in HYDRA else argv_of
+        return spelled(self.program, self.settings, self.command)
 
 
 def launch_line(request: JobRequest, container: Container, ranks: int, used: Sequence[HostEntry]) -> Line:
-    """Return the line that starts `ranks` ranks on the nodes `used`; `container` is the head node's."""
+    """Return the line that starts `ranks` ranks on the nodes `used`; `container` is the head node's.
+
+    Raises:
+        LaunchError: what is asked for is a line of Open MPI, and the container has another MPI.
+    """
+    if container.mpi in HYDRA and (request.line is not None or request.wish.preset == "taco"):
+        raise LaunchError(
+            f"the container has {container.label}, and "
+            + ("your own mpirun line" if request.line else "the preset taco")
+            + " is taken for one of Open MPI",
+            remedy="Give the program alone: then the line is written for the MPI that there is.",
+        )
     program = request.mpirun or ("mpirun" if container.mpirun in _USR_BIN else container.mpirun)
     if request.line is not None:
         return _typed(request, request.line, container, ranks)
@@ -76,7 +91,11 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
         per_node=per_node,
         program=program,
     )
-    return Line(program, mpirun_settings(launch), launch.command, rank_variables(plan) if plan else {})
+    carried = rank_variables(plan) if plan else {}
+    if container.mpi in HYDRA:
+        settings = hydra_settings(launch, container.mpi)
+        return Line(program, settings, launch.command, {**carried, **hydra_reach()}, container.mpi)
+    return Line(program, mpirun_settings(launch), launch.command, carried)
 
 
 _CARRIED = tuple(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.commands.docker import exec_argv
+from provision.commands.hydra import HYDRA, hydra_name
 from provision.commands.mpirun import SUPPORTED, parse_version
 from provision.commands.shell import join, script_argument
 from provision.commands.ssh import explain_ssh
@@ -27,7 +28,7 @@ class Container:
     """One node's training container as a job finds it."""
 
     version: int
-    """Open MPI's major version."""
+    """Open MPI's major version; 0 of another launcher."""
     mpirun: str
     """Where mpirun is."""
     root: bool
@@ -37,6 +38,13 @@ class Container:
     """The node's interface that carries its data address, as far as it can be told."""
     python: bool = True
     """Whether it has python3."""
+    mpi: str = "openmpi"
+    """Whose launcher mpirun is: ``openmpi``, ``mpich`` or ``intelmpi``."""
+
+    @property
+    def label(self) -> str:
+        """What a person calls its MPI."""
+        return HYDRA.get(self.mpi) or f"Open MPI {self.version}"
 
 
 def check_nodes(request: JobRequest, names: Sequence[str]) -> dict[str, Container]:
@@ -88,15 +96,16 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
     if not result.ok:
         raise _no_container(node, container, result)
     said = dict(line.partition("=")[::2] for line in result.stdout.splitlines() if "=" in line)
-    version = parse_version(said.get("version", ""))
+    hydra = hydra_name(said.get("version", ""))
+    version = 0 if hydra else parse_version(said.get("version", ""))
     if not said.get("mpirun") or version is None:
         raise LaunchError(
-            f"there is no Open MPI in the container {container}: mpirun "
+            f"there is no Open MPI in the container {container}, nor MPICH or Intel MPI: mpirun "
             + (f"says {said['version']!r}" if said.get("mpirun") else "was not found"),
             node=node,
             remedy="use a training image with Open MPI 4 or 5 (training_image_reference)",
         )
-    if version not in SUPPORTED:
+    if not hydra and version not in SUPPORTED:
         raise LaunchError(
             f"Open MPI {version} in the container {container} is not supported", node=node, remedy="use version 4 or 5"
         )
@@ -108,6 +117,7 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
         library_path=bool(said.get("library_path")),
         interface=said.get("interface", ""),
         python=bool(said.get("python3")),
+        mpi=hydra or "openmpi",
     )
 
 
@@ -146,11 +156,10 @@ def _no_container(node: str, container: str, result: CommandResult) -> LaunchErr
 
 
 def _same_version(found: Mapping[str, Container]) -> None:
-    versions = {container.version for container in found.values()}
-    if len(versions) > 1:
-        said = ", ".join(f"{name} has {container.version}" for name, container in found.items())
+    if len({container.label for container in found.values()}) > 1:
+        said = ", ".join(f"{name} has {container.label}" for name, container in found.items())
         raise LaunchError(
-            f"the containers have different major versions of Open MPI: {said}",
+            f"the containers have different MPI libraries: {said}",
             remedy="give all nodes the same image: `provision apply`",
         )
 

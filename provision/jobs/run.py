@@ -17,7 +17,7 @@ from provision.commands.mca import Parameter
 from provision.commands.shell import join
 from provision.connectors import connect, each
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
-from provision.hostfiles import HostEntry, openmpi
+from provision.hostfiles import LAUNCHERS, HostEntry
 from provision.jobs.held import held_gpus
 from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
@@ -51,7 +51,7 @@ class Plan:
     used: tuple[str, ...]
     """Names of the nodes that get ranks."""
     version: int
-    """Open MPI's major version."""
+    """Open MPI's major version; 0 of another launcher."""
     settings: tuple[Setting, ...] = ()
     """What `argv` is made of, in its order."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def _plan(
     return Plan(
         request,
         tuple(line.argv),
-        openmpi.render(request.entries),
+        LAUNCHERS[head.mpi](request.entries),
         tuple(entry.name for entry in used),
         head.version,
         line.settings,

@@ -66,8 +66,14 @@ def _worker(worker: Worker, places: Places) -> dict[str, Any]:
         "nics": list(worker.nics),
         "order": list(worker.order),
         "mig": list(worker.mig),
+        "mig_instances": {str(gpu): list(_instances(worker, gpu, places)) for gpu in worker.mig},
         "ranks": [_rank(rank) for rank in rank_placements(worker, places)],
     }
+
+
+def _instances(worker: Worker, gpu: int, places: Places) -> tuple[str, ...]:
+    """Return the UUIDs of a GPU's MIG instances; none where nobody has told them."""
+    return next((one.instances.get(gpu, ()) for one in places.candidates if one.name == worker.node), ())
 
 
 def _rank(rank: RankPlacement) -> dict[str, Any]:
@@ -117,8 +123,11 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
         lines += _explained(placement, placement.key) if explain else []
     for worker in placement.workers:
         for gpu in worker.mig:
+            uuids = "".join(f" {uuid}" for uuid in _instances(worker, gpu, places))
             lines += _wrap(
-                f"GPU {gpu} of {worker.node} is in MIG mode: in its place give the job the UUID of an instance", "  "
+                f"GPU {gpu} of {worker.node} is in MIG mode: in its place give the job the UUID of an instance"
+                + (f":{uuids}" if uuids else ""),
+                "  ",
             )
     for warning in places.warnings:
         lines += _wrap(f"warning: {warning}", "  ")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from provision.model import Topology
@@ -66,6 +67,8 @@ class Candidate:
     """Indices of GPUs that no job should get before their node is mended."""
     mig: frozenset[int] = frozenset()
     """Indices of GPUs that are cut into MIG instances, which no two of can work together."""
+    instances: Mapping[int, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    """Of these the UUIDs of the instances, as far as they are known."""
     mode: Mode | None = None
     """None: nobody has said, and the node is there for every kind of job."""
     leaf: str = ""

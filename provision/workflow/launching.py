@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["found_networks", "stated_container", "stated_entries", "stated_networks"]
 
-_VERSIONS = {"": 4, "openmpi": 4, "openmpi5": 5}
+_VERSIONS = {"": 4, "openmpi": 4, "openmpi5": 5, "mpich": 0, "intelmpi": 0}
 
 
 def found_networks(cluster: Cluster, facts: Mapping[str, NodeFacts | ProvisionError]) -> dict[str, NodeNetwork]:
@@ -81,5 +81,6 @@ def stated_container(variables: Mapping[str, Any]) -> Container:
     """Return the head node's container as the inventory states it: as root, with a library path."""
     from provision.jobs.preflight import Container
 
-    version = _VERSIONS.get(str(variables.get("cluster_mpi") or ""), 4)
-    return Container(version, str(variables.get("cluster_mpirun") or "mpirun"), root=True, library_path=True)
+    stated = str(variables.get("cluster_mpi") or "")
+    version, program = _VERSIONS.get(stated, 4), str(variables.get("cluster_mpirun") or "mpirun")
+    return Container(version, program, root=True, library_path=True, mpi="openmpi" if version else stated)

@@ -113,6 +113,7 @@ def candidate_of(node: Node, facts: NodeFacts, p2p: Matrix | None = None) -> tup
         busy=_busy(facts, texts),
         faulty=faulty(topology),
         mig=frozenset(gpu.index for gpu in gpus if gpu.health.mig),
+        instances={gpu.index: gpu.instances for gpu in gpus if gpu.health.mig},
         mode=_mode(node),
         leaf=_text(node, "cluster_leaf"),
         rack=_text(node, "cluster_rack"),

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.integration.conftest import LAB
 from tests.support.command import Provision
@@ -48,6 +50,15 @@ def trained(output):
     assert sorted(int(rank) for rank, *_ in told) == list(range(9)), output
     assert len({gradient for *_, gradient in told}) == 1, output
     return Counter(node for _, _, node, _ in told)
+
+
+def by_mpich(provision, lab, folder):
+    """Return an inventory of the lab's nodes by which MPICH's launcher is the image's mpirun."""
+    document = yaml.safe_load(Path(provision.ok("lab", "inventory", lab).out.strip()).read_text())
+    document["all"]["children"]["gpu_nodes"]["vars"]["cluster_mpirun"] = "/usr/bin/mpiexec.hydra"
+    made = folder / "mpich.yml"
+    made.write_text(yaml.safe_dump(document))
+    return str(made)
 
 
 def started_by(provision, lab, launcher, command, ranks, program="hostname"):
@@ -218,6 +229,32 @@ def test_a_node_with_a_job_is_no_choice(provision, mesh):
 def test_a_launcher_reads_its_host_file(provision, equipped, launcher, command):
     """Over the containers' own logins: the first node is full before the second gets a rank."""
     assert started_by(provision, equipped, launcher, command, 9) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [["python"], ["torchrun", "-e", "PET_TEE=1", "-e", "PET_REDIRECTS=1"]])
+def test_pytorch_trains_by_mpich(provision, equipped, tmp_path, words):
+    """The same ranks with the same variables by Hydra, which the inventory names as the image's mpirun."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    inventory = by_mpich(provision, equipped, tmp_path)
+    launcher, *more = words
+    program = [*(["python3"] if launcher == "python" else []), "train.py"]
+    given = ["-n", "9", "--launcher", launcher, *more, "-e", "OMP_NUM_THREADS=1", "-e", "GLOO_SOCKET_IFNAME=eth1"]
+    done = provision("run", "-i", inventory, *given, "--sync", str(tmp_path), "--yes", "--", *program, timeout=300)
+
+    assert done.code == 0, str(done)
+    assert trained(done.out) == {f"{equipped}-1": 8, f"{equipped}-2": 1}
+
+
+@pytest.mark.long
+def test_ranks_of_mpich_get_the_gpus_and_cpus_of_a_placement(provision, equipped, tmp_path):
+    """As those of Open MPI do."""
+    inventory = by_mpich(provision, equipped, tmp_path)
+    tell = 'echo "$PMI_RANK $(hostname) $CUDA_VISIBLE_DEVICES $NCCL_IB_HCA"'
+    ranks = told(provision("run", "-i", inventory, "--gputopology", "-n", "4", "--own-gpus", "--", "sh", "-c", tell))
+
+    assert {node for node, *_ in ranks} == {f"{equipped}-1"}
+    assert [gpu for _, gpu, _ in ranks] == gpus_of(provision, equipped, f"{equipped}-1")[:4]
 
 
 @pytest.mark.long

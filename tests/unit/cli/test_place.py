@@ -305,3 +305,15 @@ def test_a_gpu_in_mig_mode_is_kept_from_jobs_of_whole_gpus(probed):
 
     assert not document["fits"]
     assert "in MIG mode" in document["reason"]
+
+
+def test_a_shared_gpu_in_mig_mode_is_offered_by_the_uuids_of_its_instances(probed):
+    """A process can have no other part of it."""
+    cut = dataclasses.replace(gpu(0, mig=True), instances=("MIG-1", "MIG-2"))
+    parted = node(gpus=(cut, *(gpu(index) for index in range(1, 4))))
+    nodes = {"a": ({"cluster_gpu_schedule": "share"}, parted)}
+    _, out, _ = probed(nodes, "-g", "1", "--share")
+    (worker,) = json.loads(probed(nodes, "-g", "1", "--share", "--json")[1])["workers"]
+
+    assert worker["mig_instances"] == {"0": ["MIG-1", "MIG-2"]}
+    assert "give the job the UUID of an instance: MIG-1 MIG-2" in " ".join(out.split())

@@ -152,6 +152,24 @@ def test_open_mpi_5_gets_the_same_in_its_own_words(dry_run):
     assert words == [MPIRUN, *expected, "true"]
 
 
+@pytest.mark.parametrize(("mpi", "more"), [("mpich", []), ("intelmpi", ["-genv", "I_MPI_PIN", "0"])])
+def test_mpich_and_intel_mpi_get_a_line_of_their_own(dry_run, mpi, more):
+    """In Hydra's flags and host file, with the same variables; a guide's line for Open MPI is refused."""
+    code, words, said = dry_run("--preset", "", "-n", "9", "-e", "LR=1", "--", "prog", more=f"    cluster_mpi: {mpi}\n")
+    given = words[words.index("-genvlist") :]
+
+    assert (code, words[:3]) == (0, [MPIRUN, "-launcher", "ssh"])
+    assert words[words.index("-n") :][:3] == ["-n", "9", "-prepend-rank"]
+    assert given[:2] == ["-genvlist", "PROVISION_JOB,PATH,LD_LIBRARY_PATH,LR"]
+    assert given[2 : 2 + len(more)] == more
+    assert given[-4:] == ["-genv", "NCCL_IB_GID_INDEX", "3", "prog"]
+    assert said.out.endswith("# hostfile\ngpu1:8\ngpu2:8\n")
+    for refused in (["-n", "9", "--", "prog"], ["--preset", "", "--", "mpirun", "-np", "9", "prog"]):
+        code, _, said = dry_run(*refused, more=f"    cluster_mpi: {mpi}\n")
+        assert code == 125
+        assert "taken for one of Open MPI" in said.err
+
+
 def test_the_host_file_follows_the_command(dry_run):
     """As without a preset."""
     said = dry_run(*CASES["one node"][0], "--", *RESNET)[2]

@@ -368,3 +368,17 @@ def test_rate_lanes_firmware_and_board_of_a_device():
         4,
     )
     assert (soft.firmware, soft.ports[0].gbit, soft.ports[0].lanes) == ("", 2.5, 1)
+
+
+def test_instances_of_mig_belong_to_the_gpu_above_them():
+    """They are the only way to give a part of a GPU to a process."""
+    text = (
+        "index, name, uuid, driver_version, memory.total [MiB], pci.bus_id\n"
+        "0, A, GPU-1, 525.1, 1 MiB, 00000000:06:00.0\n1, A, GPU-2, 525.1, 1 MiB, 00000000:07:00.0\n"
+        "== instances\n"
+        "GPU 0: A (UUID: GPU-1)\nGPU 1: A (UUID: GPU-2)\n"
+        "  MIG 2g.24gb     Device  0: (UUID: MIG-a)\n  MIG 2g.24gb     Device  1: (UUID: MIG-GPU-2/1/0)\n"
+    )
+    first, second = GpusFact().parse(out(text))
+
+    assert (first.instances, second.instances) == ((), ("MIG-a", "MIG-GPU-2/1/0"))

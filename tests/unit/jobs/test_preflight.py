@@ -33,6 +33,17 @@ def test_a_container_that_has_everything_is_taken():
 
 
 @pytest.mark.parametrize(
+    ("version", "mpi"), [("HYDRA build details:", "mpich"), ("Intel(R) MPI Library for Linux* OS, Version", "intelmpi")]
+)
+def test_another_mpi_is_known_by_its_launchers_words(version, mpi):
+    """Its line is another one."""
+    found = judge(GOOD.replace("mpirun (Open MPI) 4.1.4", version))
+
+    assert (found.mpi, found.version) == (mpi, 0)
+    assert judge(GOOD).mpi == "openmpi"
+
+
+@pytest.mark.parametrize(
     ("said", "words"),
     [
         (GOOD.replace("program=/usr/bin/python3", "program="), "the program python3 was not found"),
