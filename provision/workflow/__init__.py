@@ -5,36 +5,40 @@ Nothing here parses a command line or prints; progress goes to the callbacks tha
 
 from __future__ import annotations
 
-from provision.workflow.adopting import adopt, plan_adopt
-from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
-from provision.workflow.bundle import known_secrets, support_bundle
-from provision.workflow.converge import Pace, apply, runnable
-from provision.workflow.differences import content_differences
-from provision.workflow.gpudirect import gdr
-from provision.workflow.idle_steps import agreeable, drained_first
-from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
-from provision.workflow.overrides import note_degraded
-from provision.workflow.places import log_folder
-from provision.workflow.placing import places_among, places_for_jobs
-from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
-from provision.workflow.reloading import reload
-from provision.workflow.resetting import plan_reset, reset
-from provision.workflow.survey import (
-    HostFile,
-    Survey,
-    chosen,
-    degraded,
-    host_entries,
-    hostfile,
-    probe,
-    role_defaults,
-    supported_systems,
-    try_pairs,
-    verify,
-    with_defaults,
-)
-from provision.workflow.this_machine import local_inventory
-from provision.workflow.topology import topology
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from provision.workflow.adopting import adopt, plan_adopt
+    from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
+    from provision.workflow.bundle import known_secrets, support_bundle
+    from provision.workflow.converge import Pace, apply, runnable
+    from provision.workflow.differences import content_differences
+    from provision.workflow.gpu_topology import topology
+    from provision.workflow.gpudirect import gdr
+    from provision.workflow.idle_steps import agreeable, drained_first
+    from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
+    from provision.workflow.overrides import note_degraded
+    from provision.workflow.places import log_folder
+    from provision.workflow.placing import places_among, places_for_jobs
+    from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
+    from provision.workflow.reloading import reload
+    from provision.workflow.resetting import plan_reset, reset
+    from provision.workflow.survey import (
+        HostFile,
+        Survey,
+        chosen,
+        degraded,
+        host_entries,
+        hostfile,
+        probe,
+        role_defaults,
+        supported_systems,
+        try_pairs,
+        verify,
+        with_defaults,
+    )
+    from provision.workflow.this_machine import local_inventory
 
 __all__ = [
     "Asked",
@@ -85,3 +89,45 @@ __all__ = [
     "verify",
     "with_defaults",
 ]
+
+_PARTS = {
+    "adopting": ("adopt", "plan_adopt"),
+    "asking": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
+    "bundle": ("known_secrets", "support_bundle"),
+    "converge": ("Pace", "apply", "runnable"),
+    "differences": ("content_differences",),
+    "gpudirect": ("gdr",),
+    "idle_steps": ("agreeable", "drained_first"),
+    "launching": ("found_networks", "stated_container", "stated_entries", "stated_networks"),
+    "overrides": ("note_degraded",),
+    "places": ("log_folder",),
+    "placing": ("places_among", "places_for_jobs"),
+    "plan": ("Look", "Request", "look", "read_saved", "save", "saved_differences"),
+    "reloading": ("reload",),
+    "resetting": ("plan_reset", "reset"),
+    "survey": (
+        "HostFile",
+        "Survey",
+        "chosen",
+        "degraded",
+        "host_entries",
+        "hostfile",
+        "probe",
+        "role_defaults",
+        "supported_systems",
+        "try_pairs",
+        "verify",
+        "with_defaults",
+    ),
+    "this_machine": ("local_inventory",),
+    "gpu_topology": ("topology",),
+}
+"""Module -> what is taken from it, when it is asked for: a command that needs one part does not wait for all."""
+
+
+def __getattr__(name: str) -> Any:
+    for part, names in _PARTS.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f"{__name__}.{part}"), name)
+            return found
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from provision.batch.ranks import Place
+from provision.jobs.engines.direct.dry import dry_run
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.placing import Placed
-from provision.jobs.engines.direct.reading import dry_run
 from provision.model.job import JobSpec, Kind
 
 PLACED = Placed((Place("a", "10.0.0.1", (0,), ("GPU-0",)), Place("b", "10.0.0.2", (0,), ("GPU-1",))))
