@@ -80,11 +80,11 @@ layers:
 	$(BIN)/lint-imports
 
 # In two halves of about the same length, for `make check` to run side by side.
-SECOND_HALF := tests/roles $(addprefix tests/unit/,benchmarks cli connectors inventory jobs lab topology test_bandwidth.py)
+SECOND_HALF := $(addprefix tests/unit/,benchmarks cli connectors inventory jobs lab test_bandwidth.py)
 unit: unit-first-half unit-second-half
 
 unit-first-half:
-	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/unit $(addprefix --ignore=,$(SECOND_HALF))
+	$(BIN)/pytest -q -p no:cacheprovider -m "not long" tests/unit tests/roles $(addprefix --ignore=,$(SECOND_HALF))
 
 unit-second-half:
 	$(BIN)/pytest -q -p no:cacheprovider -m "not long" $(SECOND_HALF)

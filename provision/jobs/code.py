@@ -17,7 +17,7 @@ from provision.connectors import Connector
 from provision.errors import NodeError, ProvisionError, UsageError
 from provision.jobs.files import code_sync
 from provision.jobs.node_ask import ask
-from provision.jobs.sync import add_member
+from provision.jobs.syncing import add_member
 from provision.model.job import CodeSource
 from provision.threads import outcomes
 

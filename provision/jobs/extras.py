@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from provision.batch.data import mounts_for, volumes_for
-from provision.batch.tensorboard import log_place, warnings_for
 from provision.connectors import Connector
 from provision.errors import ProvisionError
-from provision.jobs.code import sync_code
-from provision.jobs.data import require_data
 from provision.jobs.engines.base import Secrets
-from provision.jobs.tensorboard import start_tensorboard
 from provision.model import Cluster
 from provision.model.job import JobRecord, JobSpec, JobStatus, Seat
 
@@ -50,6 +45,9 @@ class JobExtras:
 
     def mounts(self, spec: JobSpec, node: str) -> list[str]:
         """Return ``/source:/target[:ro]`` for a job's containers: data, code, and a log folder that is on no volume."""
+        from provision.batch.data import mounts_for, volumes_for
+        from provision.batch.tensorboard import log_place
+
         del node  # the same on all
         found = [*mounts_for(spec, self._cluster), *code_mounts(spec)]
         if spec.tensorboard:
@@ -63,6 +61,11 @@ class JobExtras:
         Raises:
             NodeError: a node has not the data, or cannot get the code.
         """
+        from provision.batch.data import volumes_for
+        from provision.batch.tensorboard import warnings_for
+        from provision.jobs.code import sync_code
+        from provision.jobs.data import require_data
+
         spec = attempt.spec
         volumes = volumes_for(spec, self._cluster)
         for warning in (*require_data(connectors, volumes, user=spec.user), *warnings_for(spec, volumes)):
@@ -73,6 +76,9 @@ class JobExtras:
 
     def after(self, attempt: Started, connector: Connector, say: Say) -> str:
         """Start TensorBoard on the chief's node; return its address. Where it does not run, the job goes on without."""
+        from provision.batch.data import volumes_for
+        from provision.jobs.tensorboard import start_tensorboard
+
         spec = attempt.spec
         if not spec.tensorboard:
             return ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Reader = Callable[[Any], Any]
 
 
 class Kind(StrEnum):
@@ -270,48 +271,60 @@ def from_document(kind: type[T], document: Any) -> T:
     """
     if not isinstance(document, Mapping):
         raise ValueError(f"a {kind.__name__} is a mapping, not {type(document).__name__}")  # noqa: TRY004
-    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
-    names = [item.name for item in dataclasses.fields(kind) if item.name in document]  # type: ignore[arg-type]
+    readers = _readers(kind)  # type: ignore[arg-type]
     try:
-        return kind(**{name: _value(hints[name], document[name], name) for name in names})
+        return kind(**{name: read(document[name]) for name, read in readers.items() if name in document})
     except TypeError as error:
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _readers(kind: type) -> dict[str, Reader]:
+    """Return field -> what reads its value; made once, as a list of jobs has thousands of values."""
+    hints = typing.get_type_hints(kind)
+    return {item.name: _reader(hints[item.name], item.name) for item in dataclasses.fields(kind)}
 
 
-def _value(hint: Any, value: Any, name: str) -> Any:
+def _reader(hint: Any, name: str) -> Reader:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in {types.UnionType, typing.Union}:
-        inner = [item for item in arguments if item is not type(None)]
-        return None if value is None else _value(inner[0], value, name)
+        inner = _reader(next(item for item in arguments if item is not type(None)), name)
+        return lambda value: None if value is None else inner(value)
     if origin is tuple:
-        return _tuple(arguments, value, name)
+        return _tuple_reader(arguments, name)
     if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{name}: {value!r} is no mapping")
-        return {str(key): _value(arguments[1], item, name) for key, item in value.items()}
+        return partial(_mapping, _reader(arguments[1], name), name)
     if dataclasses.is_dataclass(hint):
-        return from_document(typing.cast(type, hint), value)
+        return partial(from_document, typing.cast(type, hint))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return hint(value)
-    return _plain(hint, value, name)
+        return hint
+    return partial(_plain, hint, name)
 
 
-def _tuple(arguments: tuple[Any, ...], value: Any, name: str) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{name}: {value!r} is no list")  # noqa: TRY004
-    if arguments[-1] is Ellipsis:
-        return tuple(_value(arguments[0], item, name) for item in value)
-    if len(arguments) != len(value):
-        raise ValueError(f"{name}: {value!r} is not {len(arguments)} values")
-    return tuple(_value(hint, item, name) for hint, item in zip(arguments, value, strict=True))
+def _mapping(read: Reader, name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name}: {value!r} is no mapping")  # noqa: TRY004
+    return {str(key): read(item) for key, item in value.items()}
 
 
-def _plain(hint: Any, value: Any, name: str) -> Any:
+def _tuple_reader(arguments: tuple[Any, ...], name: str) -> Reader:
+    """Return what reads a tuple: of any length where its last argument is an ellipsis."""
+    readers = [_reader(item, name) for item in arguments if item is not Ellipsis]
+    exact = arguments[-1] is not Ellipsis
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name}: {value!r} is no list")  # noqa: TRY004
+        if not exact:
+            return tuple(map(readers[0], value))
+        if len(readers) != len(value):
+            raise ValueError(f"{name}: {value!r} is not {len(readers)} values")
+        return tuple(one(item) for one, item in zip(readers, value, strict=True))
+
+    return read
+
+
+def _plain(hint: Any, name: str, value: Any) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):

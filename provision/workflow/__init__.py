@@ -5,7 +5,7 @@ Nothing here parses a command line or prints; progress goes to the callbacks tha
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from provision.workflow.bundle import known_secrets, support_bundle
     from provision.workflow.converge import Pace, apply, runnable
     from provision.workflow.differences import content_differences
+    from provision.workflow.gpu_topology import topology
     from provision.workflow.gpudirect import gdr
     from provision.workflow.idle_steps import agreeable, drained_first
     from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         with_defaults,
     )
     from provision.workflow.this_machine import local_inventory
-    from provision.workflow.topology import topology
 
 __all__ = [
     "Asked",
@@ -90,34 +90,44 @@ __all__ = [
     "with_defaults",
 ]
 
-_HOMES = {
-    "adopting": "adopt plan_adopt",
-    "asking": "Asked asked_for chosen_roles named_nodes refuse_steps",
-    "bundle": "known_secrets support_bundle",
-    "converge": "Pace apply runnable",
-    "differences": "content_differences",
-    "gpudirect": "gdr",
-    "idle_steps": "agreeable drained_first",
-    "launching": "found_networks stated_container stated_entries stated_networks",
-    "overrides": "note_degraded",
-    "places": "log_folder",
-    "placing": "places_among places_for_jobs",
-    "plan": "Look Request look read_saved save saved_differences",
-    "reloading": "reload",
-    "resetting": "plan_reset reset",
-    "survey": "HostFile Survey chosen degraded host_entries hostfile probe role_defaults supported_systems try_pairs "
-    "verify with_defaults",
-    "this_machine": "local_inventory",
-    "topology": "topology",
+_PARTS = {
+    "adopting": ("adopt", "plan_adopt"),
+    "asking": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
+    "bundle": ("known_secrets", "support_bundle"),
+    "converge": ("Pace", "apply", "runnable"),
+    "differences": ("content_differences",),
+    "gpudirect": ("gdr",),
+    "idle_steps": ("agreeable", "drained_first"),
+    "launching": ("found_networks", "stated_container", "stated_entries", "stated_networks"),
+    "overrides": ("note_degraded",),
+    "places": ("log_folder",),
+    "placing": ("places_among", "places_for_jobs"),
+    "plan": ("Look", "Request", "look", "read_saved", "save", "saved_differences"),
+    "reloading": ("reload",),
+    "resetting": ("plan_reset", "reset"),
+    "survey": (
+        "HostFile",
+        "Survey",
+        "chosen",
+        "degraded",
+        "host_entries",
+        "hostfile",
+        "probe",
+        "role_defaults",
+        "supported_systems",
+        "try_pairs",
+        "verify",
+        "with_defaults",
+    ),
+    "this_machine": ("local_inventory",),
+    "gpu_topology": ("topology",),
 }
-"""Module -> what it has for us. A verb needs few of them, and to import all takes longer than most of what they do."""
+"""Module -> what is taken from it, when it is asked for: a command that needs one part does not wait for all."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a name when it is first asked for."""
-    module = next((module for module, names in _HOMES.items() if name in names.split()), None)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    globals()[name] = found  # what has its module's name too is not to be taken for the module
-    return found
+    for part, names in _PARTS.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f"{__name__}.{part}"), name)
+            return found
+    raise AttributeError(f"module {__name__} has no attribute {name}")

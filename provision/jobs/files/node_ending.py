@@ -29,7 +29,7 @@ def stop(request):
         return {"asked": False}
     grace = request.get("grace")
     told = {"reason": str(request.get("reason") or "stopped"), "grace": grace, "time": time.time()}
-    unwatched_ones = {(job, number) for job, number, _ in unwatched()}
+    unwatched_ones = {(job, number) for job, number, _ in unwatched([name])}
     if os.path.exists(os.path.join(folder, "keeper.json")) and (name, attempt) not in unwatched_ones:
         try:
             write_json(os.path.join(folder, "stop.json"), told)

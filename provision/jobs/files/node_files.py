@@ -29,10 +29,15 @@ class Refused(Exception):
 def read_text(path):
     """Return a file as text, empty when there is none."""
     try:
-        with open(path, "rb") as stream:
-            return stream.read().decode(errors="replace")
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # not `open`, which takes as long again for a small file
     except OSError:
         return ""
+    try:
+        return b"".join(iter(lambda: os.read(handle, 1 << 16), b"")).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(handle)
 
 
 def read_json(path):

@@ -17,16 +17,20 @@ START_SECONDS = 60  # a keeper that was not there so long after its start will n
 # Attempts
 
 
-def unwatched(active=None):
-    """Yield (name, attempt, why) of each attempt that nothing watches over any more and that is not closed."""
+def unwatched(names=None):
+    """Yield (name, attempt, why) of each attempt that nothing watches over any more and that is not closed.
+
+    Args:
+        names: of the jobs that are looked at; None: all.
+    """
     here = boot_id()
     open_ones = [
         (name, attempt)
-        for name in job_names()
+        for name in (job_names() if names is None else names)
         for attempt in attempts_of(name)[-1:]
         if os.path.exists(os.path.join(attempt_folder(name, attempt), "keeper.json"))
     ]
-    active = keepers(open_ones) if active is None else active
+    active = keepers(open_ones)
     for name, attempt in open_ones:
         path = os.path.join(attempt_folder(name, attempt), "keeper.json")
         told = read_json(path)
@@ -39,12 +43,12 @@ def unwatched(active=None):
             yield name, attempt, "the keeper on node {} is gone, and so are its containers".format(node)
 
 
-def close_unwatched(containers):
+def close_unwatched(containers, names=None):
     """Write down how attempts ended that have no keeper and no running container, and take away what they left."""
     if containers is None:
         return
     running = running_attempts(containers)
-    for name, attempt, why in list(unwatched()):
+    for name, attempt, why in list(unwatched(names)):
         told = read_json(os.path.join(attempt_folder(name, attempt), "keeper.json"))
         if (str(told.get("id")), str(attempt)) not in running:
             close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")

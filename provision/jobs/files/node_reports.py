@@ -18,15 +18,21 @@ LISTED = ("modelName", "modelVersion", "modelSource")
 
 def report(request):
     """Return what this node knows of its jobs, after it has closed those that nothing watches over any more."""
-    if next(unwatched(), None):
-        close_unwatched(job_containers())
-    return reports(request)
+    names = wanted(request)
+    if next(unwatched(names), None):
+        close_unwatched(job_containers(), names)
+    return reports(dict(request, names=names))
+
+
+def wanted(request):
+    """Return the names of the jobs that are asked for, all without any."""
+    names = request.get("names")
+    return job_names() if names is None else [name for name in names if isinstance(name, str) and NAME.match(name)]
 
 
 def reports(request):
     """Return what this node knows of its jobs."""
-    names = request.get("names")
-    known = job_names() if names is None else [name for name in names if isinstance(name, str) and NAME.match(name)]
+    known = wanted(request)
     open_ones, found, here = [], [], boot_id()
     for name in known:
         told = brief_report(name) if request.get("brief") else full_report(name)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from provision.jobs.session import FILES
+from tests.support.node.program import NodeProgram
 
 HERE = Path(__file__).parent
 COMPILED = {
@@ -105,24 +106,16 @@ class FakeNode:
             self.engine.end()
             self.engine = None
 
-    def begin(self, do: str, **request: Any) -> subprocess.Popen[bytes]:
+    def begin(self, do: str, **request: Any) -> NodeProgram:
         """Start a request and leave its input open."""
         child = self.program()
-        assert child.stdin is not None
         child.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
         child.stdin.flush()
         return child
 
-    def program(self, errors: int | None = None) -> subprocess.Popen[bytes]:
+    def program(self, errors: int | None = None) -> NodeProgram:
         """Start the program for jobs, which waits for a request."""
-        code = f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs; sys.exit(node_jobs.main())"
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", code],  # what was compiled once is used again
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=self.environment,
-        )
+        return NodeProgram(self.environment, errors)
 
     def raw(self, do: str, **request: Any) -> bytes:
         """Return what a request prints."""

@@ -237,7 +237,7 @@ def test_a_node_that_is_lost_before_the_job_begins_exits_125(run, monkeypatch):
     def lost(_node):
         raise ConnectionFailed("a port 22 did not answer", node="a")
 
-    for module in ("provision.jobs.run", "provision.jobs.held"):
+    for module in ("provision.jobs.running", "provision.jobs.held"):
         monkeypatch.setattr(sys.modules[module], "connect", lost)
     code, _, err = run(healthy(), "run", "--", "true")
 

@@ -304,7 +304,7 @@ def test_another_head_than_the_one_with_the_queue_is_refused(
 def jobs_look(jobs: DirectEngine) -> dict[str, Any]:
     """What the nodes answer, by name."""
     from provision.jobs.engines.direct import engine
-    from provision.jobs.engines.direct.placing import NodeLook
+    from provision.jobs.engines.direct.looks import NodeLook
 
     found = engine.each(jobs._cluster.nodes, lambda way: engine.ask_jobs(way, "look"))
     return {name: NodeLook(name, one) for name, one in found.items()}

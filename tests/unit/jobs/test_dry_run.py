@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from provision.batch.ranks import Place
+from provision.jobs.engines.direct.dry import dry_run
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.placing import Placed
-from provision.jobs.engines.direct.reading import dry_run
 from provision.jobs.extras import JobExtras
 from provision.model import Cluster, Connection, Node
 from provision.model.job import CodeSource, JobSpec, Kind

@@ -9,7 +9,8 @@ import pytest
 
 from provision.errors import NeverFits
 from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
+from provision.jobs.engines.direct.looks import NodeLook
+from provision.jobs.engines.direct.placing import allowed, place_job
 from provision.model import Connection, Node, Topology, TopologyGpu
 from provision.model.job import JobSpec, Kind
 from provision.topology.candidates import Candidate, Machine, Mode

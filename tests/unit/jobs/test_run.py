@@ -18,7 +18,7 @@ from provision.jobs.session import _LOADER, Ending
 from provision.model import CommandResult, Secret
 from provision.testing import make_node
 
-module = sys.modules["provision.jobs.run"]
+module = sys.modules["provision.jobs.running"]
 
 DOCKER = """#!/bin/sh
 env >{folder}/docker.env

@@ -16,7 +16,7 @@ from provision.hostfiles import HostEntry
 from provision.jobs.line import launch_line
 from provision.jobs.preflight import Container
 from provision.jobs.request import JobRequest
-from provision.jobs.run import _plan, prepare_offline
+from provision.jobs.running import _plan, prepare_offline
 from provision.jobs.seating import placed_entries, with_uuids
 from provision.model import NodePlacement, RankPlacement, Secret
 from provision.profiles import NodeNetwork

@@ -13,7 +13,7 @@ from provision.errors import LaunchError, UsageError
 from provision.hostfiles import HostEntry
 from provision.jobs.request import JobRequest
 from provision.jobs.session import FILES
-from provision.jobs.sync import (
+from provision.jobs.syncing import (
     MARK,
     Change,
     Entry,

@@ -2,6 +2,5 @@
 
 from provision.jobs.engines.direct.engine import DirectEngine
 from provision.jobs.engines.direct.known import Eyes, Known
-from provision.jobs.engines.direct.starting import Extras
 
-__all__ = ["DirectEngine", "Extras", "Eyes", "Known"]
+__all__ = ["DirectEngine", "Eyes", "Known"]

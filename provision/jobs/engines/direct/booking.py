@@ -19,8 +19,10 @@ from provision.jobs.engines.direct.attempt import Attempt
 from provision.jobs.engines.direct.head import mark, mark_all, marking
 from provision.jobs.engines.direct.known import Sight
 from provision.jobs.engines.direct.line_check import line_notes
-from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
-from provision.jobs.engines.direct.starting import Ways, release, take_leases
+from provision.jobs.engines.direct.looks import NodeLook
+from provision.jobs.engines.direct.placing import allowed, place_job
+from provision.jobs.engines.direct.starting import release, take_leases
+from provision.jobs.engines.direct.ways import Ways
 from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster
 from provision.model.job import JobRecord, JobStatus, as_document

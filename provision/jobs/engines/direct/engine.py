@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.connectors import connect, each
 from provision.errors import (
@@ -21,9 +21,7 @@ from provision.errors import (
     TimedOut,
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
-from provision.jobs.engines.direct import reading, starting
-from provision.jobs.engines.direct.attempt import Attempt
-from provision.jobs.engines.direct.booking import Booking
+from provision.jobs.engines.direct import reading
 from provision.jobs.engines.direct.head import (
     hand_over,
     insist_on_head,
@@ -34,12 +32,17 @@ from provision.jobs.engines.direct.head import (
     write_queue,
 )
 from provision.jobs.engines.direct.known import Eyes, Sight
-from provision.jobs.engines.direct.placing import NodeLook, allowed, place_job
+from provision.jobs.engines.direct.looks import NodeLook
+from provision.jobs.engines.direct.ways import MANY, Ways
 from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, as_document
 from provision.model.job_views import DryRun, JobSurvey
 from provision.threads import outcomes
+
+if TYPE_CHECKING:
+    from provision.jobs.engines.direct.attempt import Attempt
+    from provision.jobs.engines.direct.starting import Extras
 
 __all__ = ["DirectEngine"]
 
@@ -51,7 +54,7 @@ _KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
 
 
 class DirectEngine:
-    """Runs jobs on the nodes of one cluster.
+    """Runs jobs on the nodes of one cluster. What only starts jobs is imported when one starts: reading is quick.
 
     Args:
         cluster: with the roles' defaults; ``cluster_head`` names the node that keeps the queue, else it is the first.
@@ -61,7 +64,7 @@ class DirectEngine:
 
     name = "direct"
 
-    def __init__(self, cluster: Cluster, eyes: Eyes, extras: starting.Extras | None = None) -> None:
+    def __init__(self, cluster: Cluster, eyes: Eyes, extras: Extras | None = None) -> None:
         self._cluster = cluster
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
         self._eyes = eyes
@@ -73,6 +76,8 @@ class DirectEngine:
 
     def submit(self, spec: JobSpec, secrets: Secrets, say: Say) -> JobRecord:
         """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
+        from provision.jobs.engines.direct.placing import allowed
+
         allowed(spec, self._cluster.nodes)
         token = random.token_hex(TOKEN_BYTES)
         job = {"id": token, "owner": owner(), "spec": as_document(spec)}
@@ -118,7 +123,7 @@ class DirectEngine:
             return record
         event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {owner()}"}
         queue = {"state": "pending", "reason": ""}
-        with starting.Ways(self._nodes) as ways:
+        with Ways(self._nodes) as ways:
             ask_jobs(ways.to(self.head), "queue", name=name, queue=queue, merge=True, event=event)
         try:
             self._start_waiting(say)
@@ -130,10 +135,12 @@ class DirectEngine:
         self, say: Say, *, mine: str = "", started: list[str] | None = None, waiting: list[str] | None = None
     ) -> ProvisionError | None:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
+        from provision.jobs.engines.direct.booking import Booking
+
         sight = Sight(self._eyes, self._cluster)
         if mine:
             sight.begin()
-        with starting.Ways(self._nodes) as ways:
+        with Ways(self._nodes) as ways:
             with queue_held(ways, self.head):
                 looks, unreachable = self._look()
                 booking = Booking(ways, self._cluster, self.head, sight)
@@ -147,7 +154,7 @@ class DirectEngine:
                 for note in attempt.notes:
                     say(f"warning: {attempt.spec.name}: {note}")
             self._forget_aged(booking.aged, say)
-            found = outcomes(lambda one: self._start(ways, one, say), attempts, limit=starting.MANY)
+            found = outcomes(lambda one: self._start(ways, one, say), attempts, limit=MANY)
             for attempt, outcome in zip(attempts, found, strict=True):
                 if isinstance(outcome, ProvisionError):
                     write_failure(ways, self.head, attempt, outcome)
@@ -157,15 +164,19 @@ class DirectEngine:
                     raise outcome
         return refused
 
-    def _start(self, ways: starting.Ways, attempt: Attempt, say: Say) -> str:
+    def _start(self, ways: Ways, attempt: Attempt, say: Say) -> str:
+        from provision.jobs.engines.direct import starting
+
         found = ask_jobs(ways.to(self.head), "secrets", name=attempt.spec.name)
         with self._alive(ways, attempt):
             whole = replace(attempt, secrets=_secrets(found))
             return starting.start(ways, whole, self._extras, say, lambda: hand_over(ways, self.head, attempt))
 
     @contextlib.contextmanager
-    def _alive(self, ways: starting.Ways, attempt: Attempt) -> Iterator[None]:
+    def _alive(self, ways: Ways, attempt: Attempt) -> Iterator[None]:
         """Tell the nodes now and then that the start goes on: pulling an image can take long."""
+        from provision.jobs.engines.direct import starting
+
         over = threading.Event()
 
         def tell() -> None:
@@ -194,11 +205,14 @@ class DirectEngine:
 
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Say where it would go and what would be started; nothing is written on any node."""
+        from provision.jobs.engines.direct import dry
+        from provision.jobs.engines.direct.placing import allowed, place_job
+
         nodes, _ = allowed(spec, self._cluster.nodes)
         looks, _ = self._look()
         known = self._eyes.look(self._cluster, list(looks))
         placed = place_job(spec, known, looks, [node.name for node in nodes])
-        return reading.dry_run(spec, placed, known, self._extras)
+        return dry.dry_run(spec, placed, known, self._extras)
 
     # Reading
 
@@ -246,7 +260,7 @@ class DirectEngine:
         targets = list(dict.fromkeys((self.head, *(seat.node for seat in record.seats))))
         say(f"ending {name} on {', '.join(targets)}")
         reason = f"stopped by {owner()}"
-        with contextlib.suppress(ProvisionError), starting.Ways(self._nodes) as ways:
+        with contextlib.suppress(ProvisionError), Ways(self._nodes) as ways:
             queue = {"attempt": record.attempt, "retry": record.spec.retry}
             mark(ways, self.head, record, queue, state="stopped", reason=reason, over=True)
         found = each(
@@ -323,14 +337,16 @@ class DirectEngine:
         Raises:
             NodeError: its secrets went with its end.
         """
+        from provision.jobs.engines.direct.starting import insist_on_secrets
+
         record = self.get(name)
-        with starting.Ways(self._nodes) as ways:
+        with Ways(self._nodes) as ways:
             kept = ask_jobs(ways.to(self.head), "secrets", name=name)
-        starting.insist_on_secrets(record.spec, _secrets(kept))
+        insist_on_secrets(record.spec, _secrets(kept))
         if not record.status.over:
             self._end(record, say, 15.0)
             record = self.get(name)
-        with starting.Ways(self._nodes) as ways:
+        with Ways(self._nodes) as ways:
             queue = {"attempt": record.attempt, "failures": 0, "reason": ""}
             ask_jobs(ways.to(self.head), "queue", name=name, queue={}, merge=True, secrets=kept)
             mark(ways, self.head, record, queue, state="pending")

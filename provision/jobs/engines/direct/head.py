@@ -8,14 +8,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.errors import LockedError, NodeError, ProvisionError
-from provision.jobs.engines.direct.attempt import Attempt
-from provision.jobs.engines.direct.placing import NodeLook
-from provision.jobs.engines.direct.starting import Ways
 from provision.jobs.node_ask import ask_jobs, begin, first_line
-from provision.model.job import JobRecord
+
+if TYPE_CHECKING:
+    from provision.jobs.engines.direct.attempt import Attempt
+    from provision.jobs.engines.direct.looks import NodeLook
+    from provision.jobs.engines.direct.ways import Ways
+    from provision.model.job import JobRecord
 
 __all__ = [
     "hand_over",

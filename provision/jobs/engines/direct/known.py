@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from provision.batch.containers import NodeHardware
-from provision.facts import NodeFacts
-from provision.model import Cluster
-from provision.profiles import NodeNetwork
-from provision.topology.candidates import Candidate
+if TYPE_CHECKING:
+    from provision.batch.containers import NodeHardware
+    from provision.facts import NodeFacts
+    from provision.model import Cluster
+    from provision.profiles import NodeNetwork
+    from provision.topology.candidates import Candidate
+
 
 __all__ = ["Eyes", "Known", "Sight"]
 

@@ -10,29 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from provision.batch.containers import NodeHardware, create_words
-from provision.batch.ranks import by_container, seats_of
 from provision.batch.records import Report, records
 from provision.connectors import Connector, connect, each
 from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotFound, ProvisionError
-from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct.attempt import Attempt, command_of, environment_of, image_of
-from provision.jobs.engines.direct.known import Known
-from provision.jobs.engines.direct.line_check import line_notes
-from provision.jobs.engines.direct.placing import NodeLook, Placed
-from provision.jobs.engines.direct.starting import Extras
+from provision.jobs.engines.base import LogRequest
+from provision.jobs.engines.direct.looks import NodeLook
 from provision.jobs.node_ask import ask_jobs, begin
 from provision.model import Cluster, Node
-from provision.model.job import JobRecord, JobSpec, Kind, Seat
-from provision.model.job_views import DryRun, GpuView, JobSurvey, NodeView
+from provision.model.job import JobRecord, Kind, Seat
+from provision.model.job_views import GpuView, JobSurvey, NodeView
 
 if TYPE_CHECKING:
     from provision.jobs.engines.direct.engine import DirectEngine
 
-__all__ = ["dry_run", "instance_of", "logs", "survey"]
-
-DRY_PORT = 23456
-"""What the documents have; a started job gets a port that is free."""
+__all__ = ["instance_of", "logs", "survey"]
 
 
 def survey(
@@ -261,40 +252,6 @@ def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         said = err.decode(errors="replace").strip()[-300:] or "the connection ended"
         return NodeUnreachable(f"its output cannot be read: {said}", node=node)
-
-
-def dry_run(spec: JobSpec, placed: Placed, known: Known, extras: Extras | None = None) -> DryRun:
-    """Say what would be started on the places that were found, with the mounts of `extras`."""
-    if not placed.places:
-        return DryRun((), placed.reason, {}, {})
-    seats = seats_of(spec, placed.places)
-    attempt = Attempt(spec, "dry-run", 1, {}, seats, Secrets(), known)
-    environment: dict[str, Mapping[str, str]] = {}
-    commands: dict[str, Sequence[str]] = {}
-    files: dict[str, str] = {}
-    logins = []
-    if spec.kind is Kind.MPI:
-        from provision.batch import mpi
-
-        address = {seat.node: seat.address for seat in seats}
-        logins = [mpi.Login(name, address[name], 0, "", "") for name in attempt.nodes]
-        files["hostfile"] = mpi.host_file(spec, seats)
-    for name, inside in by_container(seats).items():
-        seat = inside[0]
-        hidden = dict.fromkeys(spec.secret_env, "[secret]")
-        environment[seat.instance] = {**environment_of(attempt, seat, DRY_PORT), **hidden}
-        words = create_words(
-            spec,
-            inside,
-            image_of(spec, seat),
-            labels={"provision.job": spec.name},
-            hardware=known.hardware.get(seat.node, NodeHardware()),
-            folder=attempt.folder,
-            mounts=extras.mounts(spec, seat.node) if extras else (),
-            entry=command_of(attempt, seat, logins),
-        )
-        commands[name if not seat.chief else seat.instance] = ("docker", "create", *words)
-    return DryRun(seats, "", environment, commands, files, (*placed.warnings, *line_notes(spec, seats, known)))
 
 
 def exec_argv(

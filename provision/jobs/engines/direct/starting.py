@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import secrets as random
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol
 
 from provision.batch import mpi
 from provision.batch.containers import SHARE
-from provision.connectors import Connector, connect
+from provision.connectors import Connector
 from provision.errors import NodeError, ProvisionError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
+from provision.jobs.engines.direct.ways import Ways
 from provision.jobs.node_ask import ask_jobs
 from provision.jobs.node_programs import FILES, keeper_programs
-from provision.model import Node
 from provision.model.job import JobSpec, Kind, as_document
-from provision.threads import outcomes
 
 __all__ = [
     "Extras",
-    "Ways",
     "insist_on_secrets",
     "release",
     "renew",
@@ -31,10 +28,7 @@ __all__ = [
     "take_leases",
 ]
 
-T = TypeVar("T")
 
-MANY = 64
-"""Nodes at once."""
 PREPARE_SECONDS = 1800.0
 """A large image takes its time."""
 BROKEN_SECONDS = 120.0
@@ -57,43 +51,6 @@ class Extras(Protocol):
 
     def after(self, attempt: Attempt, connector: Connector, say: Callable[[str], None]) -> str:
         """Start what goes beside the job on the chief's node; return TensorBoard's address, empty without it."""
-
-
-class Ways:
-    """Connections to nodes that are kept as long as several questions follow each other."""
-
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
-        self._nodes = nodes
-        self._open: dict[str, Connector] = {}
-        self._opening = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
-
-    def to(self, name: str) -> Connector:
-        """Return the connection to a node, made now unless it is there."""
-        with self._opening:
-            known = self._open.get(name)
-        if known is not None:
-            return known
-        made = connect(self._nodes[name])
-        with self._opening:
-            return self._open.setdefault(name, made)
-
-    def all(self, names: Sequence[str], function: Callable[[Connector], T]) -> dict[str, T]:
-        """Run `function` for all nodes at once, and raise the first error after all have ended."""
-        found = outcomes(lambda name: function(self.to(name)), names, limit=MANY)
-        for name, one in zip(names, found, strict=True):
-            if isinstance(one, ProvisionError):
-                one.node = one.node or name
-                raise one
-            if isinstance(one, Exception):
-                raise one
-        return dict(zip(names, found, strict=True))  # type: ignore[arg-type]
 
 
 def take_leases(ways: Ways, attempt: Attempt, *, force: bool = False) -> str:

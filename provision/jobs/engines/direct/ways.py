@@ -1,0 +1,56 @@
+"""Ways to many nodes that stay open between questions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self, TypeVar
+
+from provision.connectors import Connector, connect
+from provision.errors import ProvisionError
+from provision.model import Node
+from provision.threads import outcomes
+
+__all__ = ["MANY", "Ways"]
+
+T = TypeVar("T")
+
+MANY = 64
+"""Nodes at once."""
+
+
+class Ways:
+    """Connections to nodes that are kept as long as several questions follow each other."""
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
+        self._open: dict[str, Connector] = {}
+        self._opening = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def to(self, name: str) -> Connector:
+        """Return the connection to a node, made now unless it is there."""
+        with self._opening:
+            known = self._open.get(name)
+        if known is not None:
+            return known
+        made = connect(self._nodes[name])
+        with self._opening:
+            return self._open.setdefault(name, made)
+
+    def all(self, names: Sequence[str], function: Callable[[Connector], T]) -> dict[str, T]:
+        """Run `function` for all nodes at once, and raise the first error after all have ended."""
+        found = outcomes(lambda name: function(self.to(name)), names, limit=MANY)
+        for name, one in zip(names, found, strict=True):
+            if isinstance(one, ProvisionError):
+                one.node = one.node or name
+                raise one
+            if isinstance(one, Exception):
+                raise one
+        return dict(zip(names, found, strict=True))  # type: ignore[arg-type]

@@ -1,0 +1,24 @@
+"""What packages offer is imported when it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+from provision import jobs, workflow
+
+
+@pytest.mark.parametrize("package", [workflow, jobs])
+def test_all_that_a_package_offers_is_there_and_nothing_else(package):
+    assert [name for name in package.__all__ if getattr(package, name) is None] == []
+    assert not hasattr(package, "nothing_of_the_kind")
+
+
+def test_a_list_of_jobs_does_not_wait_for_what_probes_judges_and_starts():
+    """All of it would take longer than the rest of the command's start."""
+    code = "import sys, provision.workflow.jobs as jobs, provision.testing as t; jobs.engine(t.make_cluster('a'));"
+    code += (
+        "print([name for name in ('facts', 'checks', 'topology', 'profiles') if f'provision.{name}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
