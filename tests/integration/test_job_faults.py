@@ -1,0 +1,123 @@
+"""Faults at random moments of batch jobs, and operators who are killed: the jobs' end is as it has to be.
+
+What is left is asked of the nodes themselves, by no network. The GPUs are SIMULATED. JOB_FAULTS_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.integration.conftest import ENGINES, LAB
+from tests.integration.job_faults import FAULTS, OVER, WITHIN_SECONDS, Job, Scene, Struck, judged, strike
+from tests.support.command import Provision
+
+OWN = f"faults{os.getpid()}"
+SEED = int(os.environ.get("JOB_FAULTS_SEED") or random.SystemRandom().randrange(10**6))
+ROUNDS = int(os.environ.get("JOB_FAULTS_ROUNDS") or 20)
+
+
+def say(text: str) -> None:
+    """Tell what is done, so that a run can be followed and repeated."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def finished(job: Job, told: str, seconds: float = 180) -> dict:
+    """Wait until a job is over; what is to be tried again is started now and then, as by a daemon."""
+    end, last = time.monotonic() + seconds, None
+    while time.monotonic() < end:
+        last = job.get()
+        if last and last["status"] in OVER:
+            return last
+        if last and last["status"] == "PENDING":
+            job.scene.start_waiting()
+        time.sleep(0.5)
+    raise AssertionError(f"{told}: {job.name} did not end: {last}")
+
+
+def right_in_time(struck: Struck, jobs: Sequence[Job], told: str) -> None:
+    """Soon after a fault each job is told of as it has to be, with the reason."""
+    wrong = {job.name: "not asked" for job in jobs}
+    while wrong and time.monotonic() - struck.since < WITHIN_SECONDS:
+        wrong = {job.name: why for job in jobs for why in [judged(struck, job)] if why}
+    took = time.monotonic() - struck.since
+    assert not wrong, f"{told}: after {took:.1f} s: {wrong}"
+    say(f"  right after {took:.1f} s; ends: {struck.ends or 'none'}")
+
+
+def one_round(scene: Scene, dice: random.Random, number: int, fault=None) -> None:
+    """Two jobs, of which one is on all nodes; a fault; and what has to become of them."""
+    names = (f"wide-{number}", f"side-{number}")
+    kinds = [dice.choice(("pytorch", "mpi")) for _ in names]
+    nodes = len(scene.nodes)
+    jobs = [
+        Job(scene, names[0], kinds[0], nodes, retry=dice.choice((0, 1))),
+        Job(scene, names[1], kinds[1], 2, retry=dice.choice((0, 1))),
+    ]
+    fault, moment = fault or dice.choice(FAULTS), dice.uniform(0, 15)
+    words = ", ".join(f"{job.name} ({job.kind}, --retry={job.retry})" for job in jobs)
+    told = f"seed {SEED}, round {number}: {fault.__name__} after {moment:.1f} s; {words}"
+    say(told)
+    for job in jobs:
+        said, _ = job.hand_in().communicate(timeout=200)
+        assert job.submit.returncode == 0, f"{told}: {said}"
+    for job in jobs:
+        running(job, told)
+    time.sleep(moment)
+    struck = strike(scene, dice, jobs, fault)
+    told = f"{told}: {struck.told}"
+    say(f"  {struck.told}")
+    with struck.lift:
+        right_in_time(struck, jobs, told)
+    scene.ready()
+    for job in jobs:
+        ended = finished(job, told)
+        tried = job.name in struck.ends and job.retry
+        wanted = "FAILED" if job.name in struck.ends and not job.retry else "SUCCEEDED"
+        assert (ended["status"], ended["attempt"]) == (wanted, 2 if tried else 1), f"{told}: {ended}"
+        if wanted == "SUCCEEDED":
+            job.is_whole()
+        else:
+            job.has_no_gap()
+            assert judged(struck, job) == "", told
+        if tried:
+            job.has_no_gap(1)
+    scene.nothing_left(told)
+    scene.forget([job.name for job in jobs])
+
+
+def running(job: Job, told: str) -> None:
+    """Wait until a job runs."""
+    end = time.monotonic() + 60
+    while (job.get() or {}).get("status") != "RUNNING":
+        assert time.monotonic() < end, f"{told}: {job.name} does not run: {job.get()}"
+
+
+@pytest.fixture(scope="module")
+def own_scene(provision: Provision) -> Iterator[Scene]:
+    """Three nodes for many faults; applied once."""
+    try:
+        provision.ok("lab", "up", OWN, "--driver", "container", "--nodes", "3", "--machine", "pair")
+        provision.ok("apply", "--lab", OWN, "--yes")
+        scene = Scene(provision, OWN)
+        ENGINES.add(scene.host)
+        yield scene
+    finally:
+        down = provision("lab", "down", OWN)
+    assert down.code == 0, str(down)
+
+
+@pytest.mark.long
+def test_many_faults_at_random_moments_of_jobs(own_scene: Scene) -> None:
+    """Status and reason are right in time, bystanders end as they would have, nothing is left."""
+    dice = random.Random(SEED)  # noqa: S311 - to be repeated
+    kinds = [FAULTS[number % len(FAULTS)] for number in range(ROUNDS)]
+    dice.shuffle(kinds)
+    for number, fault in enumerate(kinds):
+        one_round(own_scene, dice, number, fault)
