@@ -14,6 +14,7 @@ _NAMES = (
     "keeper_channel.py",
     "keeper_containers.py",
     "keeper_endings.py",
+    "keeper_network.py",
     "keeper_output.py",
 )
 

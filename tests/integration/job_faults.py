@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from typing import Any
 from tests.support.command import Done, Provision, eventually
 from tests.support.engine import engine_host
 
-__all__ = ["FAULTS", "Job", "Scene", "Struck", "judged", "strike"]
+__all__ = ["FAULTS", "Job", "Scene", "Struck", "judged", "killed_after", "killed_at_a_mark", "strike"]
 
 LINES = 150
 """Each rank prints so many, five a second."""
@@ -27,9 +29,11 @@ LEFT = r"""
 docker ps -aq --filter label=provision.job | sed 's/^/container /'
 ls /run/provision/leases 2>/dev/null | sed 's/^/lease /'
 ls -d /var/lib/provision/jobs/*/attempts/*/{keeper.json,stop.json,ssh,programs,config,env-*,*.new} 2>/dev/null
-ls -d /var/lib/provision/jobs/*/secrets.json /var/lib/provision/jobs/.new-* /run/systemd/system/provision-job-* 2>/dev/null
+ls -d /var/lib/provision/jobs/*/secrets.json /var/lib/provision/jobs/.new-* 2>/dev/null
+ls -d /run/systemd/system/provision-job-* 2>/dev/null
 systemctl list-units --all --plain --no-legend 'provision-job-*' | sed 's/^/unit /'
 pgrep -af '[/]programs/keeper.py' | sed 's/^/process /'
+pgrep -af 'provision-node[-]jobs' | sed 's/^/process /'
 ss -Hltn 'sport >= 20000 and sport < 32000' | sed 's/^/port /'
 true
 """
@@ -243,7 +247,8 @@ def container_removed(struck: Struck) -> None:
     """Somebody runs ``docker rm -f``."""
     job, instance = struck.one()
     node = instance["node"]
-    box = struck.scene.on(node, f"docker ps --filter label=provision.job={job.name} --format '{{{{.Names}}}}'").split()[0]
+    look = f"docker ps --filter label=provision.job={job.name} --format '{{{{.Names}}}}'"
+    box = struck.scene.on(node, look).split()[0]
     struck.ends[job.name] = rf"{box} on {node} failed: its container was removed"
     struck.comes(f"{box} on {node} is removed", node, f"docker rm -f {box}")
 
@@ -287,7 +292,7 @@ def power_cut(struck: Struck) -> None:
 def data_network_cut(struck: Struck) -> None:
     """The data network of a node stays away."""
     node = struck.node()
-    struck.ends_all_of(node, rf"\bnode {node}\b.*does not answer")
+    struck.ends_all_of(node, rf"\bnode {node}\b.*(does not answer|is cut off)")
     cut(struck, node, ("eth1",), f"the data network of {node} is cut")
 
 
@@ -306,13 +311,15 @@ def management_cut(struck: Struck) -> None:
 def all_networks_cut(struck: Struck) -> None:
     """A node cannot be asked, nor can it be heard by the others."""
     node = struck.node()
-    struck.ends_all_of(node, rf"\bnode {node}\b.*does not answer")
+    struck.ends_all_of(node, rf"\bnode {node}\b.*(does not answer|is cut off)")
     cut(struck, node, ("eth0", "eth1"), f"all networks of {node} are cut")
 
 
 def cut(struck: Struck, node: str, interfaces: Sequence[str], told: str, seconds: float = 0.0) -> None:
     """Take interfaces down, for a while or until it is lifted."""
     down, up = ("; ".join(f"ip link set {one} {way}" for one in interfaces) for way in ("down", "up"))
+    down = f"ip route show default >/run/default-route; {down}"
+    up = f"{up}; if [ -s /run/default-route ]; then ip route replace $(cat /run/default-route); fi"
     struck.lift.callback(struck.scene.on, node, up)
     struck.comes(told, node, f"{down}; sleep {seconds}; {up}" if seconds else down)
 
@@ -324,9 +331,7 @@ def started_at(scene: Scene, node: str) -> str:
 
 def up_again(scene: Scene, node: str, before: str) -> None:
     """Wait until a node that reboots is another one than before, and answers."""
-    eventually(
-        lambda: (now := started_at(scene, node)) and now != before, seconds=60, what=f"{node} was rebooted"
-    )
+    eventually(lambda: (now := started_at(scene, node)) and now != before, seconds=60, what=f"{node} was rebooted")
     eventually(
         lambda: scene.provision("lab", "ssh", scene.lab, node, "--", "true").code == 0,
         seconds=60,
@@ -372,3 +377,40 @@ def judged(struck: Struck, job: Job) -> str:
     again = job.retry and told["status"] == "PENDING" and "it is to be tried again" in told["reason"]
     right = again if job.retry else told["status"] == "FAILED"
     return "" if right and re.search(pattern, told["reason"]) else f"{said} (wanted: {pattern})"
+
+
+MARKS = (
+    "ls -d /var/lib/provision/jobs/{name}",
+    "grep -l {name} /run/provision/leases/*",
+    "ls -d /var/lib/provision/jobs/{name}/attempts/1/attempt.json",
+    "grep -l '\"handed\": true' /var/lib/provision/jobs/{name}/queue.json",
+    "ls /var/lib/provision/jobs/{name}/attempts/1/keeper.json",
+    "ls /var/lib/provision/jobs/{name}/attempts/1/state.json",
+)
+"""Steps of a start, each seen on some node by a command that succeeds then."""
+WATCH = "while ! {look} >/dev/null 2>&1; do [ $SECONDS -lt 60 ] || exit 0; sleep 0.02; done"
+
+
+def killed_at_a_mark(scene: Scene, dice: random.Random, job: Job, process: subprocess.Popen[str]) -> str:
+    """Kill a start as soon as one of its steps, or a little after it, is seen on a node; return what was seen."""
+    look, node, pause = dice.choice(MARKS).format(name=job.name), dice.choice(scene.nodes), dice.uniform(0, 0.3)
+    if "attempts" not in look and "leases" not in look:
+        node = scene.nodes[0]
+    scene.on(node, WATCH.format(look=look))
+    time.sleep(pause)
+    kill(process)
+    return f"{pause:.2f} s after `{look}` on {node}"
+
+
+def killed_after(process: subprocess.Popen[str], seconds: float) -> str:
+    """Kill a command after a time; return when."""
+    time.sleep(seconds)
+    kill(process)
+    return f"after {seconds:.2f} s"
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a command with SIGKILL, and all that it has started here."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import keeper_channel as channel
 import keeper_endings as endings
+import keeper_network as network
 import keeper_output as output
 import node_jobs as node
 from keeper_containers import Container, Trouble
@@ -29,6 +30,7 @@ LISTEN_SECONDS = 5
 LINE = 300  # so much of each last line of mpirun is told to the node of the rank that it names
 OUTPUT_SECONDS = 10
 LAUNCHER_SECONDS = 2  # the same, where the launcher failed and names no rank
+LOST_LAUNCHER_SECONDS = 5  # mpirun has so long to end when a node of its is gone
 GONE_SECONDS = 5  # docker has so long to tell of what is gone
 WRITE_SECONDS = 1  # so often what could not be written is tried again
 KILL_SECONDS = 60  # what does not end after SIGKILL for so long is left, and said
@@ -352,8 +354,22 @@ class Keeper:
             silent = now - max(self.state["began"], self.born) > limit
         else:
             silent = now - self.heard_chief > self.lost
+        if not silent:
+            return ""
         chief = self.told.get("chief_node") or self.told["chief_address"]
-        return "the chief's node {} does not answer".format(chief) if silent else ""
+        return self.why_cut_off() or "the chief's node {} does not answer".format(chief)
+
+    def why_cut_off(self, *, alone=0.0):
+        """Return why it is this node that the others cannot hear, empty where that is not known.
+
+        Args:
+            alone: so long several other nodes have been silent, all of them: it is unlikely that they all are gone.
+        """
+        own = next((seat.get("address") for seat in self.seats() if seat.get("node") == self.node), "")
+        why = network.trouble_of(own) if own else ""
+        if not why and alone and len(self.others) > 1:
+            why = "it has heard nothing of any other node for {:.0f} s".format(alone)
+        return "node {} is cut off: {}".format(self.node, why) if why else ""
 
     # The chief decides
 
@@ -463,17 +479,21 @@ class Keeper:
         return chief["instance"] if chief else inside[0]["instance"] if inside else own
 
     def lost_node(self):
-        """End the job where a node that has spoken is silent."""
-        for name in self.others:
-            before = self.born if self.state["phase"] == GO else time.monotonic()
-            silent = time.monotonic() - self.heard.get(name, before)
-            if silent > self.lost:
-                return self.end(
-                    ending(
-                        "FAILED", "node {} does not answer: nothing was heard of it for {:.0f} s".format(name, silent)
-                    )
-                )
-        return None
+        """End the job where a node that has spoken is silent; where all are, it is this one that is cut off."""
+        before = self.born if self.state["phase"] == GO else time.monotonic()
+        silent = {name: time.monotonic() - self.heard.get(name, before) for name in self.others}
+        lost = next((name for name in self.others if silent[name] > self.lost), None)
+        if lost is None:
+            return None
+        least = min(silent.values())
+        own = self.why_cut_off(alone=least if least > self.lost - 2 * self.beat else 0.0)
+        other = "node {} does not answer: nothing was heard of it for {:.0f} s".format(lost, silent[lost])
+        return self.end(ending("FAILED", own or other, grace=self.grace_without_a_node()))
+
+    def grace_without_a_node(self):
+        """Return the grace time where a node is gone: mpirun waits in vain for its part there, and has no other use."""
+        whole = float(self.told.get("grace_seconds") or 0)
+        return min(whole, LOST_LAUNCHER_SECONDS) if self.told["ends"] == "chief" else None
 
     def too_long(self):
         """End the job where it takes too long to start, or to run."""

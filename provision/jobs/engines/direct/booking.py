@@ -260,7 +260,7 @@ def _queues(looks: Mapping[str, NodeLook]) -> dict[str, dict[str, Any]]:
     return found
 
 
-_OF_NODES = ("rebooted", "does not answer", "knows nothing", "nothing watches")
+_OF_NODES = ("rebooted", "does not answer", "is cut off", "knows nothing", "nothing watches")
 
 
 def _bad_nodes(record: JobRecord) -> list[str]:

@@ -42,6 +42,8 @@ QUEUE_SECONDS = 60.0
 BEAT_SECONDS = 15.0
 """The node lets the queue go when it hears nothing of us for a minute."""
 LOOK_SECONDS = 60.0
+PATIENCE_SECONDS = 2.0
+"""So much later than twice the others' time a node may answer who is asked how a job stands."""
 TOKEN_BYTES = 6
 _KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
 
@@ -294,9 +296,12 @@ class DirectEngine:
         )
         return reading.survey(self._cluster, self.head, found, nodes=nodes)
 
-    def get(self, name: str) -> JobRecord:
-        """Return all that is known of one job, with its events."""
-        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "report", names=[name], brief=False))
+    def get(self, name: str, *, hurry: bool = False) -> JobRecord:
+        """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out."""
+        patience = PATIENCE_SECONDS if hurry else None
+        found = each(
+            self._cluster.nodes, lambda way: ask_jobs(way, "report", names=[name], brief=False), patience=patience
+        )
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
         for record in survey.jobs:
             if record.spec.name == name:
