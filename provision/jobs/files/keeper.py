@@ -30,6 +30,7 @@ LISTEN_SECONDS = 5
 LINE = 300  # so much of each last line of mpirun is told to the node of the rank that it names
 OUTPUT_SECONDS = 10
 LAUNCHER_SECONDS = 2  # the same, where the launcher failed and names no rank
+COMING_SECONDS = 90  # all keepers of an attempt are started at once: one that does not come is not started any more
 LOST_LAUNCHER_SECONDS = 5  # mpirun has so long to end when a node of its is gone
 GONE_SECONDS = 5  # docker has so long to tell of what is gone
 WRITE_SECONDS = 1  # so often what could not be written is tried again
@@ -64,6 +65,7 @@ class Keeper:
         self.trouble = ""
         self.doing = ""
         self.settled_at = None
+        self.asking, self.asked = 0.0, 0.0
         self.worker = None
         self.ending_since = None
         self.killed_since = None
@@ -320,6 +322,7 @@ class Keeper:
         elif told.get("go") and self.state["phase"] == UP:
             self.go()
         self.acknowledged = self.node in (told.get("done") or ())
+        self.asked = told.get("asks") or self.asked
 
     def on_node(self, name, told):
         """Another node has told what it knows."""
@@ -339,7 +342,8 @@ class Keeper:
         if self.chief:
             self.judge()
         elif self.why_alone():
-            self.end(ending("FAILED", self.why_alone()))
+            early = self.heard_chief is None and self.state["phase"] != GO
+            self.end(broken_off(self.chief_name()) if early else ending("FAILED", self.why_alone()))
         elif self.stop_asked and (self.line is None or self.line.link is None):
             self.end(ending("STOPPED", self.stop_asked["reason"], grace=self.stop_asked.get("grace")))
         elif self.terminated:
@@ -350,14 +354,17 @@ class Keeper:
         """Return why the chief is taken for lost, empty while it is not."""
         now = time.monotonic()
         if self.heard_chief is None:
-            limit = self.lost if self.state["phase"] == GO else float(self.told.get("starting_timeout") or 600)
+            limit = self.lost if self.state["phase"] == GO else self.coming()
             silent = now - max(self.state["began"], self.born) > limit
         else:
             silent = now - self.heard_chief > self.lost
         if not silent:
             return ""
-        chief = self.told.get("chief_node") or self.told["chief_address"]
-        return self.why_cut_off() or "the chief's node {} does not answer".format(chief)
+        return self.why_cut_off() or "the chief's node {} does not answer".format(self.chief_name())
+
+    def chief_name(self):
+        """Return the chief's node."""
+        return self.told.get("chief_node") or self.told["chief_address"]
 
     def why_cut_off(self, *, alone=0.0):
         """Return why it is this node that the others cannot hear, empty where that is not known.
@@ -386,15 +393,18 @@ class Keeper:
         for name, told in self.everybody():
             if told.get("trouble"):
                 return self.end(ending("FAILED", "node {}: {}".format(name, told["trouble"])))
-        return self.lost_node() or self.too_long() or self.success() or self.begin()
+        return self.lost_node() or self.too_long() or self.never_came() or self.success() or self.begin()
 
     def of_first(self, failure):
         """End the job by its first failure, when others had the time to tell of an earlier one."""
         now = time.monotonic()
         if self.settled_at is None:
-            self.settled_at = now + (SETTLE_SECONDS if self.others else 0)
+            self.settled_at, self.asking = now + (SETTLE_SECONDS if self.others else 0), time.time()
+            self.tell()
         if now < self.settled_at or not self.is_told(failure):
             return None
+        if any(self.others[name].get("asked") != self.asking for name in self.heard):
+            return self.lost_node()  # whose end may be why others failed
         end = self.of_failure(failure)
         if self.is_of_launcher(failure) and "lines" not in end and now < self.settled_at + LAUNCHER_SECONDS:
             return None
@@ -495,6 +505,21 @@ class Keeper:
         whole = float(self.told.get("grace_seconds") or 0)
         return min(whole, LOST_LAUNCHER_SECONDS) if self.told["ends"] == "chief" else None
 
+    def coming(self):
+        """Return how long the keeper of another node may not be heard of at the beginning."""
+        return min(float(self.told.get("coming_seconds") or COMING_SECONDS), self.starting_timeout())
+
+    def starting_timeout(self):
+        """Return how long the start may take."""
+        return float(self.told.get("starting_timeout") or 600)
+
+    def never_came(self):
+        """End the job where a node's keeper does not come at all: whoever started them was ended in between."""
+        if self.state["phase"] == GO or time.monotonic() - max(self.state["began"], self.born) < self.coming():
+            return None
+        name = next((name for name in self.others if name not in self.heard), None)
+        return name and self.end(broken_off(name))
+
     def too_long(self):
         """End the job where it takes too long to start, or to run."""
         now, starting = time.monotonic(), float(self.told.get("starting_timeout") or 0)
@@ -544,12 +569,13 @@ class Keeper:
             "trouble": self.trouble,
             "stop": self.stop_asked,
             "done": self.state.get("done", False),
+            "asked": self.asked,
         }
 
     def ordering(self):
         """Return all that the chief tells the other nodes."""
         done = [name for name, told in self.others.items() if told.get("done")]
-        return {"go": self.state["go"] is not None, "end": self.state["end"], "done": done}
+        return {"go": self.state["go"] is not None, "end": self.state["end"], "done": done, "asks": self.asking}
 
     def tell(self, *, only_news=False):
         """Tell the others what we know; what they know already, once in a beat."""
@@ -689,7 +715,7 @@ class Keeper:
         folder = node.job_folder(self.name)
         waits = node.read_json(os.path.join(folder, "queue.json"))
         tries = int(waits.get("retry") or 0) - int(waits.get("failures") or 0)
-        if status != "FAILED" or tries <= 0:
+        if status != "FAILED" or (tries <= 0 and not self.state["end"].get("broken_off")):
             node.remove(os.path.join(folder, "secrets.json"))
 
     # Records
@@ -759,6 +785,13 @@ def ending(status, reason, code=None, *, grace=None):
         "first_rank": None,
         "grace": grace,
     }
+
+
+def broken_off(name):
+    """Return how a job ends of which a node's keeper never came: it may be started anew, with its secrets."""
+    return dict(
+        ending("FAILED", "node {} does not answer: it was not heard of since the start".format(name)), broken_off=True
+    )
 
 
 def write_pid(handle):

@@ -25,8 +25,7 @@ FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\Z")
 UNIT_FILES = "/run/systemd/system"
 PORT = "port-"
 PORTS = (20000, 32000)  # below the kernel's own choice of ports
-HOLD_SECONDS = 120  # a lease stands so long without an attempt
-PREPARED_SECONDS = 1800  # and so long with one that was prepared: another node may still pull a large image
+HOLD_SECONDS = 120  # a lease stands so long without a keeper: whoever starts the job renews it as long as that takes
 START_SECONDS = 60  # a keeper that was not there so long after its start will not come
 LOCK_SECONDS = 30
 BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
@@ -563,11 +562,26 @@ def stands(lease, job, attempt):
     prepared = bool(record) and str(record.get("id")) == str(lease.get("id"))
     if prepared and os.path.exists(os.path.join(folder, "result.json")):
         return False
+    return is_fresh(lease)
+
+
+def is_fresh(lease):
+    """Return whether a lease was taken or renewed a short while ago, since the node was booted."""
     try:
         age = time.monotonic() - float(lease.get("monotonic", -1e9))
     except (TypeError, ValueError):
         return False
-    return 0 <= age < (PREPARED_SECONDS if prepared else HOLD_SECONDS)
+    return 0 <= age < HOLD_SECONDS
+
+
+def reap_old():
+    """Give back what nobody holds any more; where all old leases have a keeper, docker's engine is not even asked."""
+    old = {name: lease for name, lease in all_leases().items() if not is_fresh(lease)}
+    if any(not one[0] or not keeper_holds(attempt_folder(*one)) for one in doubtful(old, ())):
+        containers = job_containers()
+        living = keepers_of_leases(containers)
+        with Locked():
+            reaped(containers, living)
 
 
 # GPUs
@@ -905,6 +919,7 @@ def report(request):
     """Return what this node knows of its jobs, after it has closed those that nothing watches over any more."""
     if next(unwatched(), None):
         close_unwatched(job_containers())
+    reap_old()
     return reports(request)
 
 

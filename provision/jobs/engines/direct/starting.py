@@ -44,7 +44,7 @@ MANY = 64
 """Nodes at once."""
 PREPARE_SECONDS = 1800.0
 """A large image takes its time."""
-BROKEN_SECONDS = 120.0
+BROKEN_SECONDS = 90.0
 """A start of which nobody tells any more for so long was broken off."""
 GRACE_SECONDS = 15.0
 BEAT_SECONDS = 2.0
@@ -163,9 +163,7 @@ def take_leases(ways: Ways, attempt: Attempt, *, force: bool = False) -> str:
 
 def renew(ways: Ways, attempt: Attempt) -> None:
     """Tell the nodes that what is held for an attempt is still wanted; nothing is taken, and nothing given back."""
-    for name in attempt.nodes:
-        with contextlib.suppress(ProvisionError):
-            ask_jobs(ways.to(name), "renew", **_who(attempt))
+    outcomes(lambda name: ask_jobs(ways.to(name), "renew", **_who(attempt)), attempt.nodes, limit=MANY)
 
 
 def release(ways: Ways, attempt: Attempt, names: Sequence[str]) -> None:
