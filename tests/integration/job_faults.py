@@ -18,10 +18,11 @@ from typing import Any
 from tests.support.command import Done, Provision, eventually
 from tests.support.engine import engine_host
 
-__all__ = ["FAULTS", "Job", "Scene", "Struck", "judged", "killed_after", "killed_at_a_mark", "strike"]
+__all__ = ["FAULTS", "Job", "Scene", "Struck", "begun", "judged", "killed_after", "killed_at_a_mark", "strike"]
 
 LINES = 150
-"""Each rank prints so many, five a second."""
+"""Each rank prints so many."""
+LINES_A_SECOND = 5
 WITHIN_SECONDS = 30.0
 """So long after a fault the job's status and reason are right."""
 OVER = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
@@ -122,24 +123,21 @@ class Job:
     lines: int = LINES
     submit: subprocess.Popen[str] | None = None
 
-    def argv(self, operator: Provision, *more: str) -> list[str]:
-        """The command line that hands it in."""
+    def words(self, *more: str) -> list[str]:
+        """What hands it in, behind the command's name."""
         rank = "$OMPI_COMM_WORLD_RANK" if self.kind == "mpi" else "$RANK"
-        program = f': {self.name}; for n in $(seq {self.lines}); do echo "{rank} $n"; sleep 0.2; done'
+        program = f': {self.name}; for n in $(seq {self.lines}); do echo "{rank} $n"; sleep {1 / LINES_A_SECOND}; done'
         line = program
         if self.kind == "mpi":
             line = f"mpirun --allow-run-as-root -np {self.workers} -bind-to none -x PATH sh -c '{program}'"
         words = ("submit", self.kind, "-i", self.scene.inventory, f"--name={self.name}", f"--image={self.scene.image}")
         size = ("--gpus=1", f"--workers={self.workers}", "--spread", f"--retry={self.retry}")
-        return operator.argv(*words, *size, *more, line)
+        return [*words, *size, *more, line]
 
     def hand_in(self, operator: Provision | None = None, *more: str) -> subprocess.Popen[str]:
         """Begin to submit it."""
         operator = operator or self.scene.provision
-        self.submit = subprocess.Popen(
-            self.argv(operator, *more), cwd=operator.folder, env=operator.environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-        )  # fmt: skip
+        self.submit = begun(operator, self.words(*more))
         return self.submit
 
     def get(self) -> dict[str, Any] | None:
@@ -168,6 +166,14 @@ class Job:
         """What there is of each rank is there from its first line on, once each."""
         for rank, numbers in self.said(attempt).items():
             assert numbers == list(range(1, len(numbers) + 1)), f"{self.name}: rank {rank}: {gaps(numbers, self.lines)}"
+
+
+def begun(operator: Provision, words: Sequence[str]) -> subprocess.Popen[str]:
+    """Begin a verb, which can be killed with all that it starts."""
+    return subprocess.Popen(
+        operator.argv(*words), cwd=operator.folder, env=operator.environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
 
 
 def gaps(numbers: Sequence[int], last: int) -> str:
@@ -354,6 +360,10 @@ FAULTS: tuple[Callable[[Struck], None], ...] = (
 )
 
 
+QUICK = (rank_killed, container_removed, keeper_killed, docker_killed)
+"""Those that need no more than seconds."""
+
+
 def strike(scene: Scene, dice: random.Random, jobs: Sequence[Job], fault: Callable[[Struck], None]) -> Struck:
     """Let a fault come."""
     struck = Struck(scene, dice, jobs)
@@ -388,7 +398,7 @@ MARKS = (
     "ls /var/lib/provision/jobs/{name}/attempts/1/state.json",
 )
 """Steps of a start, each seen on some node by a command that succeeds then."""
-WATCH = "while ! {look} >/dev/null 2>&1; do [ $SECONDS -lt 60 ] || exit 0; sleep 0.02; done"
+WATCH = "while ! {look} >/dev/null 2>&1; do [ $SECONDS -lt 12 ] || exit 0; sleep 0.02; done"
 
 
 def killed_at_a_mark(scene: Scene, dice: random.Random, job: Job, process: subprocess.Popen[str]) -> str:

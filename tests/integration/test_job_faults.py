@@ -9,19 +9,23 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.conftest import ENGINES
+from tests.integration.conftest import ENGINES, LAB
 from tests.integration.job_faults import (
     FAULTS,
+    LINES,
+    LINES_A_SECOND,
     OVER,
+    QUICK,
     WITHIN_SECONDS,
     Job,
     Scene,
     Struck,
+    begun,
     judged,
     killed_after,
     killed_at_a_mark,
@@ -69,16 +73,18 @@ def right_in_time(struck: Struck, jobs: Sequence[Job], told: str) -> None:
     say(f"  right after {took:.1f} s; ends: {struck.ends or 'none'}")
 
 
-def one_round(scene: Scene, dice: random.Random, number: int, fault=None) -> None:
-    """Two jobs, of which one is on all nodes; a fault; and what has to become of them."""
+def one_round(
+    scene: Scene, dice: random.Random, number: int | str, fault: Callable[[Struck], None], lines: int = LINES
+) -> None:
+    """Two jobs, of which one is on all nodes; a fault in the first half of their life; and what becomes of them."""
     names = (f"wide-{number}", f"side-{number}")
     kinds = [dice.choice(("pytorch", "mpi")) for _ in names]
     nodes = len(scene.nodes)
     jobs = [
-        Job(scene, names[0], kinds[0], nodes, retry=dice.choice((0, 1))),
-        Job(scene, names[1], kinds[1], 2, retry=dice.choice((0, 1))),
+        Job(scene, names[0], kinds[0], nodes, dice.choice((0, 1)), lines),
+        Job(scene, names[1], kinds[1], 2, dice.choice((0, 1)), lines),
     ]
-    fault, moment = fault or dice.choice(FAULTS), dice.uniform(0, 15)
+    moment = dice.uniform(0, lines / LINES_A_SECOND / 2)
     words = ", ".join(f"{job.name} ({job.kind}, --retry={job.retry})" for job in jobs)
     told = f"seed {SEED}, round {number}: {fault.__name__} after {moment:.1f} s; {words}"
     say(told)
@@ -156,7 +162,7 @@ def killed_followers(scene: Scene, dice: random.Random, number: int | str, verbs
             said, _ = job.hand_in().communicate(timeout=200)
             assert job.submit.returncode == 0, said
         words = ("queue", "run") if verb == "queue run" else (*verb.split(), job.name)
-        process = scene.operator("killed").start("--inventory", scene.inventory, *words)
+        process = begun(scene.operator("killed"), ["--inventory", scene.inventory, *words])
         if verb == "queue run" and place % 2:
             when = killed_at_a_mark(scene, dice, job, process)
         else:
@@ -205,6 +211,15 @@ def own_scene(provision: Provision) -> Iterator[Scene]:
     finally:
         down = provision("lab", "down", OWN)
     assert down.code == 0, str(down)
+
+
+def test_a_few_faults_at_random_moments_of_jobs(provision: Provision, cluster: dict) -> None:
+    """The short form of the two below, on nodes that other tests go on with."""
+    assert cluster["nodes"]
+    scene, dice = Scene(provision, LAB), random.Random(SEED)  # noqa: S311 - to be repeated
+    for number, fault in enumerate(dice.sample(QUICK, 2)):
+        one_round(scene, dice, f"short-{number}", fault, SHORT)
+    killed_operators(scene, dice, "short", 2, [dice.choice(VERBS)])
 
 
 @pytest.mark.long
