@@ -202,7 +202,7 @@ def _of_nodes(
         record = replace(record, status=JobStatus.FAILED, reason=lost, exit_code=1)
     else:
         return _alive(record)
-    if record.status is JobStatus.FAILED and _may_retry(queue):
+    if record.status is JobStatus.FAILED and (_may_retry(queue) if queue or not unreachable else _has_tries(record)):
         reason = f"attempt {record.attempt} failed: {record.reason}; it is to be tried again"
         return replace(record, status=JobStatus.PENDING, again=True, reason=reason)
     return record
@@ -221,6 +221,11 @@ def _out_of_sight(record: JobRecord, queue: Mapping[str, Any], unreachable: Mapp
 
 def _may_retry(queue: Mapping[str, Any]) -> bool:
     return queue.get("state") == "started" and _number(queue.get("failures")) < _number(queue.get("retry"))
+
+
+def _has_tries(record: JobRecord) -> bool:
+    """Whether tries are left of a job whose queue is on a node that does not answer: no attempt fails twice."""
+    return record.attempt - 1 < record.spec.retry
 
 
 def _result(record: JobRecord, current: Sequence[tuple[Report, Mapping[str, Any]]]) -> Mapping[str, Any] | None:

@@ -38,7 +38,8 @@ STOP_SIGNAL = signal.SIGUSR2  # to a keeper: stop, where that cannot be written 
 OVER = ("Completed", "Error", "Stopped", "Lost")
 STAMP = 27  # 2026-01-31T12:00:00.123456Z
 PREFIX = STAMP + 3  # and " o "
-BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "ttl_after_finished")
+BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "retry")
+BRIEF += ("ttl_after_finished",)
 NO_INSTANCES = ("attempt", "result", "keeper", "state", "stop")
 CONTAINER = re.compile(r"[0-9a-f]{64}")
 

@@ -144,6 +144,10 @@ def test_a_job_with_tries_left_is_not_over() -> None:
     assert "attempt 1 failed: exit code 3" in job(("a", left)).reason
     assert job(("a", none)).status is JobStatus.FAILED
     assert job(("a", stopped)).again is False
+    last = told("b", attempt=2, result=failed, spec={**as_document(SPEC), "retry": 1})
+    first = told("b", result=failed, spec={**as_document(SPEC), "retry": 1})
+    away = {"a": "no route"}
+    assert (job(("b", first), away=away).again, job(("b", last), away=away).again) == (True, False), "the queue is on a"
 
 
 def test_an_older_job_of_the_same_name_on_a_node_that_was_away_is_another_job() -> None:
