@@ -401,7 +401,19 @@ def close_unwatched(containers):
     for name, attempt, why in list(unwatched()):
         told = read_json(os.path.join(attempt_folder(name, attempt), "keeper.json"))
         if (str(told.get("id")), str(attempt)) not in running:
-            close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")
+            closed = close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")
+            if closed and told.get("boot_id") != boot_id() and told.get("clean") in ("All", "Running"):
+                remove_containers(containers, told, attempt)
+
+
+def remove_containers(containers, told, attempt):
+    """Remove the containers of an attempt that a reboot has ended: no keeper is there to do so."""
+    for item in containers:
+        if labels_of(item) == (str(told.get("name")), str(told.get("id")), str(attempt)):
+            try:
+                engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
+            except OSError:
+                return
 
 
 def close_attempt(name, attempt, result, word):
