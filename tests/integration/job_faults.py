@@ -18,7 +18,18 @@ from typing import Any
 from tests.support.command import Done, Provision, eventually
 from tests.support.engine import engine_host
 
-__all__ = ["FAULTS", "Job", "Scene", "Struck", "begun", "judged", "killed_after", "killed_at_a_mark", "strike"]
+__all__ = [
+    "FAULTS",
+    "Job",
+    "Scene",
+    "Struck",
+    "begun",
+    "judged",
+    "killed_after",
+    "killed_at_a_mark",
+    "killed_in_between",
+    "strike",
+]
 
 LINES = 150
 """Each rank prints so many."""
@@ -410,6 +421,20 @@ def killed_at_a_mark(scene: Scene, dice: random.Random, job: Job, process: subpr
     time.sleep(pause)
     kill(process)
     return f"{pause:.2f} s after `{look}` on {node}"
+
+
+def killed_in_between(scene: Scene, dice: random.Random, job: Job, process: subprocess.Popen[str]) -> str:
+    """Kill a start while it waits for a node that is slow, so that its GPUs are held and nothing of it runs."""
+    scene.on(scene.nodes[0], WATCH.format(look=MARKS[1].format(name=job.name)))
+    slow = [node for node in scene.nodes if scene.on(node, "pkill -STOP -x dockerd; echo $?").strip() == "0"]
+    try:
+        pause = dice.uniform(1, 3)
+        time.sleep(pause)
+        kill(process)
+    finally:
+        for node in slow:
+            scene.on(node, "pkill -CONT -x dockerd")
+    return f"{pause:.2f} s after its GPUs were held, docker being slow"
 
 
 def killed_after(process: subprocess.Popen[str], seconds: float) -> str:

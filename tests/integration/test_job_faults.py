@@ -29,6 +29,7 @@ from tests.integration.job_faults import (
     judged,
     killed_after,
     killed_at_a_mark,
+    killed_in_between,
     strike,
 )
 from tests.support.command import Provision
@@ -130,8 +131,12 @@ def killed_starts(scene: Scene, dice: random.Random, number: int | str, count: i
         job = Job(scene, f"cut-{number}-{place}", dice.choice(("pytorch", "mpi")), 2, lines=SHORT)
         more = dice.choice(((), ("--wait",), ("--follow",)))
         process = job.hand_in(scene.operator("killed"), *more)
-        by_time = place % 3 == 0
-        when = killed_after(process, dice.uniform(0.5, 6)) if by_time else killed_at_a_mark(scene, dice, job, process)
+        if place % 4 == 1:
+            when = killed_after(process, dice.uniform(0.5, 6))
+        elif place % 4 == 3:
+            when = killed_in_between(scene, dice, job, process)
+        else:
+            when = killed_at_a_mark(scene, dice, job, process)
         told = f"seed {SEED}: submit of {job.name} ({job.kind}, {' '.join(more) or 'alone'}) killed {when}"
         say(told)
         jobs.append((job, told))
