@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -425,14 +426,15 @@ def killed_at_a_mark(scene: Scene, dice: random.Random, job: Job, process: subpr
 
 def killed_in_between(scene: Scene, dice: random.Random, job: Job, process: subprocess.Popen[str]) -> str:
     """Kill a start while it waits for a node that is slow, so that its GPUs are held and nothing of it runs."""
-    scene.on(scene.nodes[0], WATCH.format(look=MARKS[1].format(name=job.name)))
-    slow = [node for node in scene.nodes if scene.on(node, "pkill -STOP -x dockerd; echo $?").strip() == "0"]
+    halt = f"{WATCH.format(look=MARKS[1].format(name=job.name))}; pkill -STOP -x dockerd"
+    pause = dice.uniform(0, 2)
     try:
-        pause = dice.uniform(1, 3)
-        time.sleep(pause)
-        kill(process)
+        with ThreadPoolExecutor(len(scene.nodes)) as pool:
+            wait([pool.submit(scene.on, node, halt) for node in scene.nodes], return_when=FIRST_COMPLETED)
+            time.sleep(pause)
+            kill(process)
     finally:
-        for node in slow:
+        for node in scene.nodes:
             scene.on(node, "pkill -CONT -x dockerd")
     return f"{pause:.2f} s after its GPUs were held, docker being slow"
 

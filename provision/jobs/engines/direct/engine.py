@@ -307,6 +307,8 @@ class DirectEngine:
             if record.spec.name == name:
                 return record
         away = ", ".join(survey.unreachable)
+        if away and hurry:
+            return self.get(name)
         if away:
             raise NodeUnreachable(f"no node that answers knows a job {name}, and these do not answer: {away}")
         raise NotFound(f"there is no job {name}", remedy="`provision list` has the names")
