@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs launch batch drift chaos exhaustive bench bench-look bench-nodes bench-jobs docs clean
+.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -26,6 +26,7 @@ help:
 	@echo "make batch      two hundred jobs of two operators on four SIMULATED machines of eight GPUs"
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
+	@echo "make faults     faults at random moments of batch jobs, operators who are killed"
 	@echo "make exhaustive the choice of GPUs, compared with trying every one"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
 	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
@@ -122,6 +123,10 @@ batch: setup
 # CHAOS_SEED=N repeats a run.
 chaos: setup
 	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_chaos.py -m long
+
+# JOB_FAULTS_SEED=N repeats a run (forty minutes on two processors).
+faults: setup
+	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_job_faults.py -m long
 
 baremetal: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/baremetal

@@ -66,11 +66,18 @@ class Pace:
 
 
 def outcomes(
-    function: Callable[[In], Out], items: Sequence[In], *, limit: int, pace: Pace | None = None
+    function: Callable[[In], Out],
+    items: Sequence[In],
+    *,
+    limit: int,
+    pace: Pace | None = None,
+    patience: float | None = None,
 ) -> list[Out | Exception]:
     """Call `function` for all items, at most `limit` at once; an item's exception is its outcome.
 
     With `pace` they begin no faster than it lets them. Where no more threads can be had, those that there are do it.
+    With `patience` the outcome is a `TimeoutError` of those that take so many seconds longer than twice the time in
+    which another one has come to its end well.
 
     The threads are daemons: a Ctrl-C leaves at once, where an executor's threads are waited for even at the end of
     the interpreter, and a node that hangs would hold everything up.
@@ -93,16 +100,21 @@ def outcomes(
                 done.put((number, error))
 
     found: dict[int, Out | Exception] = {}
+    begun, last = time.monotonic(), 0.0
     try:
         _start(work, min(limit, len(items)), pace, todo.empty)
         while len(found) < len(items):
             # With a limit: a Ctrl-C that comes just before a wait begins would not end one without.
             with suppress(queue.Empty):
-                number, outcome = done.get(timeout=0.5)
+                number, outcome = done.get(timeout=0.5 if patience is None else 0.1)
                 found[number] = outcome
+                last = last if isinstance(outcome, Exception) else time.monotonic() - begun
+            if patience is not None and last and time.monotonic() - begun > 2 * last + patience:
+                break
     finally:
         over.set()
-    return [found[number] for number in range(len(items))]
+    late = TimeoutError("it takes much longer than the others")
+    return [found.get(number, late) for number in range(len(items))]
 
 
 def _start(work: Callable[[], None], count: int, pace: Pace | None, nothing_left: Callable[[], bool]) -> None:

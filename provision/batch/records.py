@@ -81,11 +81,16 @@ def leases_by_job(reports: Sequence[Report]) -> dict[str, dict[str, tuple[str, .
 
 
 def starting(queue: Mapping[str, Any], current: Sequence[tuple[Report, Mapping[str, Any]]]) -> bool:
-    """Whether a start has begun that has handed the job to no node's keeper yet."""
+    """Whether a start has begun that has not handed the job to the keepers of all its nodes yet.
+
+    A node without one is none of a job that runs: then the start still goes on, or whoever began it is gone.
+    """
     number = int(_number(queue.get("attempt")))
     begun = [job for _, job in current if int(_number(job.get("attempt"))) == number]
-    handed = any(job.get("keeper") != "none" or job.get("result") for job in begun)
-    return queue.get("state") == "started" and not handed and not queue.get("handed")
+    if queue.get("state") != "started" or any(job.get("keeper") == "active" for job in begun):
+        return False
+    handed = any(job.get("keeper") != "none" or job.get("result") for job in begun) or queue.get("handed")
+    return not handed or any(job.get("keeper") == "none" and not _rebooted(job) for job in begun)
 
 
 def _number(value: Any) -> float:
@@ -169,7 +174,7 @@ def _judged(
 ) -> JobRecord:
     """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
     state, reason = str(queue.get("state", "")), str(queue.get("reason", ""))
-    if state == "stopped" and (not record.attempt or not current):
+    if state == "stopped" and not any(job.get("keeper") == "active" or job.get("result") for _, job in current):
         return replace(record, status=JobStatus.STOPPED, reason=reason, ended=_number(queue.get("time")))
     if state == "failed":
         return replace(record, status=JobStatus.FAILED, reason=reason, ended=_number(queue.get("time")), exit_code=1)
@@ -197,7 +202,7 @@ def _of_nodes(
         record = replace(record, status=JobStatus.FAILED, reason=lost, exit_code=1)
     else:
         return _alive(record)
-    if record.status is JobStatus.FAILED and _may_retry(queue):
+    if record.status is JobStatus.FAILED and (_may_retry(queue) if queue or not unreachable else _has_tries(record)):
         reason = f"attempt {record.attempt} failed: {record.reason}; it is to be tried again"
         return replace(record, status=JobStatus.PENDING, again=True, reason=reason)
     return record
@@ -216,6 +221,11 @@ def _out_of_sight(record: JobRecord, queue: Mapping[str, Any], unreachable: Mapp
 
 def _may_retry(queue: Mapping[str, Any]) -> bool:
     return queue.get("state") == "started" and _number(queue.get("failures")) < _number(queue.get("retry"))
+
+
+def _has_tries(record: JobRecord) -> bool:
+    """Whether tries are left of a job whose queue is on a node that does not answer: no attempt fails twice."""
+    return record.attempt - 1 < record.spec.retry
 
 
 def _result(record: JobRecord, current: Sequence[tuple[Report, Mapping[str, Any]]]) -> Mapping[str, Any] | None:

@@ -51,7 +51,7 @@ def get(
     del all_namespaces
     cluster, runner = cluster_and_engine(inventory, lab)
     with patience("asking the nodes"):
-        job = runner.get(name)
+        job = runner.get(name, hurry=True)
         insist_on_kind(job, kind)
         used = usage_of(cluster, [seat.node for seat in job.seats if seat.gpus]) if gpus else None
     moment = now()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ nodes = [make_node("a", local=True), make_node("b", local=True)]
 """
 EACH = "each(nodes, hang)"
 LAB = "from provision.lab import vm; vm._in_parallel(hang, nodes)"
+
+
+def test_who_takes_much_longer_than_the_others_is_given_up():
+    """As long as nobody has answered, nobody is late."""
+    over = threading.Event()
+    begun = time.monotonic()
+    found = threads.outcomes(lambda number: over.wait(5) if number else "here", [1, 0], limit=2, patience=0.1)
+    over.set()
+
+    assert isinstance(found[0], TimeoutError)
+    assert found[1] == "here"
+    assert time.monotonic() - begun < 3
+    assert threads.outcomes(lambda _: over.wait(5) and time.sleep(0.3), [1, 2], limit=2, patience=0.01) == [None] * 2
 
 
 def test_outcomes_are_in_order_and_errors_are_among_them():

@@ -75,8 +75,8 @@ class Engine(Protocol):
     def jobs(self, *, nodes: bool = False) -> JobSurvey:
         """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
 
-    def get(self, name: str) -> JobRecord:
-        """Return all that is known of one job, with its events."""
+    def get(self, name: str, *, hurry: bool = False) -> JobRecord:
+        """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out."""
 
     def logs(self, name: str, request: LogRequest, write: WriteLine) -> JobRecord:
         """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""

@@ -17,6 +17,7 @@ import time
 
 import keeper_channel as channel
 import keeper_endings as endings
+import keeper_network as network
 import node_files
 import node_keepers
 import node_records
@@ -27,6 +28,7 @@ from keeper_records import END, GO, UP, Records
 from keeper_start import Start
 
 LISTEN_SECONDS = 5
+COMING_SECONDS = 90  # all keepers of an attempt are started at once: one that does not come is not started any more
 
 
 class Keeper(Start, Judge, Finish, Records):
@@ -56,6 +58,7 @@ class Keeper(Start, Judge, Finish, Records):
         self.trouble = ""
         self.doing = ""
         self.settled_at = None
+        self.asking, self.asked = 0.0, 0.0
         self.worker = None
         self.ending_since = None
         self.killed_since = None
@@ -218,6 +221,7 @@ class Keeper(Start, Judge, Finish, Records):
         elif told.get("go") and self.state["phase"] == UP:
             self.go()
         self.acknowledged = self.node in (told.get("done") or ())
+        self.asked = told.get("asks") or self.asked
 
     def on_node(self, name, told):
         """Another node has told what it knows."""
@@ -237,7 +241,9 @@ class Keeper(Start, Judge, Finish, Records):
         if self.chief:
             self.judge()
         elif self.why_alone():
-            self.end(endings.job_end("FAILED", self.why_alone()))
+            early = self.heard_chief is None and self.state["phase"] != GO
+            failed = endings.broken_off(self.chief_name()) if early else endings.job_end("FAILED", self.why_alone())
+            self.end(failed)
         elif self.stop_asked and (self.line is None or self.line.link is None):
             self.end(endings.job_end("STOPPED", self.stop_asked["reason"], grace=self.stop_asked.get("grace")))
         elif self.terminated:
@@ -248,12 +254,37 @@ class Keeper(Start, Judge, Finish, Records):
         """Return why the chief is taken for lost, empty while it is not."""
         now = time.monotonic()
         if self.heard_chief is None:
-            limit = self.lost if self.state["phase"] == GO else float(self.told.get("starting_timeout") or 600)
+            limit = self.lost if self.state["phase"] == GO else self.coming()
             silent = now - max(self.state["began"], self.born) > limit
         else:
             silent = now - self.heard_chief > self.lost
-        chief = self.told.get("chief_node") or self.told["chief_address"]
-        return "the chief's node {} does not answer".format(chief) if silent else ""
+        if not silent:
+            return ""
+        return self.why_cut_off() or "the chief's node {} does not answer".format(self.chief_name())
+
+    def chief_name(self):
+        """Return the chief's node."""
+        return self.told.get("chief_node") or self.told["chief_address"]
+
+    def why_cut_off(self, *, alone=0.0):
+        """Return why it is this node that the others cannot hear, empty where that is not known.
+
+        Args:
+            alone: so long several other nodes have been silent, all of them: it is unlikely that they all are gone.
+        """
+        own = next((seat.get("address") for seat in self.seats() if seat.get("node") == self.node), "")
+        why = network.trouble_of(own) if own else ""
+        if not why and alone and len(self.others) > 1:
+            why = "it has heard nothing of any other node for {:.0f} s".format(alone)
+        return "node {} is cut off: {}".format(self.node, why) if why else ""
+
+    def coming(self):
+        """Return how long the keeper of another node may not be heard of at the beginning."""
+        return min(float(self.told.get("coming_seconds") or COMING_SECONDS), self.starting_timeout())
+
+    def starting_timeout(self):
+        """Return how long the start may take."""
+        return float(self.told.get("starting_timeout") or 600)
 
     def go(self):
         """Start what counts."""
@@ -275,12 +306,13 @@ class Keeper(Start, Judge, Finish, Records):
             "trouble": self.trouble,
             "stop": self.stop_asked,
             "done": self.state.get("done", False),
+            "asked": self.asked,
         }
 
     def ordering(self):
         """Return all that the chief tells the other nodes."""
         done = [name for name, told in self.others.items() if told.get("done")]
-        return {"go": self.state["go"] is not None, "end": self.state["end"], "done": done}
+        return {"go": self.state["go"] is not None, "end": self.state["end"], "done": done, "asks": self.asking}
 
     def tell(self, *, only_news=False):
         """Tell the others what we know; what they know already, once in a beat."""

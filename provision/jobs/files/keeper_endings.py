@@ -87,3 +87,9 @@ def job_end(status, reason, code=None, *, grace=None):
         "first_rank": None,
         "grace": grace,
     }
+
+
+def broken_off(name):
+    """Return how a job ends of which a node's keeper never came: it may be started anew, with its secrets."""
+    reason = "node {} does not answer: it was not heard of since the start".format(name)
+    return dict(job_end("FAILED", reason), broken_off=True)

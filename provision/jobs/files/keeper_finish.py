@@ -132,5 +132,5 @@ class Finish:
         folder = node_records.job_folder(self.name)
         waits = node_files.read_json(os.path.join(folder, "queue.json"))
         tries = int(waits.get("retry") or 0) - int(waits.get("failures") or 0)
-        if status != "FAILED" or tries <= 0:
+        if status != "FAILED" or (tries <= 0 and not self.state["end"].get("broken_off")):
             node_files.remove(os.path.join(folder, "secrets.json"))

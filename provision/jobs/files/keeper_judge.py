@@ -9,6 +9,7 @@ from keeper_records import GO, UP
 SETTLE_SECONDS = 0.5  # so long other nodes may tell of a failure that came before the first that we heard of
 LINE = 300  # so much of each last line of mpirun is told to the node of the rank that it names
 OUTPUT_SECONDS = 10
+LOST_LAUNCHER_SECONDS = 5  # mpirun has so long to end when a node of its is gone
 LAUNCHER_SECONDS = 2  # a failure waits so long where the launcher failed and names no rank
 
 
@@ -28,15 +29,18 @@ class Judge:
         for name, told in self.everybody():
             if told.get("trouble"):
                 return self.end(endings.job_end("FAILED", "node {}: {}".format(name, told["trouble"])))
-        return self.lost_node() or self.too_long() or self.success() or self.begin()
+        return self.lost_node() or self.too_long() or self.never_came() or self.success() or self.begin()
 
     def of_first(self, failure):
         """End the job by its first failure, when others had the time to tell of an earlier one."""
         now = time.monotonic()
         if self.settled_at is None:
-            self.settled_at = now + (SETTLE_SECONDS if self.others else 0)
+            self.settled_at, self.asking = now + (SETTLE_SECONDS if self.others else 0), time.time()
+            self.tell()
         if now < self.settled_at or not self.is_told(failure):
             return None
+        if any(self.others[name].get("asked") != self.asking for name in self.heard):
+            return self.lost_node()  # whose end may be why others failed
         end = self.of_failure(failure)
         if self.is_of_launcher(failure) and "lines" not in end and now < self.settled_at + LAUNCHER_SECONDS:
             return None
@@ -121,17 +125,28 @@ class Judge:
         return chief["instance"] if chief else inside[0]["instance"] if inside else own
 
     def lost_node(self):
-        """End the job where a node that has spoken is silent."""
-        for name in self.others:
-            before = self.born if self.state["phase"] == GO else time.monotonic()
-            silent = time.monotonic() - self.heard.get(name, before)
-            if silent > self.lost:
-                return self.end(
-                    endings.job_end(
-                        "FAILED", "node {} does not answer: nothing was heard of it for {:.0f} s".format(name, silent)
-                    )
-                )
-        return None
+        """End the job where a node that has spoken is silent; where all are, it is this one that is cut off."""
+        before = self.born if self.state["phase"] == GO else time.monotonic()
+        silent = {name: time.monotonic() - self.heard.get(name, before) for name in self.others}
+        lost = next((name for name in self.others if silent[name] > self.lost), None)
+        if lost is None:
+            return None
+        least = min(silent.values())
+        own = self.why_cut_off(alone=least if least > self.lost - 2 * self.beat else 0.0)
+        other = "node {} does not answer: nothing was heard of it for {:.0f} s".format(lost, silent[lost])
+        return self.end(endings.job_end("FAILED", own or other, grace=self.grace_without_a_node()))
+
+    def grace_without_a_node(self):
+        """Return the grace time where a node is gone: mpirun waits in vain for its part there, and has no other use."""
+        whole = float(self.told.get("grace_seconds") or 0)
+        return min(whole, LOST_LAUNCHER_SECONDS) if self.told["ends"] == "chief" else None
+
+    def never_came(self):
+        """End the job where a node's keeper does not come at all: whoever started them was ended in between."""
+        if self.state["phase"] == GO or time.monotonic() - max(self.state["began"], self.born) < self.coming():
+            return None
+        name = next((name for name in self.others if name not in self.heard), None)
+        return name and self.end(endings.broken_off(name))
 
     def too_long(self):
         """End the job where it takes too long to start, or to run."""

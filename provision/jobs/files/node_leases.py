@@ -7,7 +7,7 @@ from node_files import LOCK_SECONDS, Refused, locked_within, names_in, read_json
 from node_records import RUN, make_folders
 
 PORT = "port-"
-HOLD_SECONDS = 120  # a lease stands so long without an attempt
+HOLD_SECONDS = 120  # a lease stands so long without a keeper: whoever starts the job renews it as long as that takes
 
 
 class Locked:

@@ -4,13 +4,12 @@ import fcntl
 import os
 import time
 
-from node_docker import running_attempts
+from node_docker import engine, job_containers, labels_of, running_attempts
 from node_files import Refused, boot_id, boot_time, read_json, remove, stamp, write_json
 from node_keepers import keeper_holds, keepers
-from node_leases import HOLD_SECONDS, all_leases, lease_path, release_all
+from node_leases import HOLD_SECONDS, Locked, all_leases, lease_path, release_all
 from node_records import NAME, OVER, add_event, attempt_folder, attempts_of, instances_of, job_names, take_away_secrets
 
-PREPARED_SECONDS = 1800  # so long a lease stands whose attempt was prepared: another node may still pull an image
 START_SECONDS = 60  # a keeper that was not there so long after its start will not come
 
 
@@ -51,7 +50,19 @@ def close_unwatched(containers, names=None):
     for name, attempt, why in list(unwatched(names)):
         told = read_json(os.path.join(attempt_folder(name, attempt), "keeper.json"))
         if (str(told.get("id")), str(attempt)) not in running:
-            close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")
+            closed = close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")
+            if closed and told.get("boot_id") != boot_id() and told.get("clean") in ("All", "Running"):
+                remove_containers(containers, told, attempt)
+
+
+def remove_containers(containers, told, attempt):
+    """Remove the containers of an attempt that a reboot has ended: no keeper is there to do so."""
+    for item in containers:
+        if labels_of(item) == (str(told.get("name")), str(told.get("id")), str(attempt)):
+            try:
+                engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
+            except OSError:
+                return
 
 
 def close_attempt(name, attempt, result, word):
@@ -131,8 +142,23 @@ def stands(lease, job, attempt):
     prepared = bool(record) and str(record.get("id")) == str(lease.get("id"))
     if prepared and os.path.exists(os.path.join(folder, "result.json")):
         return False
+    return is_fresh(lease)
+
+
+def is_fresh(lease):
+    """Return whether a lease was taken or renewed a short while ago, since the node was booted."""
     try:
         age = time.monotonic() - float(lease.get("monotonic", -1e9))
     except (TypeError, ValueError):
         return False
-    return 0 <= age < (PREPARED_SECONDS if prepared else HOLD_SECONDS)
+    return 0 <= age < HOLD_SECONDS
+
+
+def reap_old():
+    """Give back what nobody holds any more; where all old leases have a keeper, docker's engine is not even asked."""
+    old = {name: lease for name, lease in all_leases().items() if not is_fresh(lease)}
+    if any(not one[0] or not keeper_holds(attempt_folder(*one)) for one in doubtful(old, ())):
+        containers = job_containers()
+        living = keepers_of_leases(containers)
+        with Locked():
+            reaped(containers, living)

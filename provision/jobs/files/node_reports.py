@@ -8,10 +8,11 @@ from node_docker import job_containers
 from node_files import boot_id, names_in, read_json, read_text
 from node_keepers import keepers
 from node_leases import all_leases, gpu_leases
-from node_reaping import close_unwatched, unwatched
+from node_reaping import close_unwatched, reap_old, unwatched
 from node_records import NAME, ROOT, attempt_folder, attempts_of, instances_of, job_folder, job_names
 
-BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "ttl_after_finished")
+BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "retry")
+BRIEF += ("ttl_after_finished",)
 LISTED = ("modelName", "modelVersion", "modelSource")
 """Annotations that lists show."""
 
@@ -21,6 +22,7 @@ def report(request):
     names = wanted(request)
     if next(unwatched(names), None):
         close_unwatched(job_containers(), names)
+    reap_old()
     return reports(dict(request, names=names))
 
 

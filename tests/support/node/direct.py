@@ -87,7 +87,7 @@ def direct_engine(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> DirectEn
     def connect(node: Node) -> Way:
         return Way(by_name[node.name])
 
-    def each(asked: Sequence[Node], work: Callable[[Any], Any]) -> Mapping[str, Any]:
+    def each(asked: Sequence[Node], work: Callable[[Any], Any], **_: Any) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
         for node in asked:
             try:

@@ -89,6 +89,22 @@ def test_a_start_under_way_is_pending() -> None:
     assert (found.status, found.reason) == (JobStatus.PENDING, STARTING)
 
 
+def test_a_start_that_reached_some_of_its_nodes_only_waits_to_begin_anew() -> None:
+    """Whoever made it is gone: the keepers that came have given up, and the job is not said to have failed."""
+    handed = {**QUEUE, "handed": True}
+    gave_up = {"status": "FAILED", "reason": "node b does not answer", "exit_code": 1, "ended": 150.0}
+    none = told("b", "Pending", keeper="none")
+
+    half = job(("a", told("a", queue=handed, keeper="gone", result=gave_up)), ("b", none))
+    assert (half.status, half.reason) == (JobStatus.PENDING, STARTING)
+    nowhere = job(("a", told("a", "Pending", queue=handed, keeper="none")), ("b", none))
+    assert (nowhere.status, nowhere.reason) == (JobStatus.PENDING, STARTING)
+    alive = job(("a", told("a", "Pending", queue=handed)), ("b", none))
+    assert alive.reason != STARTING
+    stopped = job(("a", told("a", "Pending", queue={**handed, "state": "stopped"}, keeper="none")), ("b", none))
+    assert stopped.status is JobStatus.STOPPED
+
+
 def test_a_job_whose_nodes_are_all_away_may_well_run() -> None:
     """It was handed to them; whoever took it for waiting would start it a second time."""
     handed = {**QUEUE, "handed": True, "nodes": ["b"]}
@@ -128,6 +144,10 @@ def test_a_job_with_tries_left_is_not_over() -> None:
     assert "attempt 1 failed: exit code 3" in job(("a", left)).reason
     assert job(("a", none)).status is JobStatus.FAILED
     assert job(("a", stopped)).again is False
+    last = told("b", attempt=2, result=failed, spec={**as_document(SPEC), "retry": 1})
+    first = told("b", result=failed, spec={**as_document(SPEC), "retry": 1})
+    away = {"a": "no route"}
+    assert (job(("b", first), away=away).again, job(("b", last), away=away).again) == (True, False), "the queue is on a"
 
 
 def test_an_older_job_of_the_same_name_on_a_node_that_was_away_is_another_job() -> None:

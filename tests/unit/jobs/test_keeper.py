@@ -21,6 +21,7 @@ from tests.support.node.node import COMPILED, Engine, FakeNode, container, prepa
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 import keeper_channel
+import keeper_network
 import keeper_output
 
 SECRET = "5e" * 32
@@ -475,6 +476,36 @@ def test_a_node_that_is_silent_ends_the_job_on_the_other(nodes, silent):
         assert found["status"] == "FAILED"
     finally:
         os.kill(nodes[silent].keeper(), signal.SIGCONT)
+
+
+def test_a_node_whose_interface_is_down_is_known_by_its_address(monkeypatch):
+    monkeypatch.setattr(keeper_network, "DOWN", ("unknown",))  # what the loopback is
+    assert keeper_network.trouble_of("127.0.0.1") == "its network interface lo is down"
+    monkeypatch.setattr(keeper_network, "DOWN", ("down",))
+    assert keeper_network.trouble_of("127.0.0.1") == ""
+    assert keeper_network.trouble_of("192.0.2.1") == ""
+
+
+def test_a_rank_that_fails_of_a_node_that_is_gone_is_not_the_cause(nodes):
+    together(nodes, "sleep 1; exit 5", "sleep 60", lost_seconds=2)
+    until(lambda: nodes[1].record("j-worker-1").get("status") == "Running", "running")
+    keeper = nodes[1].keeper()
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        assert "node b does not answer" in nodes[0].result()["reason"]
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+
+
+@pytest.mark.long
+def test_a_start_that_reached_one_node_only_gives_up_soon_and_keeps_its_secrets(node):
+    node.ok("reserve", name="j", job={"id": "t1", "spec": {}}, queue={}, secrets={"env": {"TOKEN": "hunter2"}})
+    seats = [seat("j-worker-0", "a", 0), seat("j-worker-1", "b", 1)]
+    port = prepare(node, seats, ports=1)["ports"][0]
+    told = {"nodes": ["a", "b"], "control_port": port, "coming_seconds": 0.6, "lost_seconds": 0.5, "secret": SECRET}
+    start(node, [container("j-worker-0", "true")], **told)
+    assert node.result()["reason"] == "node b does not answer: it was not heard of since the start"
+    assert node.ok("secrets", name="j") == {"env": {"TOKEN": "hunter2"}}
 
 
 @pytest.mark.long

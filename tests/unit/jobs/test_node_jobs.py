@@ -211,17 +211,19 @@ def test_all_or_none_and_a_second_try_of_the_same_attempt_is_no_conflict(docked)
     assert docked.ok("release", job="one", id="1", attempt=1) == {"released": ["GPU-b"]}
 
 
-def test_a_lease_outlives_the_way_to_its_start_and_not_more(docked):
+@pytest.mark.parametrize("request_", ["look", "report"])
+def test_a_lease_stands_while_somebody_makes_its_job_ready_and_not_much_longer(docked, request_):
     prepare(docked, [seat("j-worker-0", "a", 0)])
-    for name, ident in (("j", "t1"), ("never", "t2")):
-        assert lease(docked, name, [f"GPU-{'ab'[ident == 't2']}"], ident) == {"taken": {}}
-        aged(docked, f"GPU-{'ab'[ident == 't2']}", 100)
-    assert set(docked.ok("look")["leases"]) == {"GPU-a", "GPU-b"}
+    for name, ident, gpu in (("j", "t1", "GPU-a"), ("never", "t2", "GPU-b")):
+        assert lease(docked, name, [gpu], ident) == {"taken": {}}
+        aged(docked, gpu, 100)
+    assert set(docked.ok(request_)["leases"]) == {"GPU-a", "GPU-b"}
+    docked.ok("renew", job="j", id="t1", attempt=1)
     aged(docked, "GPU-a", 100)
     aged(docked, "GPU-b", 100)
-    assert set(docked.ok("look")["leases"]) == {"GPU-a"}, "what was prepared may wait for another node's image"
-    (docked.attempt() / "result.json").write_text('{"status": "FAILED"}')
-    assert docked.ok("look")["leases"] == {}
+    assert set(docked.ok(request_)["leases"]) == {"GPU-a"}, "it was renewed"
+    aged(docked, "GPU-a", 100)
+    assert docked.ok(request_)["leases"] == {}, "whoever made it ready is gone"
 
 
 @pytest.mark.long

@@ -204,7 +204,7 @@ class Booking:
     def _let_go(self, record: JobRecord, queue: Mapping[str, Any]) -> None:
         """Give back what a start that was broken off holds."""
         number = int(queue.get("attempt") or 0)
-        for name in record.leases:
+        for name in dict.fromkeys((*record.leases, *(seat.node for seat in record.seats))):
             with contextlib.suppress(ProvisionError):
                 ask_jobs(self._ways.to(name), "release", job=record.spec.name, id=record.id, attempt=number)
         self._looks = {
@@ -252,7 +252,7 @@ def _queues(looks: Mapping[str, NodeLook]) -> dict[str, dict[str, Any]]:
     return found
 
 
-_OF_NODES = ("rebooted", "does not answer", "knows nothing", "nothing watches")
+_OF_NODES = ("rebooted", "does not answer", "is cut off", "knows nothing", "nothing watches")
 
 
 def _bad_nodes(record: JobRecord) -> list[str]:

@@ -49,6 +49,8 @@ __all__ = ["DirectEngine"]
 Say = Callable[[str], None]
 
 LOOK_SECONDS = 60.0
+PATIENCE_SECONDS = 2.0
+"""So much later than twice the others' time a node may answer who is asked how a job stands."""
 TOKEN_BYTES = 6
 _KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
 
@@ -223,14 +225,19 @@ class DirectEngine:
         )
         return reading.survey(self._cluster, self.head, found, nodes=nodes)
 
-    def get(self, name: str) -> JobRecord:
-        """Return all that is known of one job, with its events."""
-        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "report", names=[name], brief=False))
+    def get(self, name: str, *, hurry: bool = False) -> JobRecord:
+        """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out."""
+        patience = PATIENCE_SECONDS if hurry else None
+        found = each(
+            self._cluster.nodes, lambda way: ask_jobs(way, "report", names=[name], brief=False), patience=patience
+        )
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
         for record in survey.jobs:
             if record.spec.name == name:
                 return record
         away = ", ".join(survey.unreachable)
+        if away and hurry:
+            return self.get(name)
         if away:
             raise NodeUnreachable(f"no node that answers knows a job {name}, and these do not answer: {away}")
         raise NotFound(f"there is no job {name}", remedy="`provision list` has the names")

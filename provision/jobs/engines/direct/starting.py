@@ -14,10 +14,11 @@ from provision.connectors import Connector
 from provision.errors import NodeError, ProvisionError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
-from provision.jobs.engines.direct.ways import Ways
+from provision.jobs.engines.direct.ways import MANY, Ways
 from provision.jobs.node_ask import ask_jobs
 from provision.jobs.node_programs import FILES, keeper_programs
 from provision.model.job import JobSpec, Kind, as_document
+from provision.threads import outcomes
 
 __all__ = [
     "Extras",
@@ -31,7 +32,7 @@ __all__ = [
 
 PREPARE_SECONDS = 1800.0
 """A large image takes its time."""
-BROKEN_SECONDS = 120.0
+BROKEN_SECONDS = 90.0
 """A start of which nobody tells any more for so long was broken off."""
 GRACE_SECONDS = 15.0
 BEAT_SECONDS = 2.0
@@ -75,9 +76,7 @@ def take_leases(ways: Ways, attempt: Attempt, *, force: bool = False) -> str:
 
 def renew(ways: Ways, attempt: Attempt) -> None:
     """Tell the nodes that what is held for an attempt is still wanted; nothing is taken, and nothing given back."""
-    for name in attempt.nodes:
-        with contextlib.suppress(ProvisionError):
-            ask_jobs(ways.to(name), "renew", **_who(attempt))
+    outcomes(lambda name: ask_jobs(ways.to(name), "renew", **_who(attempt)), attempt.nodes, limit=MANY)
 
 
 def release(ways: Ways, attempt: Attempt, names: Sequence[str]) -> None:
