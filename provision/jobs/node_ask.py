@@ -18,7 +18,7 @@ from provision.connectors import Connector, RemoteProcess
 from provision.errors import ConnectionFailed, NodeError
 from provision.jobs.node_programs import FILES, jobs_program
 
-__all__ = ["FILES", "ask", "ask_jobs", "begin", "first_line", "start_program"]
+__all__ = ["ANSWER_SECONDS", "FILES", "ask", "ask_jobs", "begin", "first_line", "start_program"]
 
 ANSWER_SECONDS = 60.0
 _JOBS = "node_jobs.py"

@@ -12,7 +12,7 @@ import pytest
 
 from provision.errors import ConnectionFailed, NodeError, NotFound, UsageError
 from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct import DirectEngine
+from provision.jobs.engines.direct import DirectEngine, head
 from provision.jobs.engines.direct.head import insist_on_head
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from tests.support.node.direct import Way, direct_engine
@@ -149,6 +149,21 @@ def test_a_job_is_forgotten_when_its_time_after_the_end_is_over(jobs: DirectEngi
 
     assert sorted(path.name for path in node.root.iterdir()) == ["ever", "later", "long", "needed"]
     assert said == ["short is forgotten: it was over for 59 s"]
+
+
+def test_a_pass_writes_down_by_one_request_how_all_jobs_stand(
+    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for the queue meanwhile, and hundreds may have ended since the last pass."""
+    names, asked, ask = [f"j{number}" for number in range(4)], [], head.ask_jobs
+    for name in names:
+        finished(node, name, 0.0)
+        (node.root / name / "queue.json").write_text('{"state": "started", "attempt": 1}')
+    monkeypatch.setattr(head, "ask_jobs", lambda way, do, **more: asked.append(do) or ask(way, do, **more))
+    jobs.start_pending([].append)
+
+    assert asked == ["queues"]
+    assert {json.loads((node.root / name / "queue.json").read_text())["state"] for name in names} == {"over"}
 
 
 def test_files_and_secrets_are_there_while_the_job_is_and_not_afterwards(jobs: DirectEngine, node: FakeNode) -> None:

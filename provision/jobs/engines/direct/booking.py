@@ -40,6 +40,8 @@ class Booking:
         """Names of those that did not start."""
         self.aged: list[JobRecord] = []
         """Jobs that are over for as long as they asked to be kept."""
+        self._over: list[dict[str, Any]] = []
+        """Markings of those to which nothing more happens: their secrets go."""
 
     def book(
         self, looks: Mapping[str, NodeLook], unreachable: Mapping[str, str], mine: str
@@ -52,6 +54,7 @@ class Booking:
         found = records([Report(name, look.document) for name, look in looks.items()], unreachable)
         queues = _queues(looks)
         waiting = in_order(self._to_try_again(found, queues))
+        self._mark_all(self._over)
         full = self._full([record.spec.name for record in waiting])
         tried = {record.spec.name for record in waiting}
         self.aged = [one for one in found.values() if one.spec.name not in tried and self._is_aged(one, found)]
@@ -89,8 +92,7 @@ class Booking:
             passed = passing.passed.get(name, 0)
             if reason != queue.get("reason") or passed != int(queue.get("passed") or 0):
                 markings.append(marking(record, queue, state="pending", reason=str(reason), passed=passed))
-        with contextlib.suppress(NodeError):
-            mark_all(self._ways, self._head, markings)
+        self._mark_all(markings)
 
     @staticmethod
     def _behind(record: JobRecord, passing: Passing) -> str:
@@ -186,13 +188,13 @@ class Booking:
                     yield record
                 continue
             if record.status.over and queue.get("state") == "started":
-                self._close(record, queue)
+                self._over.append(marking(record, queue, state="over", over=True))
             yield record
 
-    def _close(self, record: JobRecord, queue: Mapping[str, Any]) -> None:
-        """Write down that nothing more happens to a job; its secrets go."""
+    def _mark_all(self, markings: Sequence[Mapping[str, Any]]) -> None:
+        """Write down how several jobs stand; what cannot be is tried by the next pass."""
         with contextlib.suppress(NodeError):
-            mark(self._ways, self._head, record, queue, state="over", over=True)
+            mark_all(self._ways, self._head, markings)
 
     def _mark(self, record: JobRecord, queue: Mapping[str, Any], **changes: Any) -> bool:
         """Write down how a job stands, unless somebody else has changed that or forgotten the job since we looked."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import LockedError, NodeError, ProvisionError
-from provision.jobs.node_ask import ask_jobs, begin, first_line
+from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line
 
 if TYPE_CHECKING:
     from provision.jobs.engines.direct.attempt import Attempt
@@ -33,6 +33,8 @@ __all__ = [
 
 QUEUE_SECONDS = 60.0
 """So long a command waits for another one that starts jobs."""
+WRITE_SECONDS = 0.1
+"""So long a slow disk may take for one job's place in the queue."""
 BEAT_SECONDS = 15.0
 """The node lets the queue go when it hears nothing of us for a minute."""
 
@@ -45,24 +47,26 @@ def mark(
     Returns whether it was written: not when it stands otherwise than in `queue` by now, or is another job. The node
     puts the time to it, by its own clock. With `over` the job's secrets go.
     """
-    answer = ask_jobs(ways.to(head), "queue", **marking(record, queue, **changes), over=over)
+    answer = ask_jobs(ways.to(head), "queue", **marking(record, queue, over=over, **changes))
     return answer.get("written") is not False
 
 
 def mark_all(ways: Ways, head: str, markings: Sequence[Mapping[str, Any]]) -> None:
     """Write down how several jobs stand in the queue, each as `mark` does, by one request; nothing where none is."""
     if markings:
-        ask_jobs(ways.to(head), "queues", many=list(markings))
+        seconds = ANSWER_SECONDS + WRITE_SECONDS * len(markings)
+        ask_jobs(ways.to(head), "queues", timeout=seconds, many=list(markings))
 
 
-def marking(record: JobRecord, queue: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+def marking(record: JobRecord, queue: Mapping[str, Any], *, over: bool = False, **changes: Any) -> dict[str, Any]:
     """Return what the request ``queue`` is told of a job whose place is to change from what it is in `queue`."""
     now = {**queue, **changes, "retry": queue.get("retry", record.spec.retry)}
     event = None
     if changes.get("reason") and changes["reason"] != queue.get("reason"):
         event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
     seen = [queue["state"]] if queue.get("state") else None
-    return {"name": record.spec.name, "queue": now, "event": event, "if_id": record.id, "if_state": seen}
+    name = record.spec.name
+    return {"name": name, "queue": now, "event": event, "over": over, "if_id": record.id, "if_state": seen}
 
 
 def hand_over(ways: Ways, head: str, attempt: Attempt) -> None:
