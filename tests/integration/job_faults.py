@@ -21,7 +21,6 @@ from tests.support.engine import engine_host
 
 __all__ = [
     "FAULTS",
-    "HARMLESS",
     "Job",
     "Scene",
     "Struck",
@@ -373,10 +372,8 @@ FAULTS: tuple[Callable[[Struck], None], ...] = (
 )
 
 
-HARMLESS = (keeper_killed, docker_killed, docker_restarted)
-"""Jobs go on as if nothing had been."""
-QUICK = (rank_killed, container_removed)
-"""What ends a job, and takes no more than seconds."""
+QUICK = (rank_killed, container_removed, keeper_killed, docker_killed)
+"""Those that need no more than seconds."""
 
 
 def strike(scene: Scene, dice: random.Random, jobs: Sequence[Job], fault: Callable[[Struck], None]) -> Struck:
