@@ -1,0 +1,18 @@
+"""What verbs take from the workflow is there when they ask for it."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from provision import workflow
+
+
+def test_each_step_is_had_by_its_name():
+    """Also the one whose module has the same name; and what there is not is an ordinary error."""
+    found = [getattr(workflow, name) for name in workflow.__all__]
+
+    assert [item for item in found if not inspect.isfunction(item) and not inspect.isclass(item)] == []
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = workflow.nothing
