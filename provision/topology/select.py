@@ -80,14 +80,14 @@ class _Choice:
 
 
 class _Chooser:
-    """Knows the nodes, in rank order: those of a leaf together, then those of a rack, then by name."""
+    """Knows the nodes, in rank order: rack by rack, those of a leaf together, then by name."""
 
     def __init__(self, candidates: Sequence[Candidate], request: Request) -> None:
         self._request = request
         self._nodes: list[FreeNode] = []
         self._domains: dict[str, list[FreeNode]] = {}
         self._mig = {one.name: one.mig for one in candidates}
-        for one in sorted(candidates, key=_rank_order):
+        for one in _in_rank_order(candidates):
             known = _scores(one.machine)
             free = known.mask(offered(one, request))
             if free:
@@ -221,8 +221,17 @@ def _key(scope: _Scope, used: Used) -> Key:
     )
 
 
-def _rank_order(candidate: Candidate) -> tuple[list[tuple[int, str]], ...]:
-    return tuple(map(_natural, (_leaf(candidate), candidate.rack, candidate.name)))
+def _in_rank_order(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """A leaf whose nodes are in several racks counts as one of the first of them."""
+    racks: dict[str, list[tuple[int, str]]] = {}
+    for one in candidates:
+        rack = _natural(one.rack)
+        racks[_leaf(one)] = min(rack, racks.get(_leaf(one), rack))
+
+    def order(one: Candidate) -> tuple[list[tuple[int, str]], ...]:
+        return (racks[_leaf(one)], *map(_natural, (_leaf(one), one.rack, one.name)))
+
+    return sorted(candidates, key=order)
 
 
 def _leaf(candidate: Candidate) -> str:

@@ -191,6 +191,15 @@ def test_nodes_of_one_leaf_come_together_and_hops_are_counted():
     assert (six.nodes, six.key.cross_leaf_hops) == (("n2", "n5", "n1", "n4", "n10", "n3"), 3)
 
 
+def test_leaves_of_a_rack_come_one_after_the_other():
+    """Where nothing else tells placements apart, a job that needs several leaves stays in a rack as far as it can."""
+    places = {"a": ("l1", "r1"), "b": ("l2", "r2"), "c": ("l3", "r1"), "d": ("l3", "r2")}
+    nodes = [SMALL["quad"].candidate(name, leaf=leaf, rack=rack) for name, (leaf, rack) in places.items()]
+
+    assert place(nodes[:3], Request(4, 2)).nodes == ("a", "c")
+    assert place(nodes, Request(4, 4)).nodes == ("a", "c", "d", "b")
+
+
 def test_a_rack_stands_for_its_leaf():
     nodes = [SMALL["quad"].candidate(f"n{number}", rack=f"r{number % 2}") for number in range(4)]
 
