@@ -10,7 +10,7 @@ from provision import workflow
 
 
 def test_each_step_is_had_by_its_name():
-    """Also the one whose module has the same name; and what there is not is an ordinary error."""
+    """And what there is not is an ordinary error."""
     found = [getattr(workflow, name) for name in workflow.__all__]
 
     assert [item for item in found if not inspect.isfunction(item) and not inspect.isclass(item)] == []
