@@ -13,6 +13,8 @@ HYDRA = {"mpich": "MPICH", "intelmpi": "Intel MPI"}
 """What it belongs to, by the name of the host file's dialect."""
 _FIRST_WORDS = {"HYDRA build details": "mpich", "Intel(R) MPI Library": "intelmpi"}
 _OURS = "provision"
+_LAST = ("env", "PROVISION_LAST=")
+"""``-genvlist`` loses the last variable of the launcher's environment, whichever that is (MPICH 4.0): one of no use."""
 
 
 def hydra_name(text: str) -> str:
@@ -51,7 +53,7 @@ def hydra_argv(program: str, settings: Iterable[Setting], command: Iterable[str]
     variables = [setting for setting in settings if setting.is_variable and not setting.nodes]
     stated = [word for one in variables if one.value is not None for word in ("-genv", one.name, one.value)]
     named = ",".join(one.name for one in variables if one.value is None)
-    return [program, *words, "-genvlist", named, *stated, *command]
+    return [*_LAST, program, *words, "-genvlist", named, *stated, *command]
 
 
 def hydra_reach(ssh_config: str = "/etc/provision/ssh/ssh_config") -> dict[str, str]:

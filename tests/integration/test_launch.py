@@ -247,6 +247,16 @@ def test_pytorch_trains_by_mpich(provision, equipped, tmp_path, words):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["PET_TEE", "A", "LR"])
+def test_a_variable_reaches_ranks_of_mpich_on_other_nodes(provision, equipped, tmp_path, name):
+    """Whichever is the last of the launcher's own environment, which Hydra would lose."""
+    inventory = by_mpich(provision, equipped, tmp_path)
+    done = provision("run", "-i", inventory, "-n", "9", "-e", f"{name}=here", "--", "sh", "-c", f"echo ${name}")
+
+    assert done.out.count("] here") == 9, str(done)
+
+
+@pytest.mark.long
 def test_ranks_of_mpich_get_the_gpus_and_cpus_of_a_placement(provision, equipped, tmp_path):
     """As those of Open MPI do."""
     inventory = by_mpich(provision, equipped, tmp_path)

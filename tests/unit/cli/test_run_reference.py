@@ -158,7 +158,7 @@ def test_mpich_and_intel_mpi_get_a_line_of_their_own(dry_run, mpi, more):
     code, words, said = dry_run("--preset", "", "-n", "9", "-e", "LR=1", "--", "prog", more=f"    cluster_mpi: {mpi}\n")
     given = words[words.index("-genvlist") :]
 
-    assert (code, words[:3]) == (0, [MPIRUN, "-launcher", "ssh"])
+    assert (code, words[:5]) == (0, ["env", "PROVISION_LAST=", MPIRUN, "-launcher", "ssh"])
     assert words[words.index("-n") :][:3] == ["-n", "9", "-prepend-rank"]
     assert given[:2] == ["-genvlist", "PROVISION_JOB,PATH,LD_LIBRARY_PATH,LR"]
     assert given[2 : 2 + len(more)] == more
