@@ -23,7 +23,7 @@ from provision.cli.bench_run import (
     where_words,
 )
 from provision.cli.common import InventoryOption, JsonOption, LabOption, LimitOption, print_json, say, show
-from provision.errors import ProvisionError, UsageError
+from provision.errors import NoResult, ProvisionError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +108,9 @@ def ab(
         kept = [record.id for records in done for record in records]
         if kept:
             say(f"kept: {', '.join(kept)}; they are listed by: provision bench list")
+    if code and not all(done):
+        why = f"the first run ended with code {code}, and nothing can be compared"
+        raise NoResult(why, code, remedy="Its output above says why.", output="")
     _tell((a, b), done, as_json=as_json)
     raise typer.Exit(code)
 

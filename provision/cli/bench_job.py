@@ -42,9 +42,12 @@ class Setting:
         """Return what tells its results from others': ``lightcc-gdr``; of further options their names alone.
 
         What stands behind an option may be a password, and the title is shown and kept.
+
+        Raises:
+            UsageError: the further words cannot be split.
         """
         words = [self.preset, self.fabric, "lightcc" if self.lightcc else "", "gdr" if self.gdr else ""]
-        options = (word for word in shlex.split(self.further) if word.startswith("-"))
+        options = (word for word in _split(self.further) if word.startswith("-"))
         return "-".join(filter(None, [*words, *(word.lstrip("-").partition("=")[0] for word in options)]))
 
 
@@ -54,10 +57,7 @@ def run_words(setting: Setting) -> list[str]:
     Raises:
         UsageError: the further words cannot be split.
     """
-    try:
-        further = shlex.split(setting.further)
-    except ValueError as error:
-        raise UsageError(f"--with {setting.further}: {error}", remedy="Quote as a shell wants it.") from None
+    further = _split(setting.further)
     preset = setting.preset or ("taco" if setting.gdr or setting.lightcc else "")
     return [
         *(["--preset", preset] if preset else []),
@@ -66,6 +66,14 @@ def run_words(setting: Setting) -> list[str]:
         *(["--lightcc"] if setting.lightcc else []),
         *further,
     ]
+
+
+def _split(words: str) -> list[str]:
+    try:
+        return shlex.split(words)
+    except ValueError as error:
+        said = f"the options of `provision run` cannot be told apart: {error}"
+        raise UsageError(said, remedy="Quote them as a shell wants it.") from None
 
 
 @dataclass(frozen=True)

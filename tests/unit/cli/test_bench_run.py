@@ -312,6 +312,28 @@ def test_two_equal_sides_are_refused(nodes):
     assert "A and B are the same" in err
 
 
+@pytest.mark.row(20)
+@pytest.mark.parametrize("side", ["--a", "--b"])
+def test_a_side_with_an_open_quote_is_refused(nodes, side):
+    """With exit code 2 and one sentence, which does not repeat what may be a password."""
+    code, out, err = nodes("ab", side, "--env KEY='hunter2")
+
+    assert (code, out, nodes.plans) == (2, "", [])
+    assert err.startswith("error: ")
+    assert "hunter2" not in err
+
+
+@pytest.mark.row(20)
+def test_the_code_of_a_first_run_that_fails_is_that_of_the_whole(nodes):
+    """It printed a result, and there is none to compare it with."""
+    nodes.code = 7
+    code, _, err = nodes("ab", "--a", "--env NCCL_ALGO=Tree", "--models", "vgg16", "-n", "8")
+
+    assert code == 7
+    assert "nothing can be compared" in err
+    assert "kept: " in err
+
+
 @pytest.mark.parametrize("words", [["--with", "'open"], ["--name", "a/b"], ["--name", "-x"], ["--batch-size", "0"]])
 def test_what_cannot_be_is_refused_before_anything_runs(nodes, words):
     """With exit code 2 and one sentence."""

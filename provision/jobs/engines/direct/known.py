@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from provision.profiles import NodeNetwork
     from provision.topology.candidates import Candidate
 
-
 __all__ = ["Eyes", "Known", "Sight"]
 
 FRESH_SECONDS = 15.0
@@ -40,9 +39,9 @@ class Known:
     cpus: Mapping[str, int] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     simulated: Sequence[str] = ()
+    """Nodes whose GPUs are stand-ins of the lab."""
     gpus_out: Mapping[str, str] = field(default_factory=dict)
     """Nodes whose GPUs cannot be placed on now, and why; they take jobs without GPUs."""
-    """Nodes whose GPUs are stand-ins of the lab."""
 
 
 class Eyes(Protocol):
