@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from provision.benchmarks import Record
+    from provision.cli.bench_run import Bench
 
 __all__ = ["ab"]
 
@@ -90,24 +91,14 @@ def ab(
             own, where, Setting(further=words), "-".join(filter(None, [model, title])), env or (), about
         )
 
-    pairs = [tuple(map(job, (a, b), titles, (model, model))) for model in dict.fromkeys(names)]
+    pairs = [(job(a, titles[0], model), job(b, titles[1], model)) for model in dict.fromkeys(names)]
     bench = look(inventory, lab, limit)
     (size,) = bench.counted([ranks])
     if dry_run:
         bench.show_commands([(one, size) for pair in pairs for one in pair for _ in range(rounds)], as_json=as_json)
         return
     done: tuple[list[Record], list[Record]] = ([], [])
-    code = 0
-    try:
-        for pair in pairs * rounds:
-            for one, records in zip(pair, done, strict=True):
-                code = code or _measured(bench.measure(one, size), records)
-            if code:
-                break
-    finally:
-        kept = [record.id for records in done for record in records]
-        if kept:
-            say(f"kept: {', '.join(kept)}; they are listed by: provision bench list")
+    code = _measured(bench, pairs * rounds, size, done)
     if code and not all(done):
         why = f"the first run ended with code {code}, and nothing can be compared"
         raise NoResult(why, code, remedy="Its output above says why.", output="")
@@ -115,9 +106,21 @@ def ab(
     raise typer.Exit(code)
 
 
-def _measured(record: Record, records: list[Record]) -> int:
-    records.append(record)
-    return record.exit_code
+def _measured(
+    bench: Bench, pairs: Sequence[tuple[Job, Job]], size: int, done: tuple[list[Record], list[Record]]
+) -> int:
+    """Measure by turns until one fails; `done` gets what was measured of A and of B. Returns the failed one's code."""
+    try:
+        for pair in pairs:
+            for one, records in zip(pair, done, strict=True):
+                records.append(bench.measure(one, size))
+                if records[-1].exit_code:
+                    return records[-1].exit_code
+    finally:
+        kept = [record.id for records in done for record in records]
+        if kept:
+            say(f"kept: {', '.join(kept)}; they are listed by: provision bench list")
+    return 0
 
 
 def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]], *, as_json: bool) -> None:
