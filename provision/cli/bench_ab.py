@@ -107,7 +107,7 @@ def ab(
 
 
 def _measured(
-    bench: Bench, pairs: Sequence[tuple[Job, Job]], size: int, done: tuple[list[Record], list[Record]]
+    bench: Bench, pairs: Sequence[tuple[Job, Job]], size: int | None, done: tuple[list[Record], list[Record]]
 ) -> int:
     """Measure by turns until one fails; `done` gets what was measured of A and of B. Returns the failed one's code."""
     try:
