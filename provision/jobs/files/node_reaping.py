@@ -155,10 +155,16 @@ def is_fresh(lease):
 
 
 def reap_old():
-    """Give back what nobody holds any more; where all old leases have a keeper, docker's engine is not even asked."""
+    """Give back what nobody holds any more; where all old leases have a keeper, docker's engine is not even asked.
+
+    Where it cannot be done now, the next that looks does it.
+    """
     old = {name: lease for name, lease in all_leases().items() if not is_fresh(lease)}
     if any(not one[0] or not keeper_holds(attempt_folder(*one)) for one in doubtful(old, ())):
         containers = job_containers()
         living = keepers_of_leases(containers)
-        with Locked():
-            reaped(containers, living)
+        try:
+            with Locked():
+                reaped(containers, living)
+        except (Refused, OSError):
+            return
