@@ -23,7 +23,7 @@ from provision.cli.bench_run import (
     where_words,
 )
 from provision.cli.common import InventoryOption, JsonOption, LabOption, LimitOption, print_json, say, show
-from provision.errors import NoResult, ProvisionError, UsageError
+from provision.errors import NoResult, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,10 +99,7 @@ def ab(
         return
     done: tuple[list[Record], list[Record]] = ([], [])
     code = _measured(bench, pairs * rounds, size, done)
-    if code and not all(done):
-        why = f"the first run ended with code {code}, and nothing can be compared"
-        raise NoResult(why, code, remedy="Its output above says why.", output="")
-    _tell((a, b), done, as_json=as_json)
+    _tell((a, b), done, code, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -123,8 +120,12 @@ def _measured(
     return 0
 
 
-def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]], *, as_json: bool) -> None:
-    """Show the comparison of the two sides."""
+def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]], code: int, *, as_json: bool) -> None:
+    """Show the comparison of the two sides; `code` is that of the first run that failed, else 0.
+
+    Raises:
+        NoResult: there is nothing to compare.
+    """
     from provision.benchmarks import compare
     from provision.report.bench_report import compare_document, compare_text
     from provision.report.redaction import Redactor
@@ -132,7 +133,7 @@ def _tell(words: tuple[str, str], done: tuple[Sequence[Record], Sequence[Record]
     runs = [[run for record in records for run in record.runs] for records in done]
     found, only_a, only_b = compare(*runs)
     if not found:
-        raise ProvisionError("no model was measured on both sides", remedy="The output above says why.")
+        raise NoResult("no model was measured on both sides", code, remedy="The output above says why.", output="")
     text = Redactor().text
     title_a, title_b = (text(shlex.join(shlex.split(side))) or "as `provision run` does" for side in words)
     if as_json:

@@ -38,8 +38,16 @@ def unwatched(names=None):
         node = told.get("node", "")
         if told.get("boot_id") != here:
             yield name, attempt, "node {} rebooted at {} during the job".format(node, stamp(boot_time())[:19] + "Z")
-        elif time.time() - os.stat(path).st_mtime > START_SECONDS:
+        elif age_of(path) > START_SECONDS:
             yield name, attempt, "the keeper on node {} is gone, and so are its containers".format(node)
+
+
+def age_of(path):
+    """Return how many seconds ago a file was written, 0 where it is gone: its keeper has just ended."""
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def close_unwatched(containers, names=None):
@@ -155,10 +163,16 @@ def is_fresh(lease):
 
 
 def reap_old():
-    """Give back what nobody holds any more; where all old leases have a keeper, docker's engine is not even asked."""
+    """Give back what nobody holds any more; where all old leases have a keeper, docker's engine is not even asked.
+
+    Where it cannot be done now, the next that looks does it.
+    """
     old = {name: lease for name, lease in all_leases().items() if not is_fresh(lease)}
     if any(not one[0] or not keeper_holds(attempt_folder(*one)) for one in doubtful(old, ())):
         containers = job_containers()
         living = keepers_of_leases(containers)
-        with Locked():
-            reaped(containers, living)
+        try:
+            with Locked():
+                reaped(containers, living)
+        except (Refused, OSError):
+            return

@@ -242,6 +242,18 @@ def test_a_lease_whose_container_runs_stays_and_so_do_all_when_docker_does_not_a
     assert docked.ok("look")["leases"] == {}
 
 
+def test_jobs_are_told_of_also_where_an_old_lease_cannot_be_given_back_now(docked):
+    """The next that looks gives it back."""
+    lease(docked)
+    aged(docked, GPU, 121)
+    lock = docked.run / "jobs.lock"
+    lock.unlink()
+    lock.mkdir()
+    assert docked.ok("report")["leases"][GPU]["job"] == "j"
+    lock.rmdir()
+    assert docked.ok("report")["leases"] == {}
+
+
 def client(node, *words):
     done = subprocess.run(
         ["docker", *words], env=node.environment, capture_output=True, check=True, executable=node.folder / "bin/docker"
