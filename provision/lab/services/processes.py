@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -109,7 +110,6 @@ def answers(address: str, port: int) -> bool:
 
 
 def _end(recorded: Recorded, number: signal.Signals) -> None:
-    deadline = time.monotonic() + _STOP_SECONDS
     try:
         handle = os.pidfd_open(recorded.pid)
     except OSError:
@@ -117,8 +117,7 @@ def _end(recorded: Recorded, number: signal.Signals) -> None:
     try:
         if _is_running(recorded):  # looked at after the handle was taken: the pid cannot change hands any more
             signal.pidfd_send_signal(handle, number)
-        while _is_running(recorded) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+            select.select([handle], [], [], _STOP_SECONDS)  # until its last thread is gone, and its port with it
     except ProcessLookupError:
         return
     finally:

@@ -18,6 +18,7 @@ from provision.advisor.advice import advise_from
 from provision.advisor.base import Verdict
 from provision.advisor.records import read_series
 from provision.lab.machines import load, to_json
+from tests.support.command import eventually
 
 ROOT = Path(__file__).parents[3]
 SAMPLER = ROOT / "provision/advisor/files/sampler.py"
@@ -76,6 +77,10 @@ def alive(pid):
     return Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+def none_left(folder):
+    return not any(alive(int(pid)) for pid in (folder / "pids").read_text().split())
+
+
 def test_a_window_is_sampled_and_read(node, tmp_path):
     """GPUs, processes, pressure, network, shared memory, logs and files; then it ends by itself and nothing is left."""
     (tmp_path / "logs").mkdir()
@@ -92,7 +97,7 @@ def test_a_window_is_sampled_and_read(node, tmp_path):
         "watch": [str(tmp_path / "logs")],
     }
     try:
-        child = start(node, seconds=1.2, interval=0.1, containers=[container])
+        child = start(node, seconds=3, interval=0.1, containers=[container])
         seen = until(child, "node")
         with (tmp_path / "log").open("a") as log:
             log.write("one\ntwo\n")
@@ -125,7 +130,7 @@ def test_a_window_is_sampled_and_read(node, tmp_path):
     assert list(first.checkpoints) == [str(tmp_path / "logs/model.pt")]
     assert any(place == "/" for place, _, _ in series.mounts["job-0"])
     assert all(one.simulated or one.verdict is Verdict.UNKNOWN for one in advise_from([series]))
-    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
 def test_it_ends_when_its_input_closes(node, tmp_path):
@@ -140,7 +145,7 @@ def test_it_ends_when_its_input_closes(node, tmp_path):
     assert time.monotonic() - begin < 5
     assert json.loads(lines[0])["kind"] == "begin"
     assert json.loads(rest[-1])["reason"] == "closed"
-    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
 def test_it_ends_when_nobody_reads(node, tmp_path):
@@ -151,7 +156,7 @@ def test_it_ends_when_nobody_reads(node, tmp_path):
 
     assert child.wait(10) == 0
     assert child.stderr.read() == b""
-    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
 def test_sigterm_leaves_no_nvidia_smi(node, tmp_path):
@@ -162,7 +167,7 @@ def test_sigterm_leaves_no_nvidia_smi(node, tmp_path):
     child.stdout.read()
 
     assert child.wait(10) == 1
-    assert not any(alive(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
 def test_a_node_without_nvidia_smi_is_sampled_too(node, tmp_path):
