@@ -109,7 +109,10 @@ def _choices(spec: JobSpec) -> None:
     if not re.fullmatch(r"(auto|gpu|cpu|[1-9]\d*)?", spec.nproc_per_node):
         raise UsageError(f"--nproc-per-node {spec.nproc_per_node}: this is none of auto, gpu, cpu, or a number")
     if not re.fullmatch(r"(\d+:\d+(,\d+)*)?", spec.user):
-        raise UsageError(f"--user {spec.user}: numbers are wanted", remedy="Write UID:GID, as `id -u` and `id -g` say.")
+        raise UsageError(
+            f"--user {spec.user}: numbers are wanted",
+            remedy="Write UID:GID, as `id -u` and `id -g` say, and further groups behind commas.",
+        )
 
 
 def _image(spec: JobSpec) -> None:

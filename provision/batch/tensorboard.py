@@ -98,10 +98,11 @@ def create_words(record: JobRecord, volumes: Sequence[Volume], address: str) -> 
 
 def explain_start(answer: Mapping[str, Any], image: str) -> tuple[str, str | None]:
     """Return why TensorBoard does not run, and what to do."""
-    said = str(answer.get("output") or "")
-    if "executable file not found" in said or "tensorboard: not found" in said or "no such file or directory" in said:
+    said = str(answer.get("output") or "").lower()
+    missing = ("executable file not found", "tensorboard: not found", "no such file or directory")
+    if str(answer.get("code", "127")) == "127" and any(words in said for words in missing):
         return f"the image {image} has no tensorboard", "--tensorboard-image IMAGE, or put it into the image"
-    if "pull access denied" in said or "manifest unknown" in said or "No such image" in said:
+    if "pull access denied" in said or "manifest unknown" in said or "no such image" in said:
         return f"the image {image} cannot be had there", "--tensorboard-image IMAGE, one that the node has or can pull"
     if "code" in answer:
         return f"it ended at once (exit {answer['code']})", "its last words are below"

@@ -46,6 +46,11 @@ def attach(
     with patience("asking the nodes"):
         job = runner.get(name)
     insist_on_kind(job, kind)
+    if job.status.over:
+        raise NotFound(
+            f"{name} is {job.status}: nothing of it runs that a command could be run in",
+            remedy=f"what it said: provision logs {name}; once more: provision restart {name}",
+        )
     known = [seat.instance for seat in job.seats]
     first = chief(job)
     wanted = instance or (first.instance if first else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -153,6 +154,12 @@ def release(
     raise typer.Exit(one_by_one(names, let_go))
 
 
+def _state_home() -> str:
+    """Return the unit's line by which kept logins are found where this shell has them."""
+    place = os.environ.get("XDG_STATE_HOME", "").replace("\\", r"\\").replace('"', r"\"").replace("%", "%%")
+    return f'Environment="XDG_STATE_HOME={place}"\n' if place else ""
+
+
 @app.command("unit")
 def unit(
     every: Annotated[
@@ -183,7 +190,7 @@ def unit(
         "After=network-online.target\n\n"
         "[Service]\n"
         f"User={getpass.getuser()}\n"
-        f"Environment=HOME={Path.home()}\n"
+        f"Environment=HOME={Path.home()}\n{_state_home()}"
         f"ExecStart={line}\n"
         "Restart=always\n"
         "RestartSec=30\n"

@@ -87,6 +87,8 @@ class JobExtras:
             return start_tensorboard(connector, record, volumes_for(spec, self._cluster))
         except ProvisionError as error:
             say(f"warning: {error}" + (f" ({error.remedy})" if error.remedy else ""))
+            for line in error.output.splitlines()[-5:]:
+                say(f"  | {line}")
             return ""
 
 

@@ -50,7 +50,7 @@ def get_text(
     lines = [f"{label:<{width}} {text}".rstrip() for label, text in heads]
     lines += [*failure_lines(job), *_gaps(job), "", "Instances:", *_instances(job, now)]
     lines += ["", *gpus] if gpus else []
-    lines += ["", "Events:", *_events(job.events, now)] if events else []
+    lines += ["", "Events:", *_events(job.events, now), *_starters(job)] if events else []
     lines += ["", "Your tensorboard will be available on:", job.tensorboard] if job.tensorboard else []
     return "\n".join(lines)
 
@@ -143,6 +143,17 @@ def _instance(job: JobRecord, seat: Seat, now: float) -> list[str]:
     since = age(told.started or job.started or job.submitted, now)
     gpus = str(requested(job, seat))
     return [seat.instance, told.status, since, str(seat.chief).lower(), gpus, seat.node]
+
+
+def _starters(job: JobRecord) -> list[str]:
+    """Who starts a job that waits in line: nobody does where no command and no daemon looks at the queue."""
+    if job.status is not JobStatus.PENDING or (job.seats and not job.again):
+        return []
+    return [
+        "",
+        "It is tried by each submit, stop, delete, restart, wait and `queue run`, and not",
+        "in between, unless `provision queue run --daemon` runs (provision queue unit).",
+    ]
 
 
 def _events(events: Sequence[JobEvent], now: float) -> list[str]:

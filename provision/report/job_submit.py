@@ -10,7 +10,7 @@ from provision.batch.names import trainer
 from provision.commands.shell import join
 from provision.model.job import JobRecord, JobSpec, JobStatus
 from provision.model.job_views import DryRun
-from provision.report.job_words import ruled
+from provision.report.job_words import ruled, told_reason
 
 __all__ = ["closing_lines", "dry_run_document", "dry_run_text"]
 
@@ -20,7 +20,7 @@ def closing_lines(job: JobRecord) -> list[str]:
     name = job.spec.name
     lines = [f"The Job {name} has been submitted successfully"]
     if job.status in {JobStatus.PENDING, JobStatus.QUEUING}:
-        lines.append(f"It is {job.status}: {job.reason or 'it waits for its turn'}")
+        lines.append(f"It is {job.status}: {told_reason(job) or 'it waits for its turn'}")
     kind = trainer(job.spec.kind).lower()
     return [*lines, f"You can run `provision get {name} --type {kind}` to check the job status"]
 

@@ -84,6 +84,8 @@ def requested(job: JobRecord, seat: Seat) -> int:
 
 def told_reason(job: JobRecord) -> str:
     """Return why a job waits or failed; nothing for one that runs or succeeded."""
+    if job.status is JobStatus.QUEUING and not job.reason:
+        return f"it is held until: provision queue release {job.spec.name}"
     return job.reason if job.status not in {JobStatus.RUNNING, JobStatus.SUCCEEDED} else ""
 
 

@@ -136,6 +136,14 @@ def settings(lines, *beginnings):
     return {name: value for name, value in found.items() if name.startswith(beginnings)}
 
 
+def test_a_job_runs_as_its_submitter_on_all_nodes(jobs):
+    """Of an account that the image does not know: mpirun's ssh finds its name, and home and working folder are its."""
+    say = "touch $HOME/kept /root/kept; echo $(id -u) $(id -G) $(id -un) $(stat -c %u $HOME/kept) $PROVISION_NODE"
+    jobs.submit("mpi", "own", "--gpus=1", "--workers=2", "--spread", "--np=auto", "--user=2042:2043,2044", say)
+    said = "2042 2043 2044 provision-2042 2042"
+    assert sorted(output(jobs, "own")) == [f"{said} {node}" for node in NODES]
+
+
 @pytest.mark.row(34, 41, 58)
 def test_ranks_meet_however_they_are_started(jobs, programs):
     """As plain python, by a typed line of torch.distributed.launch, and by --launcher torchrun; on one node or two."""

@@ -53,6 +53,16 @@ class Container:
         if found is not None:
             self._make_room(found)
         self.id = self._create(abandoned)
+        if self.config.get("account"):
+            self._name_account()
+
+    def _name_account(self):
+        import keeper_account
+
+        try:
+            keeper_account.name_account(self.id, self.config["account"])
+        except OSError as problem:
+            raise Trouble(str(problem)) from None
 
     def ask(self, reference):
         """Return what the engine knows of a container; waits for an engine that does not answer.

@@ -13,9 +13,9 @@ ENGINE_SECONDS = 20
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "docker-init", "tini", "docker-entrypoin")
 
 
-def engine(method, path, timeout=ENGINE_SECONDS):
+def engine(method, path, timeout=ENGINE_SECONDS, content=b""):
     """Return (HTTP status, body) of one question to docker's engine; OSError when it does not answer."""
-    head, stream = engine_stream(method, path, timeout)
+    head, stream = engine_stream(method, path, timeout, content)
     try:
         body = stream.rest + b"".join(iter(lambda: stream.connection.recv(65536), b""))
     finally:
@@ -30,7 +30,7 @@ class Stream:
         self.connection, self.rest = connection, rest
 
 
-def engine_stream(method, path, timeout):
+def engine_stream(method, path, timeout, content=b""):
     """Ask the engine, and return the status and the answer to come; `timeout` is for each piece of it."""
     import socket
 
@@ -38,8 +38,8 @@ def engine_stream(method, path, timeout):
     try:
         connection.settimeout(timeout)
         connection.connect(DOCKER_SOCKET)
-        lines = "{} {} HTTP/1.0\r\nHost: docker\r\nContent-Length: 0\r\n\r\n".format(method, path)
-        connection.sendall(lines.encode())
+        lines = "{} {} HTTP/1.0\r\nHost: docker\r\nContent-Length: {}\r\n\r\n".format(method, path, len(content))
+        connection.sendall(lines.encode() + content)
         answer = b""
         piece = b" "
         while piece and b"\r\n\r\n" not in answer:

@@ -5,6 +5,7 @@ as the client (`docker_standin.py create ...`) it asks that engine. Whatever it 
 """
 
 import http.server
+import io
 import json
 import os
 import secrets
@@ -13,6 +14,7 @@ import socket
 import socketserver
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import urllib.parse
@@ -29,11 +31,12 @@ def now():
 class Container:
     def __init__(self, words, environment):
         self.id = secrets.token_hex(32)
-        self.name, self.labels, self.environment, self.words = "", {}, {}, []
+        self.name, self.labels, self.environment, self.words, self.mounts = "", {}, {}, [], []
         self.read(list(words), environment)
         self.state = {"Status": "created", "Running": False, "Pid": 0, "ExitCode": 0, "OOMKilled": False, "Error": ""}
         self.state.update(StartedAt="0001-01-01T00:00:00Z", FinishedAt="0001-01-01T00:00:00Z")
         self.messages = []
+        self.files = {"/etc/passwd": b"root:x:0:0:root:/root:/bin/bash\n"}
         self.changed = threading.Condition()
         self.open = 0
 
@@ -54,6 +57,8 @@ class Container:
             elif option == "--env-file":
                 with open(value) as stream:
                     self.environment.update(line.rstrip("\n").split("=", 1) for line in stream)
+            elif option == "--volume":
+                self.mounts.append({"Destination": value.split(":")[1]})
             elif option == "--entrypoint":
                 entry = [value]
         self.image = words.pop(0)
@@ -116,7 +121,8 @@ class Container:
 
     def document(self):
         labels = {"Labels": self.labels, "Image": self.image, "Env": [f"{k}={v}" for k, v in self.environment.items()]}
-        return {"Id": self.id, "Name": "/" + self.name, "State": self.state, "Config": labels}
+        head = {"Id": self.id, "Name": "/" + self.name, "Mounts": self.mounts}
+        return {**head, "State": self.state, "Config": labels}
 
 
 class Engine(http.server.BaseHTTPRequestHandler):
@@ -166,7 +172,33 @@ class Engine(http.server.BaseHTTPRequestHandler):
         container = self.find(words[1])
         if container is None:
             return self.answer(404, {"message": "No such container: " + words[1]})
+        if words[2] == "archive":
+            self.packed(container, query["path"])
+            return None
         return self.logs(container, query) if words[2] == "logs" else self.answer(200, container.document())
+
+    def packed(self, container, path):
+        """As `docker cp` does: one file, under its last name."""
+        if path not in container.files:
+            self.answer(404, {"message": f"Could not find the file {path}"})
+            return
+        self.send_response(200)
+        self.end_headers()
+        with tarfile.open(fileobj=self.wfile, mode="w|") as stream:
+            file = tarfile.TarInfo(path.rpartition("/")[2])
+            file.size = len(container.files[path])
+            stream.addfile(file, io.BytesIO(container.files[path]))
+
+    def do_PUT(self):
+        url = urllib.parse.urlparse(self.path)
+        container = self.find(url.path.split("/")[2])
+        root = dict(urllib.parse.parse_qsl(url.query))["path"]
+        body = io.BytesIO(self.rfile.read(int(self.headers["Content-Length"])))
+        with tarfile.open(fileobj=body) as stream:
+            for file in stream:
+                found = stream.extractfile(file)
+                container.files[root + file.name] = found.read() if found else b"%d:%d" % (file.uid, file.gid)
+        return self.answer(200)
 
     @staticmethod
     def fits(container, label):

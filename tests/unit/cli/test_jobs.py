@@ -390,6 +390,11 @@ def test_a_shell_inside_of_an_instance(engine, typed):
     typed("attach", "a", "-i", "a-worker-0")
     assert engine.calls[-1][2:3] == ("a-worker-0",)
     assert typed("attach", "a", "-i", "b")[0] == 3
+    engine.known = {"over": job_of("over", status=JobStatus.SUCCEEDED)}
+    code, _, err = typed("attach", "over")
+    assert code == 3
+    assert "over is SUCCEEDED" in err
+    assert "provision logs over" in err
 
 
 @pytest.mark.row(30)
@@ -415,7 +420,7 @@ def test_what_is_no_port(engine, typed, target):
     assert engine.calls == []
 
 
-def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path):
+def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path, monkeypatch):
     """By priority, then age; each with its reason. A unit file starts them without anybody."""
     waiting = {"status": JobStatus.PENDING, "seats": False}
     engine.known = {
@@ -435,6 +440,8 @@ def test_the_queue_is_shown_in_order_and_started(engine, typed, tmp_path):
     unit = typed("queue", "unit", "-i", str(inventory))[1]
     assert f"queue run --daemon -i '{inventory}'\n" in unit
     assert "WantedBy=multi-user.target" in unit
+    monkeypatch.setenv("XDG_STATE_HOME", '/srv/my "50%"')
+    assert '\nEnvironment="XDG_STATE_HOME=/srv/my \\"50%%\\""\n' in typed("queue", "unit", "-i", str(inventory))[1]
 
 
 def test_a_held_job_is_released_and_not_stopped_and_started_anew(engine, typed):

@@ -1,6 +1,7 @@
 """The keepers of jobs as real processes on nodes in folders; docker and systemd are STAND-INS."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import socket
 import stat
 import sys
+import tarfile
 import time
 import tracemalloc
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.support.node.node import COMPILED, Engine, FakeNode, container, prepa
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
+import keeper_account
 import keeper_channel
 import keeper_network
 import keeper_output
@@ -161,6 +164,49 @@ def test_what_docker_says_of_memory_is_told(node):
     prepare(node, [seat("j-worker-0", "a", 0)])
     start(node, [container("j-worker-0", "sh", "-c", "kill -9 $$", env={"STANDIN_OOM": "1"})])
     assert node.result()["reason"].endswith("out of memory: killed by signal 9 (SIGKILL)")
+
+
+def _file_in(engine, path):
+    status, body = engine.ask("GET", f"/containers/j-worker-0/archive?path={path}")
+    assert status == 200, body
+    with tarfile.open(fileobj=io.BytesIO(body)) as packed:
+        return packed.extractfile(packed.next()).read().decode()
+
+
+def test_the_account_of_a_job_has_a_name_and_a_home_in_the_image_which_knows_neither(node, engines):
+    """Without these ssh says "No user exists for uid 2000", and a program's caches have no place."""
+    prepare(node, [seat("j-worker-0", "a", 0)])
+    start(node, [container("j-worker-0", "true", account="2000:3000")])
+    assert node.result()["status"] == "SUCCEEDED"
+    passwd = _file_in(engines[0], "/etc/passwd").splitlines()
+    assert passwd == ["root:x:0:0:root:/root:/bin/bash", "provision-2000:x:2000:3000::/provision-home:/bin/sh"]
+    assert [_file_in(engines[0], path) for path in ("/provision-home", "/root")] == ["2000:3000"] * 2
+
+
+@pytest.mark.long
+def test_what_is_mounted_where_an_account_would_be_entered_stays_as_it_is(node, engines):
+    prepare(node, [seat("j-worker-0", "a", 0)])
+    mounts = [word for path in ("/etc/passwd", "/root") for word in ("--volume", f"/shared:{path}")]
+    start(node, [container("j-worker-0", "true", create=[*mounts, "image", "true"], account="2000:3000")])
+    assert node.result()["status"] == "SUCCEEDED"
+    assert _file_in(engines[0], "/etc/passwd") == "root:x:0:0:root:/root:/bin/bash\n"
+    assert engines[0].ask("GET", "/containers/j-worker-0/archive?path=/root")[0] == 404
+
+
+@pytest.mark.parametrize(("text", "uid", "named"), [
+    ("bob:x:2000:1::/home/bob:/bin/sh\n", 2000, None),
+    ("bob:x:200:2000::/home/bob:/bin/sh", 2000, 1),
+    ("", 2000, 0),
+    ("# odd\n::\n", 2000, 2),
+    (None, 2000, None),
+])  # fmt: skip
+def test_an_account_is_added_as_a_line_of_its_own_where_it_is_missing(text, uid, named):
+    whole = keeper_account.with_account(text, uid, 5)
+    if named is None:
+        assert whole is None
+    else:
+        assert whole.startswith(text)
+        assert whole.splitlines()[named].startswith(f"provision-{uid}:x:{uid}:5:")
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from provision.facts.gpu_usage import GpuProcess, GpuUsage
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind
 from provision.model.job_views import GpuView, NodeView
 from provision.report import job_detail, job_document, job_list, job_nodes
+from provision.report.job_submit import closing_lines
 from tests.support.benchmark import document
 from tests.support.memory_engine import job_of
 
@@ -177,6 +178,25 @@ def test_a_waiting_job_says_why():
     assert "Status:    PENDING" in text
     assert "Reason:    gpu1 has 0 of 8 GPUs free" in text
     assert "Duration:  0s" in text
+
+
+def test_events_of_a_job_in_line_say_that_nobody_may_be_trying_it():
+    """Of one that is to be tried again too, and of no other."""
+    nobody = "unless `provision queue run --daemon` runs"
+    waiting = {"status": JobStatus.PENDING}
+    lines = job_detail.get_text(job_of(seats=False, **waiting), NOW, events=True).splitlines()
+    assert nobody in lines[-1]
+    assert max(map(len, lines)) <= 80
+    assert nobody in job_detail.get_text(job_of(record={"again": True}, **waiting), NOW, events=True)
+    assert nobody not in job_detail.get_text(job_of(**waiting), NOW, events=True)
+    assert nobody not in job_detail.get_text(job_of(), NOW, events=True)
+
+
+def test_a_held_job_says_what_lets_it_go():
+    held = job_of("mnist", status=JobStatus.QUEUING, seats=False)
+    why = "it is held until: provision queue release mnist"
+    assert f"Reason:    {why}" in job_detail.get_text(held, NOW)
+    assert f"It is QUEUING: {why}" in closing_lines(held)
 
 
 def test_wide_has_times_image_and_model(monkeypatch):

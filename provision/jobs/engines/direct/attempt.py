@@ -148,4 +148,5 @@ def containers_of(
             "ready_address": seat.address,
             "log_instance": seat.instance,
             "instances": [one.instance for one in inside],
+            "account": spec.user.partition(",")[0],
         }
