@@ -16,8 +16,13 @@ SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "docker-init", "tini", "doc
 def engine(method, path, timeout=ENGINE_SECONDS, content=b""):
     """Return (HTTP status, body) of one question to docker's engine; OSError when it does not answer."""
     head, stream = engine_stream(method, path, timeout, content)
+    body = stream.rest
     try:
-        body = stream.rest + b"".join(iter(lambda: stream.connection.recv(65536), b""))
+        for piece in iter(lambda: stream.connection.recv(65536), b""):
+            body += piece
+    except ConnectionResetError:  # how the kernel tells, after the answer, that the engine left some content unread
+        if not content:
+            raise
     finally:
         stream.connection.close()
     return head, body

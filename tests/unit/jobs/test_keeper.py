@@ -10,6 +10,7 @@ import socket
 import stat
 import sys
 import tarfile
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -26,6 +27,7 @@ import keeper_account
 import keeper_channel
 import keeper_network
 import keeper_output
+import node_docker
 
 SECRET = "5e" * 32
 HOSTS = {"a": "127.0.0.2", "b": "127.0.0.3", "c": "127.0.0.4"}
@@ -207,6 +209,25 @@ def test_an_account_is_added_as_a_line_of_its_own_where_it_is_missing(text, uid,
     else:
         assert whole.startswith(text)
         assert whole.splitlines()[named].startswith(f"provision-{uid}:x:{uid}:5:")
+
+
+def test_an_engine_that_leaves_content_unread_has_answered_all_the_same(tmp_path, monkeypatch):
+    """As docker's does with the zeros after an archive; the kernel then ends the answer with a reset."""
+    monkeypatch.setattr(node_docker, "DOCKER_SOCKET", str(tmp_path / "s"))
+
+    def answer(listener):
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(10)
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        server = threading.Thread(target=answer, args=(listener,))
+        server.start()
+        assert node_docker.engine("PUT", "/containers/x/archive?path=/", content=b"x" * 20_000) == (200, b"{}")
+        server.join()
 
 
 @pytest.mark.long
