@@ -95,8 +95,11 @@ def port(keys, to_drop):
             except (paramiko.SSHException, EOFError, OSError):
                 continue
 
-    threading.Thread(target=accept, daemon=True).start()
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
     yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)  # a close alone leaves the thread waiting, and its port open
+    accepting.join()
     listener.close()
     for transport in transports:
         transport.close()
