@@ -12,37 +12,34 @@ from typing import Any
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.records import is_flat
 
-__all__ = ["COMMAND", "FOLDER", "LIMIT_SECONDS", "answer", "command", "engine_answer"]
+__all__ = [
+    "BEGIN",
+    "COMMAND",
+    "COMMAND_OF_ARGUMENT",
+    "FOLDER",
+    "LIMIT_SECONDS",
+    "PROBE",
+    "answer",
+    "command",
+    "engine_answer",
+]
 
 FOLDER = "/var/lib/provision/receipts"
 LIMIT_SECONDS = 40
 _NO_PYTHON = "there is no python3 on the node"
 _FILES = Path(__file__).with_name("files")
-# What a receipt names and what is wanted are mostly the same image and container: the engine is asked once.
-_MAIN = """
-import sys
-answers, ask = {}, Engine.get
-def once(engine, path):
-    if path not in answers:
-        answers[path] = ask(engine, path)
-    return answers[path]
-Engine.get = once
-there = processes()
-found = dict(survey(sys.argv[1]), jobs=running_jobs(there))
-container, images = (os.environ.get(name, "") for name in ("PROBE_CONTAINER", "PROBE_IMAGES"))
-found["engine"] = training(container, images.split(), there)
-print(dumps(found))
-"""
+_NAMES = ("busy.py", "managed.py", "engine.py")
+_MAIN = "import sys\nprint(dumps(found_here(sys.argv[1])))\n"
+_NEEDS_PYTHON = f"command -v python3 >/dev/null || {{ echo '{_NO_PYTHON}' >&2; exit 127; }}"
 
 
 def command(folder: str) -> str:
     """Return the shell command that looks at the node; it needs python3 there and leaves no file."""
-    names = ("busy.py", "managed.py", "engine.py")
-    text = "".join(_without_words((_FILES / name).read_text(encoding="utf-8")) for name in names) + _MAIN
-    return (
-        f"command -v python3 >/dev/null || {{ echo '{_NO_PYTHON}' >&2; exit 127; }}\n"
-        f"python3 -I -S -c {shlex.quote(text)} {shlex.quote(folder)}"
-    )
+    return f"{_NEEDS_PYTHON}\npython3 -I -S -c {shlex.quote(_source(*_NAMES) + _MAIN)} {shlex.quote(folder)}"
+
+
+def _source(*names: str) -> str:
+    return "".join(_without_words((_FILES / name).read_text(encoding="utf-8")) for name in names)
 
 
 def _without_words(source: str) -> str:
@@ -61,6 +58,12 @@ def _without_words(source: str) -> str:
 
 
 COMMAND = command(FOLDER)
+COMMAND_OF_ARGUMENT = f'{_NEEDS_PYTHON}\npython3 -I -S -c "$1"{shlex.quote(_MAIN)} {FOLDER}'
+"""The same in a shell whose first argument is PROBE, so that it is sent once."""
+PROBE = _source(*_NAMES, "probe.py")
+"""The program, and behind it what runs all facts' commands."""
+BEGIN = _source("begin.py")
+"""What begins PROBE."""
 
 
 def answer(raw: RawOutput) -> Mapping[str, Any] | Unknown:

@@ -13,6 +13,7 @@ have the same command share its output.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import secrets
 import shlex
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.outputs import SHARED, Outputs
+from provision.facts.program import BEGIN, COMMAND, COMMAND_OF_ARGUMENT, FOLDER, PROBE
 
 __all__ = ["MOST_SLACK_SECONDS", "TOGETHER", "Parameters", "script", "split"]
 
@@ -39,6 +41,9 @@ TOGETHER = frozenset(
 )  # fmt: skip
 """Facts that ask the kernel, systemd and the node's own disks: no name service, no GPU tool, no docker."""
 
+PYTHON_SECONDS = 10
+"""What python3 may take to begin; a node where it does not is looked at by the shell alone."""
+
 _LAST = ("time_sync", "nccl", "disks")
 """Those of them that wait where systemd or a file system does not answer: nobody is to wait for them."""
 
@@ -46,6 +51,8 @@ _TOGETHER_SECONDS = 20
 
 STUCK = "/run/provision-probe.stuck"
 """Names on a node the processes of earlier looks that no signal could end; only root can write there."""
+KEPT = "/run/provision-probe"
+"""A folder on a node for what later looks need not do again; only root can write there."""
 
 _SMI = "gpus nvlinks topology"
 """Facts that ask nvidia-smi, and nothing where there is none."""
@@ -54,6 +61,11 @@ _KERNEL = """PROBE_MACHINE=
 { read -r PROBE_RELEASE </proc/sys/kernel/osrelease; read -r PROBE_MACHINE </proc/sys/kernel/arch; } 2>/dev/null
 [ -n "$PROBE_MACHINE" ] || { set -- $(uname -rm); PROBE_RELEASE=$1 PROBE_MACHINE=$2; }"""
 """Kernels before 6.1 do not tell of the architecture in a file."""
+
+_LEAVES = re.compile(r"(?<![\w$/.-])(?:exit|cd|exec|trap|umask|return|export|readonly|alias|set [-+]\w)(?![\w=-])")
+"""What works beyond the command that has it, unless that has a shell of its own."""
+_VARIABLES = re.compile(r"(?<![\w$/.-])(?:([a-z]\w*|IFS)=|for ([a-z]\w*)|read (?:-r )?([a-z][\w ]*))")
+"""The variables that a command sets."""
 
 _PARAMETERS, _TOKEN = "@parameters@", "@token@"
 _FIRST_LINE = re.compile(r"^provision-probe 1 ([0-9a-f]{32})\s*$", re.MULTILINE)
@@ -102,9 +114,11 @@ def script(
     *,
     token: str | None = None,
     read_only: bool = False,
+    python: bool = True,
 ) -> str:
     """Return the POSIX sh script that runs the commands of all `facts` and prints their outputs apart.
 
+    Where there is python3, `files/probe.py` does, which costs the node less; without `python` the shell does anywhere.
     With `read_only` it writes nothing at all on the node, not even a temporary file: one command after the other.
     """
     token = token or secrets.token_hex(16)
@@ -115,7 +129,9 @@ def script(
             parameters=(parameters or Parameters()).assignments(), runs="\n".join(runs), token=token
         )
     return (
-        _for_all_nodes(facts).replace(_PARAMETERS, (parameters or Parameters()).assignments(), 1).replace(_TOKEN, token)
+        _for_all_nodes(facts, python)
+        .replace(_PARAMETERS, (parameters or Parameters()).assignments(), 1)
+        .replace(_TOKEN, token)
     )
 
 
@@ -134,22 +150,56 @@ def _askers(facts: tuple[Fact[Any], ...]) -> dict[str, str]:
     return {fact.name: asked[fact.command] for fact in facts}
 
 
-@functools.lru_cache(maxsize=2)
-def _for_all_nodes(facts: tuple[Fact[Any], ...]) -> str:
+@functools.lru_cache(maxsize=4)
+def _for_all_nodes(facts: tuple[Fact[Any], ...], python: bool) -> str:
     """Return the script without what differs from node to node."""
-    return _TEMPLATE.format(
+    ordered = sorted(facts, key=_place)
+    names = " ".join(fact.name for fact in facts)
+    return (_HEAD + (_PYTHON if python else "") + _SHELL).format(
         parameters=_PARAMETERS,
+        texts="\n".join(f"text_{fact.name}={shlex.quote(_text(fact))}" for fact in ordered),
+        commands=" \\\n".join(
+            f'    {fact.name} {fact.limit_seconds} {_how(fact)} "$text_{fact.name}"' for fact in ordered
+        ),
+        program=shlex.quote(PROBE),
+        begin=shlex.quote(BEGIN),
+        hash=hashlib.sha256(PROBE.encode()).hexdigest()[:32],
         watch=_watch(facts),
         runs="\n".join(
-            f"{'join' if fact.name in TOGETHER else 'run'} {fact.name} {shlex.quote(fact.command.strip())}"
-            for fact in sorted(facts, key=_place)
+            f'{"join" if fact.name in TOGETHER else "run"} {fact.name} "$text_{fact.name}"' for fact in ordered
         ),
-        names=" ".join(fact.name for fact in facts),
+        names=names,
         token=_TOKEN,
         most=MOST_SLACK_SECONDS,
+        folder=FOLDER,
+        together=_TOGETHER_SECONDS,
+        seconds=PYTHON_SECONDS,
         smi=_SMI,
         stuck=STUCK,
+        kept=KEPT,
     )
+
+
+def _text(fact: Fact[Any]) -> str:
+    """Return a fact's command as it is sent; in a row none leaves variables or arguments to those behind it."""
+    text = COMMAND_OF_ARGUMENT if fact.command == COMMAND else fact.command.strip()
+    if _how(fact) != "group":
+        return text
+    used = sorted({name for words in _VARIABLES.findall(text) for name in "".join(words).split()})
+    return "\n".join(
+        [f"unset {' '.join(used)}"] * bool(used) + [text.removesuffix("exit 0") + ":" * text.endswith("exit 0")]
+    )
+
+
+def _how(fact: Fact[Any]) -> str:
+    """Return how probe.py runs a fact's command: what leaves nothing behind needs no shell of its own in the row."""
+    if fact.command == COMMAND:
+        return "program"
+    if fact.name in _SMI.split():
+        return '"$topology"' if fact.name == "topology" else '"$smi"'
+    if fact.name not in TOGETHER:
+        return "apart"
+    return "subshell" if _LEAVES.search(fact.command.strip().removesuffix("exit 0")) else "group"
 
 
 def _place(fact: Fact[Any]) -> int:
@@ -242,12 +292,40 @@ def _section(found: _Section | None, fact: Fact[Any]) -> RawOutput | Unknown:
     return RawOutput(out, int(code), err)
 
 
-_TEMPLATE = r"""LC_ALL=C
+_HEAD = r"""LC_ALL=C
 PATH=${{PATH:-/usr/bin:/bin}}:/usr/local/sbin:/usr/sbin:/sbin
 export LC_ALL PATH
 {parameters}
 umask 077
-for tool in setsid mkfifo mktemp cat sleep; do
+program={program}
+{texts}
+"""
+
+_PYTHON = r"""# Python may be there and not begin: then the shell is told by USR1, and does all itself.
+begun=; {{ read -r begun _ </proc/uptime; }} 2>/dev/null
+smi=apart; command -v nvidia-smi >/dev/null || smi=subshell
+topology=$smi; [ -n "$PROBE_TOPOLOGY" ] || topology=subshell
+if [ ! -s "{stuck}" ] && command -v python3 >/dev/null; then
+  probe= watch= mute=
+  trap 'kill "$probe" "$watch" 2>/dev/null; exit 1' HUP INT TERM PIPE
+  trap 'mute=yes' USR1
+  python3 -I -S -c {begin} "$program" "{kept}/{hash}" \
+    {token} "$begun" {together} {most} "{stuck}" "$PROBE_KNOWN" "{folder}" \
+{commands} </dev/null & probe=$!
+  (
+    trap 'kill "$nap"; exit' TERM
+    sleep {seconds} & nap=$!
+    wait "$nap" && read -r name <"/proc/$probe/comm" && [ "$name" != provision-probe ] && kill -s USR1 $$
+  ) >/dev/null 2>&1 </dev/null & watch=$!
+  wait "$probe"; code=$?
+  kill "$watch" 2>/dev/null
+  [ -n "$mute" ] || case $code in 0|75) exit "$code";; esac
+  [ -z "$mute" ] || kill -s KILL "$probe"
+  trap - USR1
+fi
+"""
+
+_SHELL = r"""for tool in setsid mkfifo mktemp cat sleep; do
   command -v $tool >/dev/null || {{ echo "the program $tool is missing" >&2; exit 1; }}
 done
 now() {{ read -r up _ </proc/uptime; echo "${{up%.*}}${{up#*.}}"; }}
@@ -302,7 +380,7 @@ again() {{
 apart() {{
   again "$1" || {{
     setsid sh -c "trap '$end' EXIT
-$2" "$work/$1" >"$work/$1.out" 2>"$work/$1.err" </dev/null &
+$2" "$work/$1" "$program" >"$work/$1.out" 2>"$work/$1.err" </dev/null &
     eval "pid_$1=$!"
   }}
 }}
@@ -313,7 +391,7 @@ run() {{
 together= row=
 join() {{
   again "$1" || {{
-    together="$together $1"; eval "text_$1=\$2"
+    together="$together $1"
     row="$row
 (
 $2
@@ -323,7 +401,7 @@ echo \"\$?\" >\"\$0/$1.code\"; echo \"end $1\" >&3"
 }}
 start_row() {{
   [ -n "$row" ] || return 0
-  setsid sh -c "$row" "$work" >/dev/null 2>&1 </dev/null &
+  setsid sh -c "$row" "$work" "$program" >/dev/null 2>&1 </dev/null &
   for name in $together; do eval "pid_$name=$!"; done
 }}
 give_up() {{

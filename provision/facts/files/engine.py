@@ -19,6 +19,25 @@ SHOWN_DEVICES = (("infiniband/", ""), ("", "nvidia"))  # folder below /dev, and 
 NODE_NAMES = "/etc/hosts"
 
 
+def found_here(folder):
+    """Return what there is of what the receipts name, which jobs run, and what the engine tells.
+
+    What a receipt names and what is wanted are mostly the same image and container: the engine is asked once.
+    """
+    answers, ask = {}, Engine.get
+
+    def once(engine, path):
+        if path not in answers:
+            answers[path] = ask(engine, path)
+        return answers[path]
+
+    Engine.get = once
+    there = processes()
+    found = dict(survey(folder), jobs=running_jobs(there))
+    container, images = (os.environ.get(name, "") for name in ("PROBE_CONTAINER", "PROBE_IMAGES"))
+    return dict(found, engine=training(container, images.split(), there))
+
+
 def training(container, images, processes):
     """Return what the engine tells of itself, of the image and of the container."""
     engine = Engine(running=any(name == "dockerd" and same_space(pid) for pid, (name, *_) in processes.items()))

@@ -10,6 +10,7 @@ has.
 """
 
 import _json
+import _signal
 import _socket
 import os
 import select
@@ -279,19 +280,27 @@ class Program:
         return ""
 
 
-def spawn(path, command, output):
-    """Start a program in a process group of its own that prints into the file `output`; return its pid."""
+def spawn(path, command, output, errors=None, *, session=False):
+    """Start a program that prints into the file `output`, in a process group or a session of its own; return its pid.
+
+    What it says on stderr is dropped unless there is a file for it.
+    """
     environment = dict(os.environ, LC_ALL="C")
     if hasattr(os, "posix_spawn"):  # Python 3.8; it copies nothing of this process, which fork does
-        streams = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
-        streams += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
-        return os.posix_spawn(path, command, environment, file_actions=streams, setpgroup=0)
+        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
+        actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0 if errors is None else errors, 2)]
+        leads = {"setsid": True} if session else {"setpgroup": 0}
+        try:
+            return os.posix_spawn(path, command, environment, file_actions=actions, setsigmask=(), **leads)
+        except NotImplementedError:  # no setsid, before glibc 2.26
+            pass
     pid = os.fork()
     if not pid:
         try:
-            os.setpgid(0, 0)
+            os.setsid() if session else os.setpgid(0, 0)
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
             nothing = os.open(os.devnull, os.O_RDWR)
-            for number, handle in enumerate((nothing, output, nothing)):
+            for number, handle in enumerate((nothing, output, nothing if errors is None else errors)):
                 os.dup2(handle, number)
             os.execve(path, command, environment)
         finally:

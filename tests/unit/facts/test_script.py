@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -15,7 +16,8 @@ from typing import ClassVar
 
 import pytest
 
-from provision.facts import ALL_FACTS, NodeFacts, Parameters, RawOutput, Unknown, as_data, parse, script
+from provision.facts import ALL_FACTS, NodeFacts, Parameters, RawOutput, Unknown, as_data, parse
+from provision.facts import script as node_script
 from provision.facts.docker import DockerConfigFact
 from provision.facts.script import TOGETHER, split
 from provision.facts.system import Hardware, System
@@ -91,13 +93,34 @@ class Parameter(Quick):
     command: ClassVar[str] = 'echo "$PROBE_CONTAINER"'
 
 
+class Leaver(Quick):
+    """Shares a session, and ends it for all."""
+
+    name: ClassVar[str] = "kind"
+    command: ClassVar[str] = "echo gone; $((1 +* 2)); echo never"
+
+
+class Setter(Quick):
+    """Shares a session and its shell with others, and leaves a variable and arguments."""
+
+    name: ClassVar[str] = "boot"
+    command: ClassVar[str] = "here=boot; set -- 1 2 3; for one in 1 2; do echo $one; done; false"
+
+
+@pytest.fixture(params=["python", "shell"])
+def script(request, monkeypatch):
+    """The script as a node with python3 gets along with it, and as one without does; a slow one has a second more."""
+    monkeypatch.setattr(sys.modules["provision.facts.script"], "MOST_SLACK_SECONDS", 1)
+    return functools.partial(node_script, python=request.param == "python")
+
+
 def run(text: str) -> str:
     done = subprocess.run(["sh"], input=text, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_each_fact_gets_its_own_output_and_exit_code():
+def test_each_fact_gets_its_own_output_and_exit_code(script):
     """What a command prints and how it ends reach its own parser, and no other's."""
     found = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
 
@@ -105,7 +128,7 @@ def test_each_fact_gets_its_own_output_and_exit_code():
     assert found["forger"].stdout.endswith("no newline")
 
 
-def test_a_hung_command_is_a_value_and_holds_up_nobody():
+def test_a_hung_command_is_a_value_and_holds_up_nobody(script):
     """A command that ignores TERM is named as hung, the others' outputs are there, and no process is left."""
     started = time.monotonic()
     found = split(run(script([Hanging(), Quick()])), [Hanging(), Quick()])
@@ -117,7 +140,7 @@ def test_a_hung_command_is_a_value_and_holds_up_nobody():
     assert wait_until(lambda: napping() == "")
 
 
-def test_those_that_share_a_session_know_nothing_of_each_other():
+def test_those_that_share_a_session_know_nothing_of_each_other(script):
     """Each has its own outputs and exit code, and leaves no folder and no variable to the next."""
     facts = [Second(), Quick(), Third()]
     found = split(run(script(facts)), facts)
@@ -127,7 +150,17 @@ def test_those_that_share_a_session_know_nothing_of_each_other():
     assert found["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
 
 
-def test_one_that_hangs_in_a_shared_session_costs_only_itself(monkeypatch):
+def test_one_that_ends_the_shared_shell_costs_only_itself(script):
+    """An error of the shell's own ends it: the others are run all the same, with nothing of each other."""
+    facts = [Second(), Setter(), Leaver(), Third()]
+    found = split(run(script(facts)), facts)
+
+    assert (found["clock"], found["boot"]) == (RawOutput("second\n", 4, ""), RawOutput("1\n2\n", 1, ""))
+    assert (found["kind"].stdout, found["kind"].exit_code) == ("gone\n", 2)
+    assert found["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
+
+
+def test_one_that_hangs_in_a_shared_session_costs_only_itself(script, monkeypatch):
     """It is named and killed; those behind it are run all the same."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "_TOGETHER_SECONDS", 1)
     facts = [Second(), First(), Third()]
@@ -139,7 +172,7 @@ def test_one_that_hangs_in_a_shared_session_costs_only_itself(monkeypatch):
     assert wait_until(lambda: napping() == "")
 
 
-def test_a_shared_session_does_not_start_again_what_hangs_since_an_earlier_look(stuck):
+def test_a_shared_session_does_not_start_again_what_hangs_since_an_earlier_look(script, stuck):
     """The others of the session are run."""
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
@@ -153,7 +186,7 @@ def test_a_shared_session_does_not_start_again_what_hangs_since_an_earlier_look(
     assert found["hardware"].exit_code == 0
 
 
-def test_facts_with_one_command_share_its_output():
+def test_facts_with_one_command_share_its_output(script):
     """It runs once."""
     facts = [Quick(), Same()]
     text = script(facts)
@@ -168,7 +201,7 @@ def test_those_that_share_a_session_are_facts():
     assert {fact.name for fact in ALL_FACTS} >= TOGETHER
 
 
-def test_a_probe_that_is_cut_off_takes_its_commands_along():
+def test_a_probe_that_is_cut_off_takes_its_commands_along(script):
     """When the connection goes in the middle, no command is left running on the node."""
     with subprocess.Popen(["sh"], stdin=subprocess.PIPE, text=True) as shell:
         shell.stdin.write(script([Slow()]))
@@ -192,15 +225,15 @@ def wait_until(true) -> bool:
 
 
 def test_the_probe_leaves_no_file():
-    """The folder with the outputs is gone when the script ends."""
-    text = run(script([Quick()]) + "\necho; echo work=$work\n")
+    """The folder with the outputs is gone when the script ends; where there is python3 they are in memory."""
+    text = run(node_script([Quick()], python=False) + "\necho; echo work=$work\n")
     folder = text.rpartition("work=")[2].strip()
 
     assert folder.startswith("/")
     assert subprocess.run(["ls", "-d", folder], capture_output=True, check=False).returncode != 0
 
 
-def test_parameters_reach_the_commands_whatever_they_hold():
+def test_parameters_reach_the_commands_whatever_they_hold(script):
     """A name with quotes and dollar signs is passed on as it is and runs nothing."""
     odd = 'a\'b "$(echo no)" `echo no`'
     found = split(run(script([Parameter()], Parameters(container=odd))), [Parameter()])
@@ -208,7 +241,7 @@ def test_parameters_reach_the_commands_whatever_they_hold():
     assert found["parameter"].stdout == odd + "\n"
 
 
-def test_a_cut_output_says_which_command_is_missing():
+def test_a_cut_output_says_which_command_is_missing(script):
     """When the connection breaks in the middle, what came is used and the rest is named."""
     text = run(script([Quick(), Parameter()]))
     found = split(text[: text.index("out parameter")], [Quick(), Parameter()])
@@ -217,7 +250,7 @@ def test_a_cut_output_says_which_command_is_missing():
     assert found["parameter"] == Unknown("the probe ended before echo did")
 
 
-def test_text_before_the_probe_does_no_harm():
+def test_text_before_the_probe_does_no_harm(script):
     """A banner or a lecture of sudo before the output is passed over."""
     found = split("Welcome!\n\n" + run(script([Quick()])), [Quick()])
 
@@ -248,7 +281,7 @@ def test_nothing_readable_makes_every_fact_unknown():
     assert "nothing readable" in facts.system.reason
 
 
-def test_the_real_commands_run_here():
+def test_the_real_commands_run_here(script):
     """The commands that need neither docker nor a GPU run on this machine and give its system and its sizes."""
     here = [fact for fact in ALL_FACTS if not fact.label.startswith(("docker", "nvidia-smi"))]
     facts = parse(run(script(here, Parameters(names=("localhost",)))), here)
@@ -324,7 +357,7 @@ def stuck(tmp_path, monkeypatch):
     return tmp_path / "stuck"
 
 
-def test_a_command_that_hangs_since_an_earlier_look_is_not_started_again(stuck):
+def test_a_command_that_hangs_since_an_earlier_look_is_not_started_again(script, stuck):
     """A node with a dead mount would collect one more such process with every look; the other facts are had."""
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
@@ -351,7 +384,7 @@ def test_a_look_can_write_nothing_at_all(stuck):
     What is seen in /run and /tmp would be that of tests which run beside this one, too.
     """
     facts = [Quick(), Forger(), Hanging()]
-    text = script(facts, read_only=True)
+    text = node_script(facts, read_only=True)
     found = split(run(text), facts)
 
     assert found["quick"] == RawOutput("it's here", 3, "trouble\n")
