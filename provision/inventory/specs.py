@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from provision import yamltext
 from provision.errors import ProvisionError
+from provision.frozen import dataclass
 
 __all__ = ["Option", "Specs", "as_type", "read_specs", "roles_folder"]
 

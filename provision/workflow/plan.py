@@ -8,13 +8,14 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import ConnectionFailed, NodeError, ProvisionError, UsageError
 from provision.facts import Unknown
+from provision.frozen import dataclass
 from provision.model import Cluster, Node, NodePlan, Plan, Step, StepClass
 from provision.workflow.sources import role_sources
 from provision.workflow.survey import keeping, probe, supported_systems, with_defaults

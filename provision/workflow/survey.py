@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import NodeError, ProvisionError
+from provision.frozen import dataclass
 from provision.model import Cluster, CommandResult, Node, NodeChecks, Verification
 
 if TYPE_CHECKING:
