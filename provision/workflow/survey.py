@@ -53,13 +53,10 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
 
 def role_defaults() -> dict[str, Any]:
     """Return the variables of every role's defaults/main.yml; what the inventory does not say is wanted so."""
-    from provision import yamltext
+    from provision.inventory.role_files import defaults
     from provision.inventory.specs import roles_folder
 
-    merged: dict[str, Any] = {}
-    for file in sorted(roles_folder().glob("*/defaults/main.yml")):
-        merged.update(yamltext.safe_load(file.read_text(encoding="utf-8")) or {})
-    return merged
+    return defaults(roles_folder())
 
 
 def supported_systems() -> tuple[str, ...]:
