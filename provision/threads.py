@@ -72,12 +72,13 @@ def outcomes(
     limit: int,
     pace: Pace | None = None,
     patience: float | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[Out | Exception]:
     """Call `function` for all items, at most `limit` at once; an item's exception is its outcome.
 
     With `pace` they begin no faster than it lets them. Where no more threads can be had, those that there are do it.
     With `patience` the outcome is a `TimeoutError` of those that take so many seconds longer than twice the time in
-    which another one has come to its end well.
+    which another one has come to its end well. `meanwhile` is called once, in this thread, when the first have begun.
 
     The threads are daemons: a Ctrl-C leaves at once, where an executor's threads are waited for even at the end of
     the interpreter, and a node that hangs would hold everything up.
@@ -102,7 +103,11 @@ def outcomes(
     found: dict[int, Out | Exception] = {}
     begun, last = time.monotonic(), 0.0
     try:
-        _start(work, min(limit, len(items)), pace, todo.empty)
+        count = min(limit, len(items))
+        _start(work, range(min(count, _FEW)), None, todo.empty)
+        if meanwhile is not None:
+            meanwhile()
+        _start(work, range(_FEW, count), pace, todo.empty)
         while len(found) < len(items):
             # With a limit: a Ctrl-C that comes just before a wait begins would not end one without.
             with suppress(queue.Empty):
@@ -117,9 +122,9 @@ def outcomes(
     return [found.get(number, late) for number in range(len(items))]
 
 
-def _start(work: Callable[[], None], count: int, pace: Pace | None, nothing_left: Callable[[], bool]) -> None:
-    """Start `count` threads, or as many as the system gives, or as there is something left to do for."""
-    for number in range(count):
+def _start(work: Callable[[], None], numbers: range, pace: Pace | None, nothing_left: Callable[[], bool]) -> None:
+    """Start these threads, or as many as the system gives, or as there is something left to do for."""
+    for number in numbers:
         if pace is not None:
             pace.wait(number)
         if nothing_left():

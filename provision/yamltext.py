@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["safe_load"]
+__all__ = ["compose", "safe_load"]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -18,3 +18,12 @@ def safe_load(text: str) -> Any:
         yaml.YAMLError: it is not YAML.
     """
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+
+
+def compose(text: str) -> Any:
+    """Return the nodes that `text` is made of, each with its place; None where there is nothing in it.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    return yaml.compose(text, Loader=_Loader)

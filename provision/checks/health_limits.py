@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from provision.frozen import dataclass
 
 __all__ = [
     "CLOCK_EVENTS",

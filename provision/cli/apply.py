@@ -88,9 +88,6 @@ def apply(
       provision apply --waves 1,25%,100% --max-failures 2
     """
     from provision import workflow
-    from provision.cli.progress import ApplyProgress
-    from provision.planning.waves import DEFAULT_WAVES, wave_sizes
-    from provision.report.apply_report import as_document, as_text
 
     asked = workflow.asked_for(only or ())
     if plan and (only or force or disruptive):
@@ -104,14 +101,16 @@ def apply(
     request = workflow.Request(
         asked.roles, workflow.chosen_roles(force or (), "--force"), workflow.named_nodes(cluster, disruptive or ())
     )
-    pace = workflow.Pace(waves, max_failures)
-    wave_sizes(waves or DEFAULT_WAVES, len(nodes))  # an odd word is refused before anything is looked at
+    if waves:
+        from provision.planning.waves import wave_sizes
+
+        wave_sizes(waves, len(nodes))  # an odd word is refused before anything is looked at
     saved = None
     if plan:
         saved, request = workflow.read_saved(plan)
     names = ", ".join(node.name for node in nodes[:8]) + (", ..." if len(nodes) > 8 else "")  # noqa: PLR2004
     say(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
-    found = workflow.look(cluster, nodes, request)
+    found = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
     if saved and plan and (differences := workflow.saved_differences(saved, found)):
         raise UsageError(
             f"{plan} does not hold any more: {differences[0]}",
@@ -122,13 +121,16 @@ def apply(
         say(f"run {', '.join(asked.steps)} as it is, without a plan")
     if asked.steps or workflow.agreeable(found):
         _agree(found, steps=bool(asked.steps), yes=yes or plan is not None)
+    from provision.cli.progress import ApplyProgress
+    from provision.report.apply_report import as_document, as_text
+
     with ApplyProgress([node.name for node in nodes]) as progress:
         report = workflow.apply(
             cluster,
             nodes,
             request=request,
             steps=asked.steps,
-            pace=pace,
+            pace=workflow.Pace(waves, max_failures),
             found=found,
             become_password=password,
             on_event=progress.event,
@@ -138,6 +140,15 @@ def apply(
     else:
         show(as_text(report))
     raise typer.Exit(0 if report.ok else 1)
+
+
+def _get_ready() -> None:
+    """Import what comes after the look, while the nodes are at work."""
+    from provision import workflow
+    from provision.cli import progress  # noqa: F401
+    from provision.report import apply_report  # noqa: F401
+
+    _ = workflow.apply, workflow.Pace
 
 
 def _agree(found: Look, *, steps: bool, yes: bool) -> None:

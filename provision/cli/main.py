@@ -143,15 +143,10 @@ submit --wait, --follow and logs -f: the job's own code.
 """
 
 
-_OBJECTS_BEFORE_A_SEARCH = 50_000
-"""What is learned of nodes lives to the end; Python by itself looks for rubbish among it after every 700 objects."""
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one ``provision`` command and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = _wants_json(arguments)
-    gc.set_threshold(_OBJECTS_BEFORE_A_SEARCH)
     atexit.register(gc.freeze)  # the interpreter's last searches for rubbish would go through everything that is known
     try:
         words = _levelled(normalise(arguments))

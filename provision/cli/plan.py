@@ -74,7 +74,6 @@ def plan(
       provision plan --diff --limit gpu1
     """
     from provision import workflow
-    from provision.report.plan_report import as_document, as_text
 
     if diff and read_only:
         raise UsageError(
@@ -90,8 +89,10 @@ def plan(
         asked.roles, workflow.chosen_roles(force or (), "--force"), workflow.named_nodes(cluster, disruptive or ())
     )
     say(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    found = workflow.look(cluster, nodes, request, read_only=read_only)
+    found = workflow.look(cluster, nodes, request, read_only=read_only, meanwhile=_get_ready)
     diffs = _differences(cluster, found, password) if diff else None
+    from provision.report.plan_report import as_document, as_text
+
     if as_json:
         print_json(as_document(found.plan, diffs))
     else:
@@ -102,6 +103,11 @@ def plan(
     if any(node.error for node in found.plan.nodes):
         raise typer.Exit(1)
     raise typer.Exit(_DRIFT if exit_code and not found.plan.converged else 0)
+
+
+def _get_ready() -> None:
+    """Import what comes after the look, while the nodes are at work."""
+    from provision.report import plan_report  # noqa: F401
 
 
 def _differences(cluster: Cluster, found: Look, password: Secret | None) -> tuple[RoleDiff, ...]:

@@ -17,6 +17,8 @@ from provision.connectors.base import Connector
 from provision.connectors.local import LocalConnector
 from provision.connectors.openssh import OpenSshConnector
 from provision.connectors.room import room_for
+from provision.connectors.ssh import SshConnector
+from provision.connectors.ssh_auth import check_key_file, hardware_key
 from provision.connectors.ssh_config import SshConfig
 from provision.connectors.ssh_transport import Hop
 from provision.errors import NodeError, NodeUnreachable, ProvisionError
@@ -40,7 +42,12 @@ def connect(node: Node) -> Connector:
 
 
 def each(
-    nodes: Sequence[Node], function: Callable[[Connector], T], *, limit: int = 1024, patience: float | None = None
+    nodes: Sequence[Node],
+    function: Callable[[Connector], T],
+    *,
+    limit: int = 1024,
+    patience: float | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, T | ProvisionError]:
     """Run `function` on all nodes in parallel; the results are in the order of `nodes`.
 
@@ -48,12 +55,25 @@ def each(
     this machine lets us: `limit`, its limit of open files, and no faster than it keeps up, so that no node is called
     silent because we were late. Nodes that the ssh program reaches are fewer at once, as each costs a process. With
     `patience` a node is given up that takes so many seconds longer than twice the time of the slowest that answered.
+    `meanwhile` is what the caller can do by itself while nodes are at work; it is called when the first have begun.
     """
     ways, programs = _Ways(), threading.BoundedSemaphore(_PROGRAMS)
+
+    def while_they_work() -> None:
+        if any(not node.connection.local for node in nodes):
+            from provision.connectors import bare_paramiko  # noqa: F401 - what their threads wait for comes first
+        if meanwhile is not None:
+            meanwhile()
+
     results: dict[str, T | ProvisionError] = {}
     with room_for(min(limit, len(nodes)), _FILES_OF_A_NODE) as at_once:
         found = outcomes(
-            lambda node: _one(node, function, ways, programs), nodes, limit=at_once, pace=Pace(), patience=patience
+            lambda node: _one(node, function, ways, programs),
+            nodes,
+            limit=at_once,
+            pace=Pace(),
+            patience=patience,
+            meanwhile=while_they_work,
         )
     for node, outcome in zip(nodes, found, strict=True):
         if isinstance(outcome, TimeoutError):
@@ -90,15 +110,12 @@ class _Ways:
     def __init__(self) -> None:
         self._config = SshConfig()
         self._has_ticket = lru_cache(maxsize=1)(_has_kerberos_ticket)
-        self._hardware_key_of, self._asking = lru_cache(maxsize=64)(_hardware_key), threading.Lock()
+        self._hardware_key_of, self._asking = lru_cache(maxsize=64)(hardware_key), threading.Lock()
 
     def to(self, node: Node) -> tuple[Callable[[], Connector], bool]:
         """Return what makes the connection to `node`, the transport that can; and whether that is the ssh program."""
         if node.connection.local:
             return partial(LocalConnector, node), False
-        from provision.connectors.ssh import SshConnector
-        from provision.connectors.ssh_auth import check_key_file
-
         check_key_file(node.name, node.connection.key_file)
         settings = self._config.settings(node.name, node.connection)
         jumps = (self._jump_settings(node, jump) for jump in settings.jumps)
@@ -131,12 +148,6 @@ class _Ways:
 def _trusted(settings: SshSettings) -> list[known_hosts.KnownKey]:
     names = known_hosts.host_names(settings.host, settings.port, settings.host_key_alias)
     return known_hosts.trusted(settings.known_hosts, names)
-
-
-def _hardware_key(identity_files: tuple[str, ...]) -> str | None:
-    from provision.connectors.ssh_auth import hardware_key
-
-    return hardware_key(identity_files)
 
 
 def _host_and_port(place: str) -> tuple[str, int | None]:

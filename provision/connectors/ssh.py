@@ -6,11 +6,10 @@ paramiko itself and not fabric's Connection: that one installs a policy which ad
 from __future__ import annotations
 
 import select
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.commands.ssh import script_command, script_stdin, sudo_check
 from provision.connectors import failures
@@ -24,23 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SshConnector"]
 
-
-def _import_paramiko() -> None:
-    """Import paramiko without invoke: it is there for ssh_config's ``Match exec``, which is ssh's here.
-
-    That import takes nearly as long as the rest of paramiko, which goes without where there is no invoke.
-    """
-    if "paramiko" in sys.modules or "invoke" in sys.modules:
-        return
-    modules: dict[str, Any] = sys.modules
-    modules["invoke"] = None
-    try:
-        import paramiko  # noqa: F401 - whoever needs it imports it by its name
-    finally:
-        del modules["invoke"]
-
-
-_import_paramiko()
 
 _CHUNK = 65536
 _POLL_MILLISECONDS = 50
@@ -112,7 +94,7 @@ class SshConnector:
             close_transport(self._transports.pop())
 
     def _session(self, command: str) -> SshProcess:
-        import paramiko
+        from provision.connectors.bare_paramiko import paramiko
 
         try:
             channel = self._transports[-1].open_session(timeout=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ class _Attempts:
 
 def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings, password: Secret | None) -> None:
     """Log in, or raise ConnectionFailed naming the user and every key that was tried."""
-    import paramiko
+    from provision.connectors.bare_paramiko import paramiko
 
     attempts = _Attempts()
     try:
@@ -51,7 +52,7 @@ def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings
 
 
 def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bool:
-    import paramiko
+    from provision.connectors.bare_paramiko import paramiko
 
     # paramiko's own waiting looks up ten times a second, which a thousand logins at a time do not bear.
     answered = threading.Event()
@@ -85,7 +86,7 @@ def _keys(settings: SshSettings, attempts: _Attempts) -> Iterator[tuple[str, par
 
 
 def _load(path: Path, attempts: _Attempts) -> paramiko.PKey | None:
-    import paramiko
+    from provision.connectors.bare_paramiko import paramiko
 
     try:
         return _private_key(path)
@@ -100,13 +101,15 @@ def _load(path: Path, attempts: _Attempts) -> paramiko.PKey | None:
 
 @remembered
 def _private_key(path: Path) -> paramiko.PKey:
-    import paramiko
+    from provision.connectors.bare_paramiko import paramiko
 
     return paramiko.PKey.from_path(path)
 
 
 def _agent_keys() -> list[paramiko.AgentKey]:
-    import paramiko
+    if "SSH_AUTH_SOCK" not in os.environ:
+        return []
+    from provision.connectors.bare_paramiko import paramiko
 
     try:
         return list(paramiko.Agent().get_keys())

@@ -96,11 +96,10 @@ def _of_any_host(connection: Connection) -> SshSettings | None:
         return None
     if any("%" in word for word in rest) or any(_tells_apart(Path(file)) for file in _READING.findall(done.stderr)):
         return None
-    plain = _asked([program, *rest])  # being told so much is a setting too
-    if isinstance(plain, OSError) or plain.returncode != 0:
+    settings = parse_settings(done.stdout)
+    if settings.host != connection.host:
         return None
-    settings = parse_settings(plain.stdout)
-    return settings if settings.host == connection.host else None
+    return replace(settings, other={key: value for key, value in settings.other.items() if key != "loglevel"})  # -v's
 
 
 def _tells_apart(file: Path) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-import paramiko
 from cryptography.exceptions import InvalidTag
-from paramiko.packet import Packetizer
+
+from provision.connectors.bare_paramiko import Packetizer, paramiko
 
 __all__ = ["Packets"]
 

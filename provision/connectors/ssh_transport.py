@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.commands.ssh import SshSettings
 from provision.connectors import failures, known_hosts
 from provision.connectors.ssh_auth import authenticate
 from provision.errors import ConnectionFailed
+from provision.frozen import dataclass
 from provision.model import Secret
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def open_transport(
 
 
 def _open(node: str, hop: Hop, password: Secret | None, through: paramiko.Transport | None) -> paramiko.Transport:
-    import paramiko
+    settings = hop.settings
+    link = _link(node, settings, through)  # before paramiko is there: the node can begin its part
 
+    from provision.connectors.bare_paramiko import paramiko
     from provision.connectors.ssh_packets import Packets
 
     # paramiko logs tracebacks of connections that break; what broke is in our own error. Whoever logs gets them still.
     logging.getLogger("paramiko").addHandler(_QUIET)
-    settings = hop.settings
-    link = _link(node, settings, through)
     transport = paramiko.Transport(link, packetizer_class=Packets)
     try:
         link.settimeout(_IDLE_SECONDS)
@@ -108,9 +108,9 @@ def close_transport(transport: paramiko.Transport) -> None:
 
 
 def _link(node: str, settings: SshSettings, through: paramiko.Transport | None) -> socket.socket | paramiko.Channel:
-    import paramiko
-
     if through is not None:
+        from provision.connectors.bare_paramiko import paramiko
+
         try:
             return through.open_channel(
                 "direct-tcpip", (settings.host, settings.port), ("127.0.0.1", 0), timeout=CONNECT_SECONDS
@@ -143,7 +143,7 @@ def _prefer(transport: paramiko.Transport, trusted: Sequence[known_hosts.KnownKe
 
 
 def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> None:
-    import paramiko
+    from provision.connectors.bare_paramiko import paramiko
 
     done = threading.Event()
     try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
+from provision.frozen import dataclass
 
 __all__ = [
     "PEER_MODULES",

@@ -14,12 +14,11 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from provision import kept_files
-from provision.report.secret_names import is_plain, names_secret
+from provision import __version__, kept_files
 
 __all__ = ["key_of", "read", "write"]
 
@@ -28,6 +27,7 @@ _KIND = "inventory"
 _VAULT = b"$ANSIBLE_VAULT"
 _PRIVATE_KEY = b"PRIVATE KEY-----"
 _PLUGIN = re.compile(rb"(?:^|[{,])\s*[\"']?plugin[\"']?\s*:", re.MULTILINE)
+_RELEASES = {"ansible": "release.py", "ansible_collections": "ansible_release.py"}
 _SETTINGS_THAT_REACH_OUT = re.compile(
     r"plugin|collections_|playbook_(?:dir|vars_root)|fact_cach|^cache|inventory_cache|(?:vars|inventory)_enabled$|^home$"
 )
@@ -78,8 +78,8 @@ def write(key: str, document: Mapping[str, Any], stderr: str) -> None:
 
 def _parts(path: Path) -> Iterator[bytes]:
     """Yield all that counts; raises _DoubtfulError at the first thing that forbids to keep the answer."""
-    versions = (_version("ansible-core"), _version("ansible"), _version("provision"), sys.version)
-    yield repr((_FORMAT, versions, str(path), str(path.absolute()), str(Path.cwd()))).encode()
+    yield from _releases()
+    yield repr((_FORMAT, __version__, sys.version, str(path), str(path.absolute()), str(Path.cwd()))).encode()
     yield from _settings()
     total = 0
     for file in _files(path):
@@ -92,6 +92,17 @@ def _parts(path: Path) -> Iterator[bytes]:
             raise _DoubtfulError(file)
         yield repr((str(file), stat.S_IMODE(file.stat().st_mode))).encode()
         yield content
+
+
+def _releases() -> Iterator[bytes]:
+    """Yield the files in which Ansible and its collections say of which release they are."""
+    for package, name in _RELEASES.items():
+        found = find_spec(package)
+        for folder in (found.submodule_search_locations or ()) if found else ():
+            file = Path(folder) / name
+            yield repr(str(file)).encode()
+            if file.exists():
+                yield file.read_bytes()
 
 
 def _settings() -> Iterator[bytes]:
@@ -144,14 +155,9 @@ def _has_secret(value: Any) -> bool:
 
 
 def _is_secret(name: str, value: Any) -> bool:
+    from provision.report.secret_names import is_plain, names_secret
+
     strength = names_secret(name)
     if strength == "weak":
         return isinstance(value, str) and not is_plain(value)
     return name == "__ansible_vault" or (bool(strength) and bool(value) and value is not True)
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -6,18 +6,16 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from provision.frozen import dataclass
 
 __all__ = ["Definition", "SourceIndex", "inventory_files", "shown", "syntax_problems", "variable_files"]
 
 _IGNORED = re.compile(r"^\.|~$|\.(pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)$")
 _YAML_ENDS = (".yml", ".yaml", ".json")
 _VAULT = "$ANSIBLE_VAULT"
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,12 @@ def syntax_problems(path: Path) -> list[str]:
 
 
 def _yaml_problem(file: Path, text: str) -> list[str]:
+    import yaml
+
+    from provision import yamltext
+
     try:
-        yaml.compose(text, Loader=_Loader)
+        yamltext.compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{shown(file)}:{mark.line + 1}" if mark else shown(file)
@@ -190,12 +192,16 @@ def _ini_words(line: str) -> list[str]:
 
 
 def _pairs(node: Any) -> list[tuple[Any, Any]]:
-    return list(node.value) if isinstance(node, yaml.MappingNode) else []
+    return list(node.value) if getattr(node, "id", "") == "mapping" else []
 
 
 def _compose(text: str) -> Any:
+    import yaml
+
+    from provision import yamltext
+
     try:
-        return yaml.compose(text, Loader=_Loader)
+        return yamltext.compose(text)
     except yaml.YAMLError:
         return None
 
@@ -211,7 +217,7 @@ def _text(file: Path) -> str | None:
 def _is_yaml(file: Path, text: str) -> bool:
     if file.suffix:
         return file.suffix in _YAML_ENDS
-    return text.lstrip().startswith(("---", "{")) or isinstance(_compose(text), yaml.MappingNode)
+    return text.lstrip().startswith(("---", "{")) or getattr(_compose(text), "id", "") == "mapping"
 
 
 def _stem(file: Path) -> str:

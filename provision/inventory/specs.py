@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from provision import yamltext
 from provision.errors import ProvisionError
+from provision.frozen import dataclass
+from provision.inventory.role_files import argument_specs
 
 __all__ = ["Option", "Specs", "as_type", "read_specs", "roles_folder"]
 
@@ -60,16 +61,9 @@ def roles_folder() -> Path:
 @functools.lru_cache(maxsize=1)
 def read_specs(roles: Path) -> Specs:
     """Read the argument_specs of every role under `roles`; they are kept, as they belong to the program."""
-    options: dict[str, Option] = {}
-    names: list[str] = []
-    for file in sorted(roles.glob("*/meta/argument_specs.yml")):
-        role = file.parent.parent.name
-        names.append(role)
-        document = yamltext.safe_load(file.read_text(encoding="utf-8")) or {}
-        main = (document.get("argument_specs") or {}).get("main") or {}
-        for name, raw in (main.get("options") or {}).items():
-            options[str(name)] = _option(str(name), role, raw or {})
-    return Specs(options, tuple(names))
+    found = argument_specs(roles)
+    options = {name: _option(name, role, raw) for role, own in found.items() for name, raw in own.items()}
+    return Specs(options, tuple(found))
 
 
 def as_type(option: Option, value: Any) -> Any:

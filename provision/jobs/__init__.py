@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from provision.lazily import parts
 
 if TYPE_CHECKING:
     from provision.jobs.request import JobRequest, new_job_id
@@ -24,18 +25,12 @@ __all__ = [
     "with_uuids",
 ]
 
-_PARTS = {
-    "request": ("JobRequest", "new_job_id"),
-    "running": ("Plan", "dry_run", "prepare", "prepare_offline", "run"),
-    "seating": ("placed_entries", "with_uuids"),
-    "syncing": ("sync",),
-}
-"""Module -> what is taken from it, when it is asked for: a command that needs one part does not wait for all."""
-
-
-def __getattr__(name: str) -> Any:
-    for part, names in _PARTS.items():
-        if name in names:
-            found = globals()[name] = getattr(import_module(f"{__name__}.{part}"), name)
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = parts(
+    __name__,
+    {
+        "request": ("JobRequest", "new_job_id"),
+        "running": ("Plan", "dry_run", "prepare", "prepare_offline", "run"),
+        "seating": ("placed_entries", "with_uuids"),
+        "syncing": ("sync",),
+    },
+)

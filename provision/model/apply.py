@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from provision.frozen import dataclass
 from provision.model.difference import Difference
 
 __all__ = ["ApplyReport", "Failure", "NodeReport", "NodeStatus", "RoleReport", "RoleStatus"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from provision.frozen import dataclass
 
 __all__ = ["Topology", "TopologyGpu", "TopologyNic"]
 

@@ -5,8 +5,9 @@ Nothing here parses a command line or prints; progress goes to the callbacks tha
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from provision.lazily import parts
 
 if TYPE_CHECKING:
     from provision.workflow.adopting import adopt, plan_adopt
@@ -90,44 +91,38 @@ __all__ = [
     "with_defaults",
 ]
 
-_PARTS = {
-    "adopting": ("adopt", "plan_adopt"),
-    "asking": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
-    "bundle": ("known_secrets", "support_bundle"),
-    "converge": ("Pace", "apply", "runnable"),
-    "differences": ("content_differences",),
-    "gpudirect": ("gdr",),
-    "idle_steps": ("agreeable", "drained_first"),
-    "launching": ("found_networks", "stated_container", "stated_entries", "stated_networks"),
-    "overrides": ("note_degraded",),
-    "places": ("log_folder",),
-    "placing": ("places_among", "places_for_jobs"),
-    "plan": ("Look", "Request", "look", "read_saved", "save", "saved_differences"),
-    "reloading": ("reload",),
-    "resetting": ("plan_reset", "reset"),
-    "survey": (
-        "HostFile",
-        "Survey",
-        "chosen",
-        "degraded",
-        "host_entries",
-        "hostfile",
-        "probe",
-        "role_defaults",
-        "supported_systems",
-        "try_pairs",
-        "verify",
-        "with_defaults",
-    ),
-    "this_machine": ("local_inventory",),
-    "gpu_topology": ("topology",),
-}
-"""Module -> what is taken from it, when it is asked for: a command that needs one part does not wait for all."""
-
-
-def __getattr__(name: str) -> Any:
-    for part, names in _PARTS.items():
-        if name in names:
-            found = globals()[name] = getattr(import_module(f"{__name__}.{part}"), name)
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = parts(
+    __name__,
+    {
+        "adopting": ("adopt", "plan_adopt"),
+        "asking": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
+        "bundle": ("known_secrets", "support_bundle"),
+        "converge": ("Pace", "apply", "runnable"),
+        "differences": ("content_differences",),
+        "gpudirect": ("gdr",),
+        "idle_steps": ("agreeable", "drained_first"),
+        "launching": ("found_networks", "stated_container", "stated_entries", "stated_networks"),
+        "overrides": ("note_degraded",),
+        "places": ("log_folder",),
+        "placing": ("places_among", "places_for_jobs"),
+        "plan": ("Look", "Request", "look", "read_saved", "save", "saved_differences"),
+        "reloading": ("reload",),
+        "resetting": ("plan_reset", "reset"),
+        "survey": (
+            "HostFile",
+            "Survey",
+            "chosen",
+            "degraded",
+            "host_entries",
+            "hostfile",
+            "probe",
+            "role_defaults",
+            "supported_systems",
+            "try_pairs",
+            "verify",
+            "with_defaults",
+        ),
+        "this_machine": ("local_inventory",),
+        "gpu_topology": ("topology",),
+    },
+)

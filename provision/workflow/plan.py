@@ -7,21 +7,20 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import ConnectionFailed, NodeError, ProvisionError, UsageError
-from provision.facts import Unknown
-from provision.model import Cluster, Node, NodePlan, Plan, Step, StepClass
-from provision.workflow.sources import role_sources
-from provision.workflow.survey import keeping, probe, supported_systems, with_defaults
+from provision.errors import ProvisionError, UsageError
+from provision.frozen import dataclass
+from provision.model import Cluster, Node, NodePlan, Plan
+from provision.workflow.survey import keeping, probe, with_defaults
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
-    from provision.planning import PlanScene, RoleSource
+    from provision.planning import RoleSource
 
 __all__ = ["Look", "Request", "look", "read_saved", "save", "saved_differences"]
 
@@ -60,6 +59,7 @@ class Look:
 
     def provisioned(self, name: str) -> bool:
         """Return whether every role that is enabled on the node has left a receipt there."""
+        from provision.facts import Unknown
         from provision.planning import ROLES
 
         receipts, variables = self.facts[name].receipts, self.cluster.node(name).variables
@@ -71,111 +71,58 @@ class Look:
         return {node.name: _digest(node, self.facts.get(node.name)) for node in self.plan.nodes}
 
 
-def look(cluster: Cluster, nodes: Sequence[Node], request: Request | None = None, *, read_only: bool = False) -> Look:
+def look(
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    request: Request | None = None,
+    *,
+    read_only: bool = False,
+    meanwhile: Callable[[], None] | None = None,
+) -> Look:
     """Look at `nodes`, all at once and in one SSH session each, and plan.
 
-    With `read_only` nothing at all is written on a node; the look takes longer then.
+    With `read_only` nothing at all is written on a node; the look takes longer then. `meanwhile` is called once while
+    the nodes are at work.
     """
-    from provision import planning
-
     asked, started = request or Request(), time.monotonic()
     complete = with_defaults(cluster)
     wanted = [complete.node(node.name) for node in nodes]
     took: dict[str, float] = {}
-    found = probe(wanted, names=[node.name for node in complete.nodes], read_only=read_only, took=took)
+
+    @cache
+    def sources() -> dict[str, RoleSource]:
+        from provision.workflow.sources import role_sources
+
+        return role_sources()
+
+    def while_they_work() -> None:
+        import provision.workflow.node_plans  # noqa: F401 - with all that planning is made of
+
+        sources()
+        if meanwhile is not None:
+            meanwhile()
+
+    names = [node.name for node in complete.nodes]
+    found = probe(wanted, names=names, read_only=read_only, took=took, meanwhile=while_they_work)
     complete, kept = keeping(cluster, complete, found)
+    from provision.workflow.node_plans import plan_nodes
+
     wanted = [complete.node(node.name) for node in nodes]
-    supported = supported_systems()
-    errors = {name: why for name, value in found.items() if (why := _unable(complete.node(name), value, supported))}
-    facts = {
-        name: value for name, value in found.items() if name not in errors and not isinstance(value, ProvisionError)
-    }
-    sources, now = role_sources(), datetime.now().astimezone()
-    only = frozenset((*asked.only, *asked.forced) if asked.only else ())
-    scenes = {
-        name: planning.PlanScene(
-            complete.node(name), found, complete, facts, supported, sources, asked.disruptive, only, now
-        )
-        for name, found in facts.items()
-    }
-    plans = tuple(_plan_of(node, scenes.get(node.name), errors.get(node.name), asked) for node in wanted)
-    partners = planning.with_partners(plans, scenes)
+    plans, facts, errors = plan_nodes(wanted, complete, found, asked, sources())
     plan = Plan(
-        tuple(replace(node, seconds=took.get(node.name), kept=_told(kept.get(node.name, {}))) for node in partners)
+        tuple(replace(node, seconds=took.get(node.name), kept=_told(kept.get(node.name, {}))) for node in plans)
     )
-    return Look(complete, plan, facts, errors, sources, time.monotonic() - started, kept)
+    return Look(complete, plan, facts, errors, sources(), time.monotonic() - started, kept)
 
 
 def _told(kept: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
     return tuple((name, json.dumps(value)) for variables in kept.values() for name, value in variables.items())
 
 
-def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, asked: Request) -> NodePlan:
-    """Return the plan of one node by itself."""
-    from provision import planning
-    from provision.planning.ignore import with_ignored
-
-    if error or not scene:
-        lost = isinstance(error, ConnectionFailed)
-        text, remedy = (error.message, error.remedy) if error else (None, None)
-        return NodePlan(node.name, error=text, remedy=remedy, reachable=not lost)
-    plan = NodePlan(node.name, planning.plan_node(scene), findings=planning.findings(scene))
-    if asked.only:
-        wanted = {*asked.only, *asked.forced}
-        plan = replace(plan, steps=tuple(step for step in plan.steps if step.role in wanted))
-    plan = with_ignored(plan, node, asked.forced)
-    steps = {step.role: step for step in plan.steps}
-    for role in asked.forced:
-        if scene.enabled(role):
-            steps.setdefault(role, Step(role, StepClass.NEEDS_IDLE, ("asked for by --force",), _waits(role, scene)))
-    return replace(plan, steps=tuple(sorted(steps.values(), key=lambda step: planning.ROLES.index(step.role))))
-
-
-def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[str]) -> ProvisionError | None:
-    """Return why Ansible could not work on the node at all; it would say less clearly why not."""
-    from provision.planning.standing import unseen as unseen_of_others
-
-    if isinstance(found, ProvisionError):
-        return found
-    system = found.system
-    title = "an unknown system without /etc/os-release" if isinstance(system, Unknown) else system.title
-    if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
-        return NodeError(
-            f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
-            node=node.name,
-            remedy="Install a supported system, or add a file for this one under roles/platform/vars.",
-        )
-    if not system.python3 and not node.variables.get("ansible_python_interpreter"):
-        return NodeError(
-            f"there is no python3 on it ({title}), and Ansible needs one",
-            node=node.name,
-            remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
-        )
-    unseen = next((fact for fact in (found.receipts, found.managed) if isinstance(fact, Unknown)), None)
-    if unseen:
-        return _blind(node, unseen.reason)
-    others = unseen_of_others(node, found)
-    return _blind(node, f"what others set up cannot be told ({others})") if others else None
-
-
-def _blind(node: Node, reason: str) -> NodeError:
-    return NodeError(
-        f"what is managed there cannot be seen, and so nothing can be planned: {reason}",
-        node=node.name,
-        remedy="Log in to the node and look at /var/lib/provision and at what hangs (ps axf).",
-    )
-
-
-def _waits(role: str, scene: PlanScene) -> tuple[str, ...]:
-    """Return the jobs that a role waits for that is run without a reason."""
-    from provision.planning import Cause, CauseKind, step_class, waiting
-
-    causes = (Cause(CauseKind.RECEIPT, "", ""),)
-    return waiting(scene, {role: step_class(role, causes, scene)}, {role: causes}).get(role, ())
-
-
 def _digest(plan: NodePlan, facts: NodeFacts | None) -> str:
     """Return a hash of the plan and of the facts that a step's outcome depends on, none of which changes by itself."""
+    from provision.facts import Unknown
+
     seen: dict[str, Any] = {"plan": repr(replace(plan, seconds=None))}
     if facts is not None:
         boot = facts.boot

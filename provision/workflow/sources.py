@@ -1,10 +1,8 @@
-"""What a role is made of, read once for each command: whether it has changed since it ran."""
+"""What a role is made of, and what of it receipts keep: whether it has changed since it ran."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,48 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["role_sources", "write_fingerprints"]
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DECLARED = re.compile(r"^\w+:", re.MULTILINE)
-_SHARED = "platform"
-"""Every role uses this one's modules and ends with its tasks."""
-_LEFT_OUT = frozenset({"molecule", "__pycache__", "README.md"})
-"""What makes no difference to a node."""
-
 
 def role_sources() -> dict[str, RoleSource]:
     """Return the hash of every role's files, and the words in them."""
+    from provision.inventory.role_files import code_of_roles
     from provision.inventory.specs import roles_folder
 
-    folders = sorted(file.parent.parent for file in roles_folder().glob("*/tasks/main.yml"))
-    contents = {folder.name: _contents(folder) for folder in folders}
-    shared = contents.get(_SHARED, {})
-    return {role: RoleSource(_hash(shared, own), _words(own)) for role, own in contents.items()}
-
-
-def _contents(folder: Path) -> dict[str, bytes]:
-    """Return path below the role -> content."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    named = ((path.relative_to(folder), path) for path in files)
-    return {str(name): path.read_bytes() for name, path in named if not _LEFT_OUT.intersection(name.parts)}
-
-
-def _hash(*parts: dict[str, bytes]) -> str:
-    whole = hashlib.sha256()
-    for name, content in (item for part in parts for item in part.items()):
-        whole.update(f"{name}\0{len(content)}\0".encode() + content)
-    return whole.hexdigest()[:32]
-
-
-def _words(contents: dict[str, bytes]) -> frozenset[str]:
-    """Return the words by which the role can see a variable; to declare one or give it a default is not to see it."""
-    found: set[str] = set()
-    for name, content in contents.items():
-        text = content.decode(errors="replace")
-        if name.startswith("defaults/"):
-            text = _DECLARED.sub("", text)
-        if not name.startswith("meta/"):
-            found.update(_WORD.findall(text))
-    return frozenset(found)
+    return {role: RoleSource(code, frozenset(words)) for role, (code, words) in code_of_roles(roles_folder()).items()}
 
 
 def write_fingerprints(folder: Path, found: Look, names: Sequence[str]) -> None:

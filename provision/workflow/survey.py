@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import NodeError, ProvisionError
+from provision.frozen import dataclass
 from provision.model import Cluster, CommandResult, Node, NodeChecks, Verification
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from provision.checks.base import Verdict
     from provision.checks.minimums import Held
     from provision.connectors.base import Connector
-    from provision.facts import Fact, NodeFacts, Parameters
+    from provision.facts import Fact, NodeFacts, Outputs, Parameters
     from provision.hostfiles import HostEntry
 
 __all__ = [
@@ -52,13 +54,10 @@ def chosen(cluster: Cluster, limit: str | None) -> tuple[Node, ...]:
 
 def role_defaults() -> dict[str, Any]:
     """Return the variables of every role's defaults/main.yml; what the inventory does not say is wanted so."""
-    from provision import yamltext
+    from provision.inventory.role_files import defaults
     from provision.inventory.specs import roles_folder
 
-    merged: dict[str, Any] = {}
-    for file in sorted(roles_folder().glob("*/defaults/main.yml")):
-        merged.update(yamltext.safe_load(file.read_text(encoding="utf-8")) or {})
-    return merged
+    return defaults(roles_folder())
 
 
 def supported_systems() -> tuple[str, ...]:
@@ -116,6 +115,7 @@ def probe(
     took: dict[str, float] | None = None,
     topology: bool = False,
     without: Collection[str] = (),
+    meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, NodeFacts | ProvisionError]:
     """Learn all facts of `nodes`, in one SSH session each; a node that fails has its error as value.
 
@@ -123,28 +123,39 @@ def probe(
     is written on a node. With `keep` the facts hold the text that they were read from. `took` takes the seconds after
     which each node that was reached had answered. Only with `topology` nvidia-smi is asked how GPUs and cards are
     linked: it needs seconds for that, and no plan rests on it. The facts named in `without` are not asked for.
+    `meanwhile` is called once while the nodes are at work.
     """
-    from provision import facts
     from provision.connectors import each
-    from provision.workflow import kept_outputs
 
     known = {node.name: node for node in nodes}
     resolved = tuple(names if names is not None else known)
-    outputs = None if keep or read_only or len(nodes) == 1 else kept_outputs.load(resolved)
+    shared: Future[Outputs | None] = Future()
     started = time.monotonic()
-    wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
 
     def one(connector: Connector) -> NodeFacts:
+        outputs = shared.result()
+        from provision import facts
+
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
+        wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
         result = ask(connector, wanted, parameters, read_only=read_only)
         found = facts.parse(result.stdout, keep=keep, outputs=outputs)
         if took is not None:
             took[connector.name] = time.monotonic() - started
         return found
 
-    results = each(nodes, one)
-    if outputs is not None:
+    def while_connecting() -> None:
+        from provision.workflow import kept_outputs
+
+        shared.set_result(None if keep or read_only or len(nodes) == 1 else kept_outputs.load(resolved))
+        if meanwhile is not None:
+            meanwhile()
+
+    results = each(nodes, one, meanwhile=while_connecting)
+    if outputs := shared.result():
+        from provision.workflow import kept_outputs
+
         kept_outputs.save(resolved, outputs)
     return results
 

@@ -1,0 +1,120 @@
+"""From what nodes answered to what would have to be done on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from provision.errors import ConnectionFailed, NodeError, ProvisionError
+from provision.facts import NodeFacts, Unknown
+from provision.model import Cluster, Node, NodePlan, Step, StepClass
+from provision.planning import (
+    ROLES,
+    Cause,
+    CauseKind,
+    PlanScene,
+    RoleSource,
+    findings,
+    plan_node,
+    step_class,
+    waiting,
+    with_partners,
+)
+from provision.planning.ignore import with_ignored
+from provision.planning.standing import unseen as unseen_of_others
+from provision.workflow.survey import supported_systems
+
+if TYPE_CHECKING:
+    from provision.workflow.plan import Request
+
+__all__ = ["plan_nodes"]
+
+
+def plan_nodes(
+    nodes: Sequence[Node],
+    cluster: Cluster,
+    found: Mapping[str, NodeFacts | ProvisionError],
+    asked: Request,
+    sources: Mapping[str, RoleSource],
+) -> tuple[tuple[NodePlan, ...], dict[str, NodeFacts], dict[str, ProvisionError]]:
+    """Return the plans of `nodes`, the facts of those that can be worked on, and why the others cannot.
+
+    Args:
+        nodes: of `cluster`, which has the roles' defaults and what is kept.
+        cluster: all nodes.
+        found: what a look brought.
+        asked: what the operator asks for.
+        sources: of every role.
+    """
+    supported = supported_systems()
+    errors = {name: why for name, value in found.items() if (why := _unable(cluster.node(name), value, supported))}
+    facts = {
+        name: value for name, value in found.items() if name not in errors and not isinstance(value, ProvisionError)
+    }
+    now = datetime.now().astimezone()
+    only = frozenset((*asked.only, *asked.forced) if asked.only else ())
+    scenes = {
+        name: PlanScene(cluster.node(name), found, cluster, facts, supported, sources, asked.disruptive, only, now)
+        for name, found in facts.items()
+    }
+    plans = tuple(_plan_of(node, scenes.get(node.name), errors.get(node.name), asked) for node in nodes)
+    return with_partners(plans, scenes), facts, errors
+
+
+def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, asked: Request) -> NodePlan:
+    """Return the plan of one node by itself."""
+    if error or not scene:
+        lost = isinstance(error, ConnectionFailed)
+        text, remedy = (error.message, error.remedy) if error else (None, None)
+        return NodePlan(node.name, error=text, remedy=remedy, reachable=not lost)
+    plan = NodePlan(node.name, plan_node(scene), findings=findings(scene))
+    if asked.only:
+        wanted = {*asked.only, *asked.forced}
+        plan = replace(plan, steps=tuple(step for step in plan.steps if step.role in wanted))
+    plan = with_ignored(plan, node, asked.forced)
+    steps = {step.role: step for step in plan.steps}
+    for role in asked.forced:
+        if scene.enabled(role):
+            steps.setdefault(role, Step(role, StepClass.NEEDS_IDLE, ("asked for by --force",), _waits(role, scene)))
+    return replace(plan, steps=tuple(sorted(steps.values(), key=lambda step: ROLES.index(step.role))))
+
+
+def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[str]) -> ProvisionError | None:
+    """Return why Ansible could not work on the node at all; it would say less clearly why not."""
+    if isinstance(found, ProvisionError):
+        return found
+    system = found.system
+    title = "an unknown system without /etc/os-release" if isinstance(system, Unknown) else system.title
+    if isinstance(system, Unknown) or f"{system.id} {system.version}" not in supported:
+        return NodeError(
+            f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
+            node=node.name,
+            remedy="Install a supported system, or add a file for this one under roles/platform/vars.",
+        )
+    if not system.python3 and not node.variables.get("ansible_python_interpreter"):
+        return NodeError(
+            f"there is no python3 on it ({title}), and Ansible needs one",
+            node=node.name,
+            remedy="Install it there (Debian: apt-get install python3), or set ansible_python_interpreter.",
+        )
+    unseen = next((fact for fact in (found.receipts, found.managed) if isinstance(fact, Unknown)), None)
+    if unseen:
+        return _blind(node, unseen.reason)
+    others = unseen_of_others(node, found)
+    return _blind(node, f"what others set up cannot be told ({others})") if others else None
+
+
+def _blind(node: Node, reason: str) -> NodeError:
+    return NodeError(
+        f"what is managed there cannot be seen, and so nothing can be planned: {reason}",
+        node=node.name,
+        remedy="Log in to the node and look at /var/lib/provision and at what hangs (ps axf).",
+    )
+
+
+def _waits(role: str, scene: PlanScene) -> tuple[str, ...]:
+    """Return the jobs that a role waits for that is run without a reason."""
+    causes = (Cause(CauseKind.RECEIPT, "", ""),)
+    return waiting(scene, {role: step_class(role, causes, scene)}, {role: causes}).get(role, ())
