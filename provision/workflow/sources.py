@@ -7,6 +7,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,9 @@ _LEFT_OUT = frozenset({"molecule", "__pycache__", "README.md"})
 """What makes no difference to a node."""
 
 
+@cache
 def role_sources() -> dict[str, RoleSource]:
-    """Return the hash of every role's files, and the words in them."""
+    """Return the hash of every role's files, and the words in them; an apply looks at its nodes several times."""
     from provision.inventory.specs import roles_folder
 
     folders = sorted(file.parent.parent for file in roles_folder().glob("*/tasks/main.yml"))
