@@ -67,15 +67,15 @@ $(VENV)/.done: pyproject.toml constraints.txt
 	touch $@
 
 check: setup
-	@# The long ones first; more places than cores, because unit tests wait for a fifth of their time.
-	$(MAKE) -j4 --output-sync=target ansible-lint unit-first-half unit-second-half types yaml lint layers
+	@# More places than cores, because unit tests wait for a fifth of their time: what is nice works meanwhile.
+	$(MAKE) -j4 --output-sync=target unit-first-half unit-second-half ansible-lint types yaml lint layers
 
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types:
-	$(BIN)/mypy
+	nice $(BIN)/mypy
 
 layers:
 	$(BIN)/lint-imports
@@ -100,7 +100,7 @@ yaml:
 # File by file: given folders, it has Ansible check the syntax of each role once more, which site.yml has as a whole.
 PLAYBOOKS := $(filter-out playbooks/nodes.yml playbooks/containers.yml,$(wildcard playbooks/*.yml))
 ansible-lint:
-	ANSIBLE_ROLES_PATH=roles $(BIN)/ansible-lint --offline -q $(PLAYBOOKS) \
+	ANSIBLE_ROLES_PATH=roles nice $(BIN)/ansible-lint --offline -q $(PLAYBOOKS) \
 	  $$(find inventories/example roles tests/molecule -name '.*' -prune -o \( -name '*.yml' -o -name '*.j2' \) -print)
 
 roles: setup
