@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs docs clean
+.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -42,11 +42,18 @@ test: setup
 
 # The two halves run side by side: much of either is waiting, or one emulated core. Each line says whose it is.
 test-containers:
-	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/molecule | sed -u 's/^/containers: /'
-	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/integration -m "not long" | sed -u 's/^/containers: /'
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/molecule | sed -u 's/^/containers: /'
+	$(MAKE) jobs-on-the-lab
 
 test-machines:
-	set -o pipefail; $(BIN)/pytest -v --no-header -p no:cacheprovider tests/baremetal -m "not long" | sed -u 's/^/machines: /'
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/baremetal -m "not long" | sed -u 's/^/machines: /'
+	$(MAKE) jobs-beside
+
+SLOWEST := --durations=40 --durations-min=2
+# Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
+BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run inventory lab_services \
+  left_out light_modules lock_keeper many_nodes node_locks) -m "not long"
+ON_THE_LAB := tests/integration $(addprefix --ignore=,$(filter tests/%,$(BESIDE))) -m "not long"
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
 setup: packages $(VENV)/.done
@@ -67,15 +74,15 @@ $(VENV)/.done: pyproject.toml constraints.txt
 	touch $@
 
 check: setup
-	@# The long ones first; more places than cores, because unit tests wait for a fifth of their time.
-	$(MAKE) -j4 --output-sync=target ansible-lint unit-first-half unit-second-half types yaml lint layers
+	@# More places than cores, because unit tests wait for a fifth of their time: what is nice works meanwhile.
+	$(MAKE) -j4 --output-sync=target unit-first-half unit-second-half ansible-lint types yaml lint layers
 
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types:
-	$(BIN)/mypy
+	nice $(BIN)/mypy
 
 layers:
 	$(BIN)/lint-imports
@@ -97,14 +104,23 @@ exhaustive: setup
 yaml:
 	$(BIN)/yamllint --strict .
 
+# File by file: given folders, it has Ansible check the syntax of each role once more, which site.yml has as a whole.
+PLAYBOOKS := $(filter-out playbooks/nodes.yml playbooks/containers.yml,$(wildcard playbooks/*.yml))
 ansible-lint:
-	ANSIBLE_ROLES_PATH=roles $(BIN)/ansible-lint --offline -q
+	ANSIBLE_ROLES_PATH=roles nice $(BIN)/ansible-lint --offline -q $(PLAYBOOKS) \
+	  $$(find inventories/example roles tests/molecule -name '.*' -prune -o \( -name '*.yml' -o -name '*.j2' \) -print)
 
 roles: setup
 	$(BIN)/pytest -q -p no:cacheprovider tests/molecule
 
 jobs: setup
-	$(BIN)/pytest -q -p no:cacheprovider tests/integration -m "not long"
+	$(MAKE) -j2 jobs-on-the-lab jobs-beside
+
+jobs-on-the-lab:
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider $(ON_THE_LAB) | sed -u 's/^/containers: /'
+
+jobs-beside:
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider $(BESIDE) | sed -u 's/^/beside: /'
 
 # What takes too long for `make test`: each drift alone, a hundred plans, nodes that are half dead, where secrets are, the way back.
 drift: setup

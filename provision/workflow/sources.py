@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["role_sources", "write_fingerprints"]
 
 
+@cache
 def role_sources() -> dict[str, RoleSource]:
-    """Return the hash of every role's files, and the words in them."""
+    """Return the hash of every role's files, and the words in them; an apply looks at its nodes several times."""
     from provision.inventory.role_files import code_of_roles
     from provision.inventory.specs import roles_folder
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.command import Provision
+from tests.support.command import Provision, with_own_state
 
 LAB = f"metal{os.getpid()}"
 
@@ -17,8 +15,8 @@ LAB = f"metal{os.getpid()}"
 @pytest.fixture(scope="session")
 def provision() -> Iterator[Provision]:
     """The command with a state folder of its own; built images are shared with every other lab."""
-    with tempfile.TemporaryDirectory(prefix="prov-") as folder:
-        yield Provision(Path(folder), XDG_STATE_HOME=f"{folder}/state")
+    with with_own_state() as command:
+        yield command
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.command import Provision
+from tests.support.command import Provision, with_own_state
 from tests.support.engine import engine_host, held
 from tests.support.jobs import Jobs
 
@@ -33,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def provision() -> Iterator[Provision]:
     """The command with a state folder of its own; built images are shared with every other lab."""
-    with tempfile.TemporaryDirectory(prefix="prov-") as folder:
-        yield Provision(Path(folder), XDG_STATE_HOME=f"{folder}/state")
+    with with_own_state() as command:
+        yield command
 
 
 @pytest.fixture(scope="session")

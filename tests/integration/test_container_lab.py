@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import Provision
+from tests.support.command import with_own_state
 from tests.support.engine import engine_host, held
 
 LAB = f"bare{os.getpid()}"
@@ -20,8 +19,8 @@ FIRST, SECOND = f"{LAB}-1", f"{LAB}-2"
 @pytest.fixture(scope="module")
 def provision():
     """The command with a state folder of its own; built images are shared with every other lab."""
-    with tempfile.TemporaryDirectory(prefix="prov-") as folder:
-        yield Provision(Path(folder), XDG_STATE_HOME=f"{folder}/state")
+    with with_own_state() as command:
+        yield command
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from provision.report.redaction import REMOVED, Redactor
 from provision.workflow import local_inventory
 from provision.workflow.bundle import known_secrets
 from tests.support.command import Provision
+from tests.support.person import BLOB, Person
 
 TEMPLATES = """\
 all:
@@ -28,21 +29,6 @@ all:
     cluster_data_networks: ["{{ data_net }}"]
     cluster_head: "{{ groups['all'] | last }}"
 """
-BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
-
-
-class Person:
-    """Approves everything and remembers what was shown."""
-
-    def __init__(self) -> None:
-        self.seen = []
-
-    def step(self, message):
-        """Say nothing."""
-
-    def approve(self, pinned):
-        """Approve."""
-        self.seen += [item.target.name for item in pinned]
 
 
 @pytest.fixture

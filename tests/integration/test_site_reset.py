@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.command import Provision
+from tests.support.command import Provision, with_own_state
 
 pytestmark = pytest.mark.long
 
@@ -65,8 +63,8 @@ CACHES = {f"/etc/{name}-" for name in ("passwd", "shadow", "group", "gshadow", "
 @pytest.fixture(scope="module")
 def provision() -> Iterator[Provision]:
     """The command with a state folder of its own; built images are shared with every other lab."""
-    with tempfile.TemporaryDirectory(prefix="prov-") as folder:
-        yield Provision(Path(folder), XDG_STATE_HOME=f"{folder}/state")
+    with with_own_state() as command:
+        yield command
 
 
 @pytest.fixture(scope="module")

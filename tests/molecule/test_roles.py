@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
 
 from provision.cli.progress import Steps
 from provision.lab.engine_process import release_engine, require_engine
@@ -48,12 +49,22 @@ def docker(*words: str, check: bool = True) -> None:
 
 @pytest.fixture(scope="session")
 def outcomes(request: pytest.FixtureRequest, engine: None) -> Iterator[dict[str, Future[tuple[int, str]]]]:
-    """Run the scenarios of all roles that were chosen, two at a time: a node waits more than it works."""
+    """Run the scenarios of all roles that were chosen, two at a time: a node waits more than it works.
+
+    Those that have the most roles to prepare come first, so that none of them is left to run alone at the end.
+    """
     assert engine is None
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     roles = [item.callspec.params["role"] for item in items if hasattr(item, "callspec")]
     with ThreadPoolExecutor(max_workers=2) as pool:
-        yield {role: pool.submit(scenario, role) for role in roles}
+        yield {role: pool.submit(scenario, role) for role in sorted(roles, key=prepared, reverse=True)}
+
+
+def prepared(role: str) -> int:
+    """How many roles a scenario applies before its own."""
+    written = yaml.safe_load((HERE.parents[1] / "roles" / role / "molecule/default/molecule.yml").read_text()) or {}
+    inventory = written.get("provisioner", {}).get("inventory", {})
+    return len(inventory.get("group_vars", {}).get("all", {}).get("molecule_prepare_roles", ()))
 
 
 def scenario(role: str) -> tuple[int, str]:

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,13 @@ class Provision:
             text=True,
             errors="replace",
         )
+
+
+@contextmanager
+def with_own_state() -> Iterator[Provision]:
+    """Give a command whose labs, jobs and records are gone afterwards; what all labs share is kept."""
+    with tempfile.TemporaryDirectory(prefix="prov-") as folder:
+        yield Provision(Path(folder), XDG_STATE_HOME=f"{folder}/state")
 
 
 def eventually(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:

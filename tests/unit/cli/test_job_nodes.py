@@ -7,7 +7,6 @@ import json
 import pytest
 
 from provision.cli import node as node_verbs
-from provision.cli.main import main
 from provision.errors import ConnectionFailed
 from provision.facts.gpu_usage import GpuUsage
 from provision.model.job import JobStatus
@@ -44,19 +43,6 @@ def written(monkeypatch):
     usage = Usage({"gpu1": (GpuUsage(0, JOB.seats[0].uuids[0], "V100", 87, 1, 2),)}, ("gpu1",), {"gpu2": "gone"})
     monkeypatch.setattr("provision.workflow.job_nodes.usage", lambda *_a: usage)
     return done
-
-
-@pytest.fixture
-def typed(capsys):
-    """Type a command; return exit code, stdout and stderr."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as stopped:
-            main(list(words))
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return call
 
 
 @pytest.mark.row(21)

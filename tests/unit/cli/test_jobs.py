@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from provision.cli import levels
-from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, main, normalise
+from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
 from provision.errors import ConnectionFailed, UsageError
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
 from provision.model.job_views import DryRun, JobSurvey
@@ -33,19 +33,6 @@ def engine(monkeypatch):
     monkeypatch.setattr(levels, "_BEGUN", time.monotonic())
     monkeypatch.setitem(wait_for.__kwdefaults__, "sleep", lambda _seconds: None)
     return made
-
-
-@pytest.fixture
-def typed(capsys):
-    """Type a command; return exit code, stdout and stderr."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as stopped:
-            main(list(words))
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return call
 
 
 def failed(code=7, number=None, **more):

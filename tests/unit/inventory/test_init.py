@@ -1,25 +1,8 @@
-import base64
-
 import pytest
 
 from provision.errors import UsageError
 from provision.inventory.init import InitRequest, create
-
-BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
-
-
-class Person:
-    """Approves everything and remembers what was shown."""
-
-    def __init__(self) -> None:
-        self.seen = []
-
-    def step(self, message):
-        """Say nothing."""
-
-    def approve(self, pinned):
-        """Approve."""
-        self.seen += [item.target.name for item in pinned]
+from tests.support.person import BLOB, Person
 
 
 def test_nothing_is_left_when_it_is_not_approved(tmp_path):

@@ -1,0 +1,20 @@
+"""For all unit tests."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from provision.inventory import listing
+from tests.support import ansible_inventory
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ansible_has_begun() -> Iterator[None]:
+    """Inventories are listed by a program that need not be started anew each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": ansible_inventory.run}))
+        yield
