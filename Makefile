@@ -122,10 +122,11 @@ jobs-on-the-lab:
 jobs-beside:
 	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider $(BESIDE) | sed -u 's/^/beside: /'
 
-# What takes too long for `make test`: each drift alone, a hundred plans, nodes that are half dead, where secrets are, the way back.
+# What takes too long for `make test`: each drift alone, a hundred plans, nodes that are half dead, a mirror that fails, where
+# secrets are, the way back.
 drift: setup
 	$(BIN)/pytest -v -p no:cacheprovider $(addprefix tests/integration/test_, \
-	  drift.py gray_faults.py plan_diff.py secrets.py site_reset.py)
+	  drift.py gray_faults.py mirrors.py plan_diff.py secrets.py site_reset.py)
 
 # MPICH, PyTorch and Open MPI 5 come from the Debian mirror (half a gigabyte for each node), TensorBoard from PyPI; the
 # reference documents' own command lines are read where those lie.

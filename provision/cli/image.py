@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, cluster_from, print_json, show
+from provision.cli.common import InventoryOption, JsonOption, LabOption, cluster_from, print_json, say, show
 from provision.cli.levels import patience
 from provision.errors import NotFound, ProvisionError, UsageError
 
@@ -41,6 +41,8 @@ def pull(
     as_json: JsonOption = False,
 ) -> None:
     """Pull an image on all nodes at once, so that jobs start without waiting for it; 1 when they then differ.
+
+    A login that `provision secret set registry` keeps for its server is used.
 
     \b
     Examples:
@@ -126,5 +128,7 @@ def _present(image: str, found: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(document)
     else:
         show(states_text(image, found))
+    for remedy in dict.fromkeys(state["remedy"] for state in document["nodes"] if state["remedy"]):
+        say(f"hint: {remedy}")
     lost = any(isinstance(state, ProvisionError) for state in found.values())
     raise typer.Exit(1 if lost or not document["same"] else 0)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping, Sequence
 
-__all__ = ["exec_argv"]
+__all__ = ["NO_LOGIN", "exec_argv", "login_file"]
+
+NO_LOGIN = "no basic auth credentials|unauthorized|authentication required|access denied|access forbidden"
+"""How docker says that a registry wants a login, or another one."""
 
 
 def exec_argv(
@@ -21,3 +26,9 @@ def exec_argv(
     for name, value in (environment or {}).items():
         words += ["-e", f"{name}={value}"]
     return [*words, container, *argv]
+
+
+def login_file(server: str, username: str, password: str) -> str:
+    """Return the ``config.json`` by which docker logs in to one registry, as ``docker login`` would leave it."""
+    place = "https://index.docker.io/v1/" if server == "docker.io" else server
+    return json.dumps({"auths": {place: {"auth": base64.b64encode(f"{username}:{password}".encode()).decode()}}})

@@ -33,11 +33,12 @@ def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
         "image": image,
         "same": not _odd(states),
         "nodes": [
-            {"name": name, "error": state.message, "id": "", "digest": "", "megabytes": 0}
+            {"name": name, "error": state.message, "remedy": state.remedy, "id": "", "digest": "", "megabytes": 0}
             if isinstance(state, ProvisionError)
             else {
                 "name": name,
                 "error": None,
+                "remedy": None,
                 "id": state.id,
                 "digest": state.digest,
                 "megabytes": state.megabytes,

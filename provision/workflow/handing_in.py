@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ MOST_BYTES = 1 << 20
 def handed_in(found: Submission) -> tuple[JobSpec, Secrets]:
     """Return a job's spec and its secrets, with all that only this machine has; whoever starts it may be another.
 
+    What proves who may fetch the code leaves our environment, so that no program that we start has it.
+
     Raises:
         UsageError: a file cannot be read, a setting cannot be, or no login is kept under the name that was given.
     """
@@ -36,6 +39,8 @@ def handed_in(found: Submission) -> tuple[JobSpec, Secrets]:
         sync = sync_login(source, sync)
         fetch_request(source, sync)
         spec = replace(spec, sync=source)
+    for name in found.sync:
+        os.environ.pop(name, None)  # else ssh and Ansible's programs would inherit what was taken from it
     env = {name: value.reveal() for name, value in found.env.items()}
     return spec, Secrets(env, sync, _files(spec), _registry(spec, found.pull_secrets))
 

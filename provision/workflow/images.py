@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from provision.commands.docker import NO_LOGIN, login_file
 from provision.errors import NodeError, ProvisionError
 
 if TYPE_CHECKING:
@@ -19,6 +21,15 @@ _PULL_SECONDS = 3600.0
 _SECONDS = 180.0
 _STATE = "{{.Id}} {{if .RepoDigests}}{{index .RepoDigests 0}}{{else}}-{{end}} {{.Size}}"
 _MEGABYTE = 1_000_000
+_LOGGED_IN = """\
+umask 077
+DOCKER_CONFIG=$(mktemp -d /run/provision-pull.XXXXXX) || exit
+export DOCKER_CONFIG
+trap 'rm -rf "$DOCKER_CONFIG"' EXIT
+trap 'exit 1' HUP INT TERM
+cat >"$DOCKER_CONFIG/config.json"
+"""
+"""The login comes by standard input, and is in memory for as long as docker pulls."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +52,23 @@ class Inspected:
 
 
 def pull(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
-    """Pull an image on nodes, all at once, and return what each then has."""
-    word = shlex.quote(image)
-    return _on(cluster, names, f"docker pull --quiet -- {word} >/dev/null && {_inspection(word)}", _PULL_SECONDS)
+    """Pull an image on nodes, all at once, and return what each then has.
+
+    A login that is kept here for the image's registry goes along, and is gone from the nodes afterwards.
+    """
+    from provision.workflow.kept_secrets import registry_login, server_of_image
+
+    word, login = shlex.quote(image), registry_login(image)
+    given = login_file(**login).encode() if login else b""
+    script = f"{_LOGGED_IN if given else ''}docker pull --quiet -- {word} >/dev/null && {_inspection(word)}"
+    found = _on(cluster, names, script, _PULL_SECONDS, given)
+    for state in found.values():
+        if isinstance(state, NodeError) and re.search(NO_LOGIN, state.output):
+            state.remedy = (
+                "give a login that may pull it: provision secret set registry "
+                f"--server {server_of_image(image)} --username NAME"
+            )
+    return found
 
 
 def look(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
@@ -82,11 +107,13 @@ def _inspection(word: str) -> str:
     return f"docker image inspect --format {shlex.quote(_STATE)} -- {word}"
 
 
-def _on(cluster: Cluster, names: Sequence[str], script: str, seconds: float) -> dict[str, ImageState | ProvisionError]:
+def _on(
+    cluster: Cluster, names: Sequence[str], script: str, seconds: float, stdin: bytes = b""
+) -> dict[str, ImageState | ProvisionError]:
     from provision.connectors import each
 
     nodes = [node for node in cluster.nodes if not names or node.name in names]
-    found = each(nodes, lambda way: way.run(script, timeout=seconds))
+    found = each(nodes, lambda way: way.run(script, stdin=stdin, timeout=seconds))
     states: dict[str, ImageState | ProvisionError] = {}
     for name, one in found.items():
         if isinstance(one, ProvisionError):

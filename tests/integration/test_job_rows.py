@@ -16,6 +16,8 @@ from tests.support.git_server import commit, git
 
 NODES = (f"{LAB}-1", f"{LAB}-2")
 AGE = r"\d+[smh]"
+IPC_LOCK = 14
+"""The number of Linux's capability."""
 ADDRESS = r"\d+\.\d+\.\d+\.\d+"
 BOARD = "board:1"
 LOCAL = 19092
@@ -225,6 +227,21 @@ def test_a_running_job_is_seen_on_its_gpu_and_has_no_more_rights_than_it_needs(j
     assert has_row(jobs.ok("list").out, "box", "STOPPED", "RUNJOB", AGE, "N/A")
     jobs.submit("run", "cpu", "--wait", "echo $NVIDIA_VISIBLE_DEVICES")
     assert jobs.logs("cpu") == ["void"]
+
+
+@pytest.mark.row(49)
+def test_a_node_that_may_start_no_privileged_container_is_named_with_the_flag(jobs, on_node):
+    """As every node of this lab, which is a container; without the flag the same job runs, and locks what it may."""
+    words = ("--gpus=1", f"--nodes={NODES[1]}", "--wait", "grep ^CapEff /proc/self/status; command -v ibv_devices")
+    told = jobs.submit("run", "all", "--privileged", *words, code=1).err
+    jobs.submit("run", "less", *words)
+
+    assert f"node {NODES[1]}: starting all-worker-0 failed: this node may start no container with --privileged" in told
+    assert "operation not permitted" in jobs.get("all")["reason"]
+    assert on_node(NODES[1], "docker ps -aq --filter label=provision.job=all") == ""
+    rights, program = jobs.logs("less")
+    assert int(rights.split()[1], 16) & 1 << IPC_LOCK
+    assert program.endswith("/ibv_devices")
 
 
 @pytest.mark.row(1, 44)

@@ -55,8 +55,8 @@ def commit(folder, name, text):
     return git(folder, "rev-parse", "HEAD")
 
 
-def certificate(folder):
-    """Make a certificate for 127.0.0.1 that is its own authority; return the file of both it and its key."""
+def certificate(folder, address="127.0.0.1"):
+    """Make a certificate that is its own authority; return the file of it and its key, and that of it alone."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test's own")])
     now = dt.datetime.now(dt.UTC)
@@ -68,7 +68,7 @@ def certificate(folder):
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -80,8 +80,8 @@ def certificate(folder):
 
 
 @contextmanager
-def git_server(projects, user, password, pem=None, seconds=0.0):
-    """Serve the repositories below `projects` to those who log in; yield the address."""
+def git_server(projects, user, password, pem=None, seconds=0.0, address="127.0.0.1"):
+    """Serve the repositories below `projects` to those who log in; yield the address. `seconds` is for each answer."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -127,7 +127,7 @@ def git_server(projects, user, password, pem=None, seconds=0.0):
         def log_message(self, *_words):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((address, 0), Handler)
     server.daemon_threads = True
     if pem is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -136,7 +136,7 @@ def git_server(projects, user, password, pem=None, seconds=0.0):
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     scheme = "https" if pem is not None else "http"
     try:
-        yield f"{scheme}://127.0.0.1:{server.server_port}"
+        yield f"{scheme}://{address}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

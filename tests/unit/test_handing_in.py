@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,20 @@ def test_a_kept_login_goes_to_its_own_git_server_and_gives_way_to_a_given_one() 
     assert taken(*GIT)[1].sync == {"GIT_SYNC_USERNAME": "robot", "GIT_SYNC_PASSWORD": "t0ken"}
     assert taken("--sync-mode=git", "--sync-source=https://other.example.com/o/r.git")[1].sync == {}
     assert taken(*GIT, "--env=GIT_SYNC_PASSWORD=mine")[1].sync == {"GIT_SYNC_PASSWORD": "mine"}
+
+
+@pytest.mark.row(24)
+def test_what_was_exported_for_the_code_s_server_is_inherited_by_no_program_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job's own secret stays: an inventory's plugin may need it, too."""
+    for name in ("GIT_SYNC_PASSWORD", "API_TOKEN"):
+        monkeypatch.setenv(name, "marker")
+    words = ["run", "--name=a", "--image=i", *GIT, "--env=GIT_SYNC_PASSWORD", "--env=API_TOKEN", "x"]
+    _, secrets = handed_in(submission(read_words(words), Here("/home/me", os.environ)))
+
+    assert secrets.sync["GIT_SYNC_PASSWORD"] == "marker"
+    assert ("GIT_SYNC_PASSWORD" in os.environ, "API_TOKEN" in os.environ) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,15 @@ class Container:
             except OSError as problem:
                 status, body = 500, str(problem).encode()
             if status not in (204, 304):
-                raise Trouble(node_docker.engine_words(body))
+                raise Trouble(self._why_not_started(node_docker.engine_words(body)))
             found = self.ask(self.id)
         self.watch(found)
+
+    def _why_not_started(self, said):
+        if "--privileged" not in self.config["create"] or "operation not permitted" not in said.lower():
+            return said
+        told = "this node may start no container with --privileged; without it a job has RDMA devices and locked memory"
+        return "{} ({})".format(told, said)
 
     def was_started(self):
         """Return whether it was started by the keeper that was here before; it is watched from now on, if so."""

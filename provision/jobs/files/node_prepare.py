@@ -10,6 +10,7 @@ from node_leases import PORT, Locked, Renewal, all_leases, write_lease
 from node_records import FILE, ROOT, RUN, attempt_folder, job_folder, job_name, make_folders, new_record, number_of
 
 PORTS = (20000, 32000)  # below the kernel's own choice of ports
+NO_LOGIN = "no basic auth credentials|unauthorized|authentication required|access denied|access forbidden"
 
 
 def prepare(request):
@@ -125,7 +126,11 @@ def pull(reference, registry):
             remove_tree(folder)
     if code:
         last = "\n".join((err or out).splitlines()[-6:])
-        raise Refused("the image {} could not be pulled".format(reference), "is it there, and may this node?", last)
+        remedy = "is it there, and may this node?"
+        if re.search(NO_LOGIN, last):
+            remedy = "give a login that may pull it: provision secret set registry --server {} --username NAME"
+            remedy = remedy.format(host)
+        raise Refused("the image {} could not be pulled".format(reference), remedy, last)
 
 
 def make_keys(folder, name, uid):

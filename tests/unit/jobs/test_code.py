@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import base64
 import os
+import re
 import shutil
 import sys
 import tarfile
-import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from provision.jobs.files.code_sync import Failed, Tools, find_commit
 from provision.jobs.node_ask import FILES, ask
 from provision.model.job import CodeSource
 from tests.support.git_server import BACKEND, NodeFolder, certificate, commit, git, git_server
+from tests.support.watch import Watch
 
 MARKER = "m4rk/er:passw@rd"
 LOGIN = {"GIT_SYNC_USERNAME": "alice", "GIT_SYNC_PASSWORD": MARKER}
@@ -79,43 +80,22 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-class Watch(threading.Thread):
-    """Reads the arguments and environments of all processes, until it is stopped."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.over, self.seen, self.gits = threading.Event(), set(), 0
-
-    def run(self):
-        while not self.over.wait(0.01):
-            for place in Path("/proc").glob("[0-9]*"):
-                try:
-                    argv, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
-                except OSError:
-                    continue
-                self.gits += b"ls-remote" in argv or b"fetch" in argv
-                self.seen |= {argv for form in FORMS if form.encode() in argv + environment}
-
-
 @pytest.mark.row(23, 24)
 @needs_server
 def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nodes, tmp_path):
     """No file, no process, no line of progress and no environment holds it, in any spelling."""
     said = []
-    with git_server(forge[3].parent, "alice", MARKER, forge[2].parent / "server.pem", seconds=0.05) as slow:
-        watch = Watch()
-        watch.start()
+    pem = forge[2].parent / "server.pem"
+    with git_server(forge[3].parent, "alice", MARKER, pem, seconds=0.05) as slow, Watch(FORMS) as watch:
         sha = sync_code(
             nodes, "job1", CodeSource("git", f"{slow}/mnist.git", options=source(forge).options), LOGIN, said.append
         )
-        watch.over.set()
-        watch.join()
 
     assert sha == forge[1]["main"]
     assert [git(code(node), "rev-parse", "HEAD") for node in nodes.values()] == [sha, sha]
     assert (code(nodes["gpu2"]) / "train.py").read_text() == "print(2)\n"
-    assert watch.gits, "the watch saw git at work"
-    assert watch.seen == set()
+    assert any(re.match("git (ls-remote|fetch)", program) for program in watch.programs), "it saw git at work"
+    assert watch.found == set()
     assert files_with(tmp_path, FORMS) == []
     assert not any(form in line for form in FORMS for line in said)
     assert [list(node.run_folder.iterdir()) for node in nodes.values()] == [[], []]

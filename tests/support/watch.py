@@ -1,0 +1,60 @@
+"""Looks at all processes of this machine, those in containers among them, for texts that nobody may see there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+__all__ = ["Watch"]
+
+
+class Watch(threading.Thread):
+    """Reads the arguments and environments of all processes, until it is left.
+
+    Args:
+        forms: the texts, in each spelling.
+        seconds: how long it rests between two looks.
+        may: whether a process, by its arguments, is one that has to hold them.
+    """
+
+    def __init__(
+        self, forms: Sequence[str], seconds: float = 0.01, may: Callable[[list[str]], bool] = lambda _words: False
+    ) -> None:
+        super().__init__(daemon=True)
+        self.found: set[str] = set()
+        """``arguments of PROGRAM`` or ``environment of PROGRAM``."""
+        self.programs: set[str] = set()
+        """The first words of all that was seen; `there` are those of other process namespaces: nodes, containers."""
+        self.there: set[str] = set()
+        self._forms = [form.encode() for form in forms]
+        self._seconds, self._may = seconds, may
+        self._own = Path("/proc/self/ns/pid").readlink()
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_ignored: object) -> None:
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        """Look again and again."""
+        while not self._over.wait(self._seconds):
+            for place in Path("/proc").glob("[0-9]*"):
+                try:
+                    self._look(place)
+                except OSError:
+                    continue
+
+    def _look(self, place: Path) -> None:
+        argv, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
+        words = [word.decode(errors="replace") for word in argv.split(b"\0")]
+        seen = " ".join(words[:2])
+        (self.programs if (place / "ns/pid").readlink() == self._own else self.there).add(seen)
+        for what, text in (("arguments", argv), ("environment", environment)):
+            if any(form in text for form in self._forms) and not self._may(words):
+                self.found.add(f"{what} of {words[0]}")
