@@ -103,7 +103,8 @@ def queue(request):
         if not stands_so(request, before, read_json(os.path.join(folder, "job.json"))):
             return {"written": False, "queue": before}
         now = dict(before if request.get("merge") else {}, **request["queue"])
-        write_json(os.path.join(folder, "queue.json"), dict(now, time=time.time()))
+        lasting = now.get("state") != "over"  # which the next pass finds out again
+        write_json(os.path.join(folder, "queue.json"), dict(now, time=time.time()), lasting=lasting)
     if request.get("event"):
         event(request)
     if any((request.get("secrets") or {}).values()):
