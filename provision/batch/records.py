@@ -125,6 +125,7 @@ def _record(name: str, told: list[tuple[Report, Mapping[str, Any]]], unreachable
         unreachable=tuple(dict.fromkeys(seat.node for seat in seats if seat.node in unreachable)),
         events=tuple(sorted(_events(told), key=lambda event: event.time)),
         keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
+        nodes=next((tuple(map(str, job["nodes"])) for _, job in told if isinstance(job.get("nodes"), list)), ()),
         **_of_attempt(current),
     )
     return _judged(record, queue, current, unreachable)

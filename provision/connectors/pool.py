@@ -40,20 +40,31 @@ def connect(node: Node) -> Connector:
 
 
 def each(
-    nodes: Sequence[Node], function: Callable[[Connector], T], *, limit: int = 1024, patience: float | None = None
+    nodes: Sequence[Node],
+    function: Callable[[Connector], T],
+    *,
+    limit: int = 1024,
+    patience: float | None = None,
+    answered: float = 0.0,
 ) -> dict[str, T | ProvisionError]:
     """Run `function` on all nodes in parallel; the results are in the order of `nodes`.
 
     What goes wrong on one node is that node's value, and stops no other. All nodes are worked on at once, as far as
     this machine lets us: `limit`, its limit of open files, and no faster than it keeps up, so that no node is called
     silent because we were late. Nodes that the ssh program reaches are fewer at once, as each costs a process. With
-    `patience` a node is given up that takes so many seconds longer than twice the time of the slowest that answered.
+    `patience` a node is given up that takes so many seconds longer than twice the time of the slowest that answered,
+    or than twice what one took that was asked before (`answered`, in seconds; 0 for none).
     """
     ways, programs = _Ways(), threading.BoundedSemaphore(_PROGRAMS)
     results: dict[str, T | ProvisionError] = {}
     with room_for(min(limit, len(nodes)), _FILES_OF_A_NODE) as at_once:
         found = outcomes(
-            lambda node: _one(node, function, ways, programs), nodes, limit=at_once, pace=Pace(), patience=patience
+            lambda node: _one(node, function, ways, programs),
+            nodes,
+            limit=at_once,
+            pace=Pace(),
+            patience=patience,
+            answered=answered,
         )
     for node, outcome in zip(nodes, found, strict=True):
         if isinstance(outcome, TimeoutError):

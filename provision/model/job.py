@@ -250,6 +250,8 @@ class JobRecord:
     events: tuple[JobEvent, ...] = ()
     keeper_lost: tuple[str, ...] = ()
     """Nodes on which nothing watches over it any more."""
+    nodes: tuple[str, ...] = ()
+    """Those that it was ever given to; empty where that is not known."""
 
 
 def as_document(value: Any) -> Any:

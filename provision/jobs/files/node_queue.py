@@ -103,6 +103,8 @@ def queue(request):
         if not stands_so(request, before, read_json(os.path.join(folder, "job.json"))):
             return {"written": False, "queue": before}
         now = dict(before if request.get("merge") else {}, **request["queue"])
+        if now.get("state") == "started":
+            keep_nodes(folder, now.get("nodes") or ())
         lasting = now.get("state") != "over"  # which the next pass finds out again
         write_json(os.path.join(folder, "queue.json"), dict(now, time=time.time()), lasting=lasting)
     if request.get("event"):
@@ -112,6 +114,14 @@ def queue(request):
     if request.get("over"):
         remove(os.path.join(folder, "secrets.json"))
     return {"written": True}
+
+
+def keep_nodes(folder, names):
+    """Write down which nodes a job was ever given to: they are asked about it."""
+    path = os.path.join(folder, "nodes.json")
+    known = read_json(path).get("nodes", [])
+    if set(names) - set(known):
+        write_json(path, {"nodes": sorted({*known, *names})})
 
 
 def queues(request):

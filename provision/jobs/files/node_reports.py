@@ -89,6 +89,7 @@ def full_report(name, *, brief=False):
     if not brief:
         told["events"] = events_of(name)
         told["attempts"] = attempts
+        told["nodes"] = read_json(os.path.join(folder, "nodes.json")).get("nodes", [])
     return told
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from provision.errors import ConnectionFailed, NodeError, NotFound, UsageError
 from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct import DirectEngine, head
+from provision.jobs.engines.direct import DirectEngine, finding, head
 from provision.jobs.engines.direct.head import insist_on_head
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from tests.support.node.direct import Way, direct_engine
@@ -372,3 +372,37 @@ def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeN
     ):
         with pytest.raises(NotFound, match="on gone, which is not in the inventory"):
             act()
+
+
+def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine
+) -> None:
+    """Dead or slow, it holds nobody up; whoever had an earlier attempt is asked, and all are where the head is away."""
+    with FakeNode(tmp_path / "a", "a") as a, FakeNode(tmp_path / "b", "b") as b, FakeNode(tmp_path / "c", "c") as c:
+        nodes = [one.with_docker(docker) for one in (a, b, c)]
+        jobs, asked = direct_engine(monkeypatch, *nodes), list[str]()
+        report, away = finding._report, set[str]()
+
+        def told(name: str, way: Any) -> dict[str, Any]:
+            asked.append(way.name)
+            if way.name in away:
+                raise ConnectionFailed("no route to host", node=way.name)
+            return report(name, way)
+
+        monkeypatch.setattr(finding, "_report", told)
+
+        def asked_for(name: str) -> list[str]:
+            asked.clear()
+            jobs.get(name)
+            return asked
+
+        submit(jobs, spec("j", "exit 1", nodes=("b",), retry=1))
+        submit(jobs, spec("waits", gpus=4, depends=("j",)))
+        until(lambda: jobs.get("j").again, "the first failure")
+        jobs.start_pending([].append)
+        over(jobs, "j")
+        assert asked_for("j") == ["a", "b"]
+        assert asked_for("waits") == ["a"]
+        away.add("a")
+        assert asked_for("j") == ["a", "a", "b", "c"]
+        docker.reset()

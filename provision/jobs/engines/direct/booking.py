@@ -107,7 +107,8 @@ class Booking:
         reason = take_leases(self._ways, attempt, force=record.spec.allow_drained)
         if reason:
             return reason
-        if not self._mark(record, queue, state="started", attempt=attempt.number, reason="", handed=False):
+        begun = {"state": "started", "attempt": attempt.number, "nodes": attempt.nodes, "handed": False}
+        if not self._mark(record, queue, **begun, reason=""):
             release(self._ways, attempt, attempt.nodes)
             return "somebody else changed it just now"
         self._looks = _with_leases(self._looks, attempt)

@@ -22,6 +22,7 @@ from provision.errors import (
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading
+from provision.jobs.engines.direct.finding import PATIENCE_SECONDS, told_of
 from provision.jobs.engines.direct.head import (
     hand_over,
     insist_on_head,
@@ -49,8 +50,6 @@ __all__ = ["DirectEngine"]
 Say = Callable[[str], None]
 
 LOOK_SECONDS = 60.0
-PATIENCE_SECONDS = 2.0
-"""So much later than twice the others' time a node may answer who is asked how a job stands."""
 TOKEN_BYTES = 6
 _KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
 
@@ -134,7 +133,13 @@ class DirectEngine:
         return self.get(name)
 
     def _start_waiting(
-        self, say: Say, *, mine: str = "", started: list[str] | None = None, waiting: list[str] | None = None
+        self,
+        say: Say,
+        *,
+        mine: str = "",
+        started: list[str] | None = None,
+        waiting: list[str] | None = None,
+        patience: float | None = None,
     ) -> ProvisionError | None:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
         from provision.jobs.engines.direct.booking import Booking
@@ -144,7 +149,7 @@ class DirectEngine:
             sight.begin()
         with Ways(self._nodes) as ways:
             with queue_held(ways, self.head):
-                looks, unreachable = self._look()
+                looks, unreachable = self._look(patience)
                 booking = Booking(ways, self._cluster, self.head, sight)
                 attempts, refused = booking.book(looks, unreachable, mine)
             names = [attempt.spec.name for attempt in attempts]
@@ -195,9 +200,9 @@ class DirectEngine:
             over.set()
             thread.join()
 
-    def _look(self) -> tuple[dict[str, NodeLook], dict[str, str]]:
-        """Ask all nodes what is taken and what waits, by one session each."""
-        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "look", timeout=LOOK_SECONDS))
+    def _look(self, patience: float | None = None) -> tuple[dict[str, NodeLook], dict[str, str]]:
+        """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
+        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "look", timeout=LOOK_SECONDS), patience=patience)
         looks = {name: NodeLook(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
         lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
@@ -227,10 +232,7 @@ class DirectEngine:
 
     def get(self, name: str, *, hurry: bool = False) -> JobRecord:
         """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out."""
-        patience = PATIENCE_SECONDS if hurry else None
-        found = each(
-            self._cluster.nodes, lambda way: ask_jobs(way, "report", names=[name], brief=False), patience=patience
-        )
+        found = told_of(name, self._nodes, self.head, hurry=hurry)
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
         for record in survey.jobs:
             if record.spec.name == name:
@@ -260,7 +262,7 @@ class DirectEngine:
     def _start_others(self, say: Say) -> None:
         """What has been given back may be what others wait for; if that cannot be seen to now, a later command does."""
         with contextlib.suppress(ProvisionError):
-            self.start_pending(say)
+            self._start_waiting(say, patience=PATIENCE_SECONDS)
 
     def _end(self, record: JobRecord, say: Say, grace: float) -> None:
         name = record.spec.name

@@ -75,8 +75,7 @@ def hand_over(ways: Ways, head: str, attempt: Attempt) -> None:
     Raises:
         NodeError: it was stopped, forgotten or started by somebody else meanwhile.
     """
-    queue = {"handed": True, "nodes": attempt.nodes}
-    if not write_queue(ways, head, attempt, queue, merge=True):
+    if not write_queue(ways, head, attempt, {"handed": True}, merge=True):
         raise NodeError(f"{attempt.spec.name} was stopped, deleted or started by somebody else meanwhile")
 
 
