@@ -227,6 +227,8 @@ class JobRecord:
     status: JobStatus
     reason: str = ""
     """Why it is pending, or failed; one sentence."""
+    reason_time: float = 0.0
+    """When the reason of a job that waits in line was last seen to hold, by the head's clock; 0: it holds now."""
     attempt: int = 0
     """1 for the first; 0 before any."""
     again: bool = False
