@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-__all__ = ["Pace", "outcomes"]
+__all__ = ["Pace", "outcomes", "within"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -73,12 +73,14 @@ def outcomes(
     pace: Pace | None = None,
     patience: float | None = None,
     meanwhile: Callable[[], None] | None = None,
+    answered: float = 0.0,
 ) -> list[Out | Exception]:
     """Call `function` for all items, at most `limit` at once; an item's exception is its outcome.
 
     With `pace` they begin no faster than it lets them. Where no more threads can be had, those that there are do it.
     With `patience` the outcome is a `TimeoutError` of those that take so many seconds longer than twice the time in
-    which another one has come to its end well. `meanwhile` is called once, in this thread, when the first have begun.
+    which another one has come to its end well; `answered` is that of one before these, 0 for none.
+    `meanwhile` is called once, in this thread, when the first have begun.
 
     The threads are daemons: a Ctrl-C leaves at once, where an executor's threads are waited for even at the end of
     the interpreter, and a node that hangs would hold everything up.
@@ -101,7 +103,7 @@ def outcomes(
                 done.put((number, error))
 
     found: dict[int, Out | Exception] = {}
-    begun, last = time.monotonic(), 0.0
+    begun, last = time.monotonic(), answered
     try:
         count = min(limit, len(items))
         _start(work, range(min(count, _FEW)), None, todo.empty)
@@ -113,13 +115,26 @@ def outcomes(
             with suppress(queue.Empty):
                 number, outcome = done.get(timeout=0.5 if patience is None else 0.1)
                 found[number] = outcome
-                last = last if isinstance(outcome, Exception) else time.monotonic() - begun
+                last = last if isinstance(outcome, Exception) else max(last, time.monotonic() - begun)
             if patience is not None and last and time.monotonic() - begun > 2 * last + patience:
                 break
     finally:
         over.set()
     late = TimeoutError("it takes much longer than the others")
     return [found.get(number, late) for number in range(len(items))]
+
+
+def within(seconds: float, function: Callable[[], Out]) -> Out | None:
+    """Return what `function` returns, or None when it takes longer; then it goes on, and nobody waits for it."""
+    done: queue.SimpleQueue[list[Out | Exception]] = queue.SimpleQueue()
+    threading.Thread(target=lambda: done.put(outcomes(lambda _: function(), [0], limit=1)), daemon=True).start()
+    try:
+        (outcome,) = done.get(timeout=seconds)
+    except queue.Empty:
+        return None
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def _start(work: Callable[[], None], numbers: range, pace: Pace | None, nothing_left: Callable[[], bool]) -> None:

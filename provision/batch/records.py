@@ -30,8 +30,12 @@ class Report:
     @property
     def now(self) -> float:
         """The node's clock."""
-        value = self.document.get("now")
-        return float(value) if isinstance(value, int | float) else 0.0
+        return _number(self.document.get("now"))
+
+    @property
+    def tried(self) -> float:
+        """When the last pass over the queue began that tried all that waits, by the clock of the head; 0: not known."""
+        return _number(self.document.get("tried"))
 
     def jobs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield name and what is told of each job."""
@@ -125,9 +129,14 @@ def _record(name: str, told: list[tuple[Report, Mapping[str, Any]]], unreachable
         unreachable=tuple(dict.fromkeys(seat.node for seat in seats if seat.node in unreachable)),
         events=tuple(sorted(_events(told), key=lambda event: event.time)),
         keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
+        nodes=next((tuple(map(str, job["nodes"])) for _, job in told if isinstance(job.get("nodes"), list)), ()),
         **_of_attempt(current),
     )
-    return _judged(record, queue, current, unreachable)
+    judged = _judged(record, queue, current, unreachable)
+    if not judged.reason or queue.get("state") not in {"pending", "held"} or judged.reason != queue.get("reason"):
+        return judged
+    tried = max((report.tried for report, job in told if job.get("queue")), default=0.0)
+    return replace(judged, reason_time=max(_number(queue.get("time")), tried))
 
 
 def _seats(current: Sequence[tuple[Report, Mapping[str, Any]]]) -> tuple[Seat, ...]:

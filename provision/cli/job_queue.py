@@ -68,7 +68,7 @@ def queue(
 def run(
     daemon: Annotated[bool, typer.Option("--daemon", help="Go on trying until this is ended (SIGTERM).")] = False,
     every: Annotated[
-        str, typer.Option("--every", metavar="TIME", help="With --daemon: from one try to the next. [5s, idle: 30s]")
+        str, typer.Option("--every", metavar="TIME", help="With --daemon: from one try to the next, no sooner.")
     ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -77,8 +77,9 @@ def run(
     """Start the jobs that wait and fit by now, and those that are to be tried again.
 
     Jobs that are over for as long as their --ttl-after-finished says are forgotten.
-    With --daemon it goes on: it tries every 5 s while a job waits, so that one starts soon after its GPUs are free,
-    and every 30 s else. What keeps it from a try (a node that is away) is said once, and the next try comes.
+    With --daemon it goes on: it tries when GPUs become free, a job is over or a new one waits, which the nodes tell;
+    where they tell nothing, every 15 s while a job waits, and every 30 s else. With --every it tries in that time
+    alone. What keeps it from a try (a node that is away) is said once, and the next try comes.
 
     \b
     Examples:
@@ -162,9 +163,7 @@ def _state_home() -> str:
 
 @app.command("unit")
 def unit(
-    every: Annotated[
-        str, typer.Option("--every", metavar="TIME", help="From one try to the next. [5s, idle: 30s]")
-    ] = "",
+    every: Annotated[str, typer.Option("--every", metavar="TIME", help="From one try to the next, no sooner.")] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:

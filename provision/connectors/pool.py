@@ -48,13 +48,15 @@ def each(
     limit: int = 1024,
     patience: float | None = None,
     meanwhile: Callable[[], None] | None = None,
+    answered: float = 0.0,
 ) -> dict[str, T | ProvisionError]:
     """Run `function` on all nodes in parallel; the results are in the order of `nodes`.
 
     What goes wrong on one node is that node's value, and stops no other. All nodes are worked on at once, as far as
     this machine lets us: `limit`, its limit of open files, and no faster than it keeps up, so that no node is called
     silent because we were late. Nodes that the ssh program reaches are fewer at once, as each costs a process. With
-    `patience` a node is given up that takes so many seconds longer than twice the time of the slowest that answered.
+    `patience` a node is given up that takes so many seconds longer than twice the time of the slowest that answered,
+    or than twice what one took that was asked before (`answered`, in seconds; 0 for none).
     `meanwhile` is what the caller can do by itself while nodes are at work; it is called when the first have begun.
     """
     ways, programs = _Ways(), threading.BoundedSemaphore(_PROGRAMS)
@@ -74,6 +76,7 @@ def each(
             pace=Pace(),
             patience=patience,
             meanwhile=while_they_work,
+            answered=answered,
         )
     for node, outcome in zip(nodes, found, strict=True):
         if isinstance(outcome, TimeoutError):

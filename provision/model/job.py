@@ -227,6 +227,8 @@ class JobRecord:
     status: JobStatus
     reason: str = ""
     """Why it is pending, or failed; one sentence."""
+    reason_time: float = 0.0
+    """When the reason of a job that waits in line was last seen to hold, by the head's clock; 0: it holds now."""
     attempt: int = 0
     """1 for the first; 0 before any."""
     again: bool = False
@@ -250,6 +252,8 @@ class JobRecord:
     events: tuple[JobEvent, ...] = ()
     keeper_lost: tuple[str, ...] = ()
     """Nodes on which nothing watches over it any more."""
+    nodes: tuple[str, ...] = ()
+    """Those that it was ever given to; empty where that is not known."""
 
 
 def as_document(value: Any) -> Any:

@@ -48,6 +48,7 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "owner": job.owner,
         "attempt": job.attempt,
         "reason": job.reason,
+        "reasonTimestamp": int(job.reason_time),
         "startTimestamp": int(job.started),
         "endTimestamp": int(job.ended),
         "exitCode": job.exit_code,

@@ -77,7 +77,7 @@ def queue_text(jobs: Sequence[JobRecord], now: float) -> str:
     ]
     lines = columns([["NAME", "STATUS", "PRIORITY", "AGE", "GPU(Requested)"], *rows])
     for job in waiting:
-        lines += ["", f"{job.spec.name}: {told_reason(job) or 'it has not been tried yet'}"]
+        lines += ["", f"{job.spec.name}: {told_reason(job, now) or 'it has not been tried yet'}"]
     return "\n".join(lines)
 
 

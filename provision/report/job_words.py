@@ -82,11 +82,18 @@ def requested(job: JobRecord, seat: Seat) -> int:
     return 0 if seat.role == "launcher" else job.spec.gpus
 
 
-def told_reason(job: JobRecord) -> str:
-    """Return why a job waits or failed; nothing for one that runs or succeeded."""
+def told_reason(job: JobRecord, now: float = 0.0) -> str:
+    """Return why a job waits or failed; nothing for one that runs or succeeded.
+
+    With `now`, of one that waits in line, behind the time at which that was last seen.
+    """
     if job.status is JobStatus.QUEUING and not job.reason:
         return f"it is held until: provision queue release {job.spec.name}"
-    return job.reason if job.status not in {JobStatus.RUNNING, JobStatus.SUCCEEDED} else ""
+    if job.status in {JobStatus.RUNNING, JobStatus.SUCCEEDED}:
+        return ""
+    seen = time.localtime(job.reason_time)
+    form = "%H:%M" if seen[:3] == time.localtime(now)[:3] else "%Y-%m-%d %H:%M"
+    return f"as of {time.strftime(form, seen)}: {job.reason}" if now and job.reason_time else job.reason
 
 
 def simulated_note(names: Sequence[str]) -> list[str]:

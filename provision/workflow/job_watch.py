@@ -40,9 +40,10 @@ def wait_for(
         look: returns the job as it is.
         wanted: a job that is over is never RUNNING any more.
         timeout: seconds; 0 for no end.
-        tell: is called for each new state.
+        tell: is called for each new state, and for each new reason of a job that waits in line.
         enough: says of a job that is not as wanted yet that it is waited for no longer.
-        push: starts what waits and fits now; called again and again while the job is pending.
+        push: starts what waits and fits now, and finds out why the rest does not; called again and again while the job
+            waits in line.
         sleep: waits.
 
     Raises:
@@ -51,13 +52,15 @@ def wait_for(
     started, last, pause = time.monotonic(), None, _SHORTEST_PAUSE
     while True:
         job = look()
-        if job.status != last:
+        if _in_line(job) and not enough(job):
+            push()
+            job = look()
+        now = (job.status, job.reason if _in_line(job) else "")
+        if now != last:
             tell(job)
-            last = job.status
+            last = now
         if job.status == wanted or job.status.over or enough(job):
             return job
-        if (job.status is JobStatus.PENDING and not job.seats) or job.again:
-            push()
         left = started + timeout - time.monotonic() if timeout else pause
         if left <= 0:
             why = f": {job.reason}" if job.reason else ""
@@ -67,6 +70,10 @@ def wait_for(
             )
         sleep(min(pause, left))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def _in_line(job: JobRecord) -> bool:
+    return (job.status is JobStatus.PENDING and not job.seats) or job.again
 
 
 def chosen_jobs(

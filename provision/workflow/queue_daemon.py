@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-BUSY_SECONDS, IDLE_SECONDS = 5.0, 30.0
-"""From the beginning of one try to that of the next: while a job waits, and else."""
+BUSY_SECONDS, IDLE_SECONDS = 15.0, 30.0
+"""From the beginning of one try to that of the next where nothing is heard: while a job waits, and else."""
+SHORTEST_SECONDS = 1.0
+"""Between two tries, whatever is heard."""
 
 
 def serve(
@@ -30,13 +32,16 @@ def serve(
 ) -> None:
     """Try to start what waits, again and again until `stop` is set; a try that has begun ends before.
 
+    Between two tries it is heard from the nodes when GPUs become free, a job is over or a new one waits.
+
     Args:
         engine: runs the jobs.
         stop: ends this.
         say: takes lines of progress.
         started: takes the name of each job that was started.
         warn: takes what kept it from a try; the same again is said once.
-        every: seconds from one try to the next; 0: as long as something waits `BUSY_SECONDS`, else `IDLE_SECONDS`.
+        every: seconds from one try to the next, whatever happens meanwhile; 0: as soon as something does, after
+            `BUSY_SECONDS` as long as a job waits, and after `IDLE_SECONDS` else.
     """
     last = ""
     while not stop.is_set():
@@ -52,4 +57,8 @@ def serve(
             warn(trouble)
         last = trouble
         pause = every or (BUSY_SECONDS if waiting else IDLE_SECONDS)
-        stop.wait(max(pause - (time.monotonic() - begun), 1.0))
+        left = max(pause - (time.monotonic() - begun), SHORTEST_SECONDS)
+        if every or trouble:
+            stop.wait(left)
+        elif engine.watch(left, stop):
+            stop.wait(SHORTEST_SECONDS)

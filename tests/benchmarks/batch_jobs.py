@@ -105,13 +105,19 @@ class Bench:
             with ThreadPoolExecutor() as pool:
                 return next(iter(pool.map(self.until_first_line, by_hand)))
 
-        def submit(number: int) -> float:
-            line = self.provision.argv("submit", *words, f"--name=bench-{number}", "--follow", "echo begun")
-            return self.until_first_line(line)
-
-        others, ours = self.times(docker), self.times(submit)
+        others, ours = self.times(docker), self.times(lambda number: self.submitted(f"bench-{number}"))
         limit = "5 s beyond docker run"
         return Row("submit on two nodes to the first line", limit, ours, "ssh and docker run", others)
+
+    def submitted(self, name: str) -> float:
+        """Return the seconds from ``submit`` on two nodes to the first line of rank 0."""
+        words = ("pytorch", "--lab", self.lab, f"--image={self.image}", "--gpus=1", "--workers=2", "--spread")
+        return self.until_first_line(self.provision.argv("submit", *words, f"--name={name}", "--follow", "echo begun"))
+
+    def beside(self, count: int, alone: Sequence[float]) -> Row:
+        """The same with so many finished jobs on the nodes, beside how long it took without them."""
+        ours = self.times(lambda number: self.submitted(f"bench-beside-{number}"))
+        return Row(f"submit beside {count} jobs", "1 s beyond", ours, "without them", alone)
 
     def store(self, count: int) -> None:
         """Leave so many finished jobs on the nodes, as copies of the first."""
@@ -232,7 +238,7 @@ def main() -> None:
             try:
                 rows = [bench.first_line(), bench.followed()]
                 bench.store(given.stored)
-                rows += bench.reads(given.stored)
+                rows += [bench.beside(given.stored, rows[0].ours), *bench.reads(given.stored)]
             finally:
                 bench.clear()
         finally:

@@ -74,6 +74,8 @@ class MemoryEngine:
         """What the next looks find, the first one first."""
         self.tries: list[Tried | Exception] = []
         """What the next looks at the queue come to, the first one first."""
+        self.changes = 0
+        """So many watches hear of something at once."""
         self.lines: list[tuple[str, bytes]] = []
         self.calls: list[tuple[object, ...]] = []
         self.plan = DryRun((), "", {}, {})
@@ -139,6 +141,14 @@ class MemoryEngine:
                 raise tried
             return tried
         return Tried(tuple(name for name, job in self.known.items() if job.status is JobStatus.PENDING))
+
+    def watch(self, seconds: float, stop) -> bool:
+        self.calls.append(("watch", seconds))
+        if self.changes:
+            self.changes -= 1
+            return True
+        stop.wait(seconds)
+        return False
 
     def exec_argv(self, name: str, instance: str, argv, *, terminal: bool) -> tuple[str, ...]:
         self.calls.append(("exec", name, instance, tuple(argv), terminal))

@@ -30,10 +30,10 @@ class Stop(threading.Event):
         return self.is_set()
 
 
-def served(*tries: Tried | Exception, **more: float) -> tuple[list[float], list[str], list[str]]:
+def served(*tries: Tried | Exception, changes: int = 0, **more: float) -> tuple[list[float], list[str], list[str]]:
     """Return the pauses, the jobs that were started, and what was warned of."""
     engine, stop = MemoryEngine(), Stop(len(tries))
-    engine.tries = list(tries)
+    engine.tries, engine.changes = list(tries), changes
     started: list[str] = []
     warned: list[str] = []
     serve(engine, stop, say=lambda _line: None, started=started.append, warn=warned.append, **more)
@@ -41,10 +41,10 @@ def served(*tries: Tried | Exception, **more: float) -> tuple[list[float], list[
 
 
 def test_it_tries_often_while_a_job_waits_and_seldom_else() -> None:
-    """5 s from GPUs that got free to the job on them; no needless looks at idle nodes."""
+    """For what nodes do not tell of, as that a process of others has left a GPU; no needless looks at idle nodes."""
     pauses, started, _ = served(Tried((), ("a", "b")), Tried(("a",), ("b",)), Tried(("b",), ()), Tried())
 
-    assert pauses == [5, 5, 30, 30]
+    assert pauses == [15, 15, 30, 30]
     assert started == ["a", "b"]
 
 
@@ -53,11 +53,17 @@ def test_a_time_of_ones_own_counts() -> None:
 
 
 def test_what_a_try_took_counts_to_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking at many nodes takes time; the next look begins 5 s after the last one began, but never at once."""
-    clock = iter([0.0, 3.0, 10.0, 22.0])
+    """Looking at many nodes takes time; the next look begins 15 s after the last one began, but never at once."""
+    clock = iter([0.0, 3.0, 20.0, 42.0])
     monkeypatch.setattr("provision.workflow.queue_daemon.time.monotonic", lambda: next(clock))
 
-    assert served(Tried((), ("a",)), Tried((), ("a",)))[0] == [2, 1]
+    assert served(Tried((), ("a",)), Tried((), ("a",)))[0] == [12, 1]
+
+
+def test_what_the_nodes_tell_is_tried_at_once_but_not_without_a_pause() -> None:
+    """A second after; with a time of one's own they are not even asked."""
+    assert served(Tried(), Tried(), Tried(), changes=2)[0] == [1, 1, 30]
+    assert served(Tried(), Tried(), changes=2, every=5.0)[0] == [5, 5]
 
 
 def test_trouble_is_said_once_and_the_next_try_comes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -95,6 +96,13 @@ class Engine(Protocol):
 
     def start_pending(self, say: Say) -> Tried:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
+
+    def watch(self, seconds: float, stop: threading.Event) -> bool:
+        """Wait until something happened that may let a job start since `start_pending` last looked.
+
+        Returns:
+            Whether something did, before `seconds` were over or `stop` was set.
+        """
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
         """Return the command (of this machine) that runs `argv` inside an instance."""

@@ -49,8 +49,11 @@ def read_json(path):
     return found if isinstance(found, dict) else {}
 
 
-def write_whole(path, text, mode=0o600):
-    """Write a file so that it is there whole or not at all."""
+def write_whole(path, text, mode=0o600, *, lasting=True):
+    """Write a file so that it is there whole or not at all.
+
+    Unless it is to be `lasting`, the disk is not waited for: a power cut may undo it.
+    """
     new = "{}.{}.new".format(path, os.getpid())
     remove(new)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -59,16 +62,17 @@ def write_whole(path, text, mode=0o600):
             os.fchmod(handle, mode)
             stream.write(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
             stream.flush()
-            os.fsync(handle)
+            if lasting:
+                os.fsync(handle)
         os.rename(new, path)
     except BaseException:
         remove(new)
         raise
 
 
-def write_json(path, value, mode=0o600):
+def write_json(path, value, mode=0o600, *, lasting=True):
     """Write a JSON document whole."""
-    write_whole(path, json.dumps(value, sort_keys=True) + "\n", mode)
+    write_whole(path, json.dumps(value, sort_keys=True) + "\n", mode, lasting=lasting)
 
 
 def remove(path):

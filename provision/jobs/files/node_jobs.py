@@ -20,6 +20,7 @@ REQUESTS = {
     "event": "node_queue",
     "drain": "node_queue",
     "look": "node_look",
+    "watch": "node_watch",
     "report": "node_reports",
     "lease": "node_leasing",
     "hold": "node_leasing",

@@ -75,20 +75,30 @@ def hold_queue(request):
         seconds = int(time.monotonic() - since) if isinstance(since, (int, float)) else None
         return {"held": False, "by": {"who": str(by.get("who", "")), "seconds": seconds, "time": by.get("time")}}
     told = {"who": str(request.get("who", "")), "time": time.time(), "monotonic": time.monotonic()}
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps(told).encode(), 0)
+    write_holder(handle, dict(told, tried=read_json(path).get("tried")))
     print(json.dumps({"held": True}), flush=True)
-    wait_for_end(BEAT_SECONDS if request.get("beats") else None)
+    if b"tried" in input_to_its_end(BEAT_SECONDS if request.get("beats") else None):
+        write_holder(handle, dict(told, tried=told["time"]))
     return None
 
 
-def wait_for_end(silence):
-    """Wait until our input ends, or nothing came by it for so many seconds; None: for ever."""
+def write_holder(handle, told):
+    """Write down who holds the queue, and when the last pass began that tried all that waits."""
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps(told).encode(), 0)
+
+
+def input_to_its_end(silence):
+    """Return the last of our input when it ends, or when nothing came by it for so many seconds; None: for ever."""
     import select
 
+    said = b""
     while select.select([0], [], [], silence)[0]:
-        if not os.read(0, 4096):
-            return
+        piece = os.read(0, 4096)
+        if not piece:
+            break
+        said = (said + piece)[-64:]
+    return said
 
 
 def queue(request):
@@ -103,7 +113,10 @@ def queue(request):
         if not stands_so(request, before, read_json(os.path.join(folder, "job.json"))):
             return {"written": False, "queue": before}
         now = dict(before if request.get("merge") else {}, **request["queue"])
-        write_json(os.path.join(folder, "queue.json"), dict(now, time=time.time()))
+        if now.get("state") == "started":
+            keep_nodes(folder, now.get("nodes") or ())
+        lasting = now.get("state") != "over"  # which the next pass finds out again
+        write_json(os.path.join(folder, "queue.json"), dict(now, time=time.time()), lasting=lasting)
     if request.get("event"):
         event(request)
     if any((request.get("secrets") or {}).values()):
@@ -111,6 +124,14 @@ def queue(request):
     if request.get("over"):
         remove(os.path.join(folder, "secrets.json"))
     return {"written": True}
+
+
+def keep_nodes(folder, names):
+    """Write down which nodes a job was ever given to: they are asked about it."""
+    path = os.path.join(folder, "nodes.json")
+    known = read_json(path).get("nodes", [])
+    if set(names) - set(known):
+        write_json(path, {"nodes": sorted({*known, *names})})
 
 
 def queues(request):

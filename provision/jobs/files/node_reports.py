@@ -9,7 +9,7 @@ from node_files import boot_id, names_in, read_json, read_text
 from node_keepers import keepers
 from node_leases import all_leases, gpu_leases
 from node_reaping import close_unwatched, reap_old, unwatched
-from node_records import NAME, ROOT, attempt_folder, attempts_of, instances_of, job_folder, job_names
+from node_records import NAME, ROOT, RUN, attempt_folder, attempts_of, instances_of, job_folder, job_names
 
 BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "retry")
 BRIEF += ("ttl_after_finished",)
@@ -47,7 +47,8 @@ def reports(request):
     for told in found:
         without = "gone" if told.pop("begun") or told["result"] else "none"
         told["keeper"] = "active" if (told["name"], told["attempt"]) in active else without
-    return {"boot_id": here, "now": time.time(), "jobs": found, "leases": gpu_leases(all_leases())}
+    leases, tried = gpu_leases(all_leases()), read_json(os.path.join(RUN, "queue.lock")).get("tried")
+    return {"boot_id": here, "now": time.time(), "jobs": found, "leases": leases, "tried": tried}
 
 
 def brief_report(name):
@@ -89,6 +90,7 @@ def full_report(name, *, brief=False):
     if not brief:
         told["events"] = events_of(name)
         told["attempts"] = attempts
+        told["nodes"] = read_json(os.path.join(folder, "nodes.json")).get("nodes", [])
     return told
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provision.errors import ProvisionError
-from provision.jobs.engines.direct import DirectEngine, Known, engine, reading, starting, ways
+from provision.jobs.engines.direct import DirectEngine, Known, engine, finding, reading, starting, watching, ways
 from provision.jobs.node_programs import jobs_program
 from provision.model import Cluster, CommandResult, Node, Topology, TopologyGpu
 from provision.testing import make_cluster
@@ -100,7 +100,9 @@ def direct_engine(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> DirectEn
     monkeypatch.setattr(engine, "each", each)
     monkeypatch.setattr(ways, "connect", connect)
     monkeypatch.setattr(reading, "connect", connect)
+    monkeypatch.setattr(watching, "connect", connect)
     monkeypatch.setattr(reading, "each", each)
+    monkeypatch.setattr(finding, "each", each)
     monkeypatch.setattr(starting, "keeper_programs", lambda: COMPILED)
     monkeypatch.setattr(starting, "GRACE_SECONDS", 1.0)
     return DirectEngine(make_cluster(*by_name), FakeEyes())

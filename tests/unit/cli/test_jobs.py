@@ -325,6 +325,24 @@ def test_wait_tells_success_failure_and_time(engine, typed):
     assert typed("wait", "a", "--for", "nothing")[0] == 2
 
 
+def test_waiting_tells_what_holds_now_and_each_new_reason(engine, typed):
+    """Not what a try of an hour ago had found: the command has just tried itself."""
+    old, new, last = (
+        job_of("a", status=JobStatus.PENDING, seats=False, record={"reason": reason})
+        for reason in ("old", "new", "last")
+    )
+    engine.known = {"a": old}
+    engine.coming = [old, old, new, new, new, new, last, job_of("a")]
+    code, _, err = typed("wait", "a", "--for", "running")
+
+    assert code == 0
+    assert [line.partition("a is ")[2] for line in err.splitlines() if "a is " in line] == [
+        "PENDING: new",
+        "PENDING: last",
+        "RUNNING",
+    ]
+
+
 def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
     """Its last attempt's instances are still told; a job whose containers are being made is not pushed."""
     coming = job_of("a", status=JobStatus.PENDING, record={"reason": "a-master-0 is ContainerCreating"})

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision.errors import ConnectionFailed, NodeError, NotFound, UsageError
+from provision.errors import ConnectionFailed, NeverFits, NodeError, NotFound, UsageError
 from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct import DirectEngine, head
+from provision.jobs.engines.direct import DirectEngine, finding, head, starting, starts
 from provision.jobs.engines.direct.head import insist_on_head
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from tests.support.node.direct import Way, direct_engine
@@ -372,3 +374,133 @@ def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeN
     ):
         with pytest.raises(NotFound, match="on gone, which is not in the inventory"):
             act()
+
+
+def test_a_reason_is_as_old_as_the_last_pass_that_tried_all(jobs: DirectEngine, node: FakeNode) -> None:
+    """Also where it is the same as before, and nothing was written; not where a pass broke off before it."""
+    submit(jobs, spec("first", "exec sleep 60", gpus=4))
+    waits = submit(jobs, spec("waits", gpus=1))
+    written = node.ok("report", names=["waits"])["jobs"][0]["queue"]["time"]
+    assert waits.reason_time == written
+    jobs.start_pending([].append)
+    tried = until(lambda: (at := jobs.get("waits").reason_time) > written and at, "the end of the pass")
+    with pytest.raises(NeverFits):
+        submit(jobs, spec("never", gpus=5, priority=1))
+
+    assert (jobs.get("waits").reason_time, jobs.get("waits").reason) == (tried, waits.reason)
+    assert jobs.get("first").reason_time == 0
+
+
+def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine
+) -> None:
+    """Dead or slow, it holds nobody up; whoever had an earlier attempt is asked, and all are where the head is away."""
+    with FakeNode(tmp_path / "a", "a") as a, FakeNode(tmp_path / "b", "b") as b, FakeNode(tmp_path / "c", "c") as c:
+        nodes = [one.with_docker(docker) for one in (a, b, c)]
+        jobs, asked = direct_engine(monkeypatch, *nodes), list[str]()
+        report, away = finding._report, set[str]()
+
+        def told(name: str, way: Any) -> dict[str, Any]:
+            asked.append(way.name)
+            if way.name in away:
+                raise ConnectionFailed("no route to host", node=way.name)
+            return report(name, way)
+
+        monkeypatch.setattr(finding, "_report", told)
+
+        def asked_for(name: str) -> list[str]:
+            asked.clear()
+            jobs.get(name)
+            return asked
+
+        submit(jobs, spec("j", "exit 1", nodes=("b",), retry=1))
+        submit(jobs, spec("waits", gpus=4, depends=("j",)))
+        until(lambda: jobs.get("j").again, "the first failure")
+        jobs.start_pending([].append)
+        over(jobs, "j")
+        assert asked_for("j") == ["a", "b"]
+        assert asked_for("waits") == ["a"]
+        away.add("a")
+        assert asked_for("j") == ["a", "a", "b", "c"]
+        docker.reset()
+
+
+def test_what_is_booked_and_waits_for_its_turn_to_start_is_kept_for_it(
+    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of very many that a pass has booked some start later, behind images that take long to come."""
+    document = {"kind": "run", "command": ["true"], "image": "image", "gpus": 1}
+    for name in ("j1", "j2"):
+        told = {"id": name, "submitted": 1.0, "spec": {**document, "name": name}}
+        node.ok("reserve", name=name, job=told, queue={"state": "pending"})
+    happened, start, renew = list[str](), starting.start, starting.renew
+
+    def slow(ways: Any, attempt: Any, *more: Any) -> str:
+        happened.append(f"start {attempt.spec.name}")
+        until(lambda: "renew j2" in happened, "a sign of life of the other one")
+        return start(ways, attempt, *more)
+
+    def renewed(ways: Any, attempt: Any) -> None:
+        renew(ways, attempt)
+        happened.append(f"renew {attempt.spec.name}")
+
+    monkeypatch.setattr(starting, "start", slow)
+    monkeypatch.setattr(starting, "renew", renewed)
+    monkeypatch.setattr(starting, "BROKEN_SECONDS", 0.4)
+    monkeypatch.setattr(starts, "MANY", 1)
+    assert jobs.start_pending([].append).started == ("j1", "j2")
+
+    assert happened.index("renew j2") < happened.index("start j2")
+
+
+def test_a_start_that_loses_its_head_gives_its_gpus_back(
+    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits two minutes for what nobody will use."""
+
+    def away(way: Any, *_: Any, **__: Any) -> Any:
+        raise ConnectionFailed("no route to host", node=way.name)
+
+    monkeypatch.setattr(starts, "ask_jobs", away)
+    with pytest.raises(ConnectionFailed):
+        submit(jobs, spec("j", gpus=2))
+
+    assert node.ask("look")["leases"] == {}
+
+
+def heard(jobs: DirectEngine, happens: Callable[[], object], seconds: float = 5.0) -> bool:
+    """Whether a watch that has begun hears of what happens in its time."""
+    timer = threading.Timer(0.1, happens)
+    timer.start()
+    found = jobs.watch(seconds, threading.Event())
+    timer.join()
+    return found
+
+
+def test_what_may_let_a_job_start_is_heard_of_at_once(
+    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPUs that are given back where a job waits, a failure that leaves tries, a job that nobody tried; no other."""
+    submit(jobs, spec("first", gpus=4))
+    assert not heard(jobs, lambda: over(jobs, "first"), 0.5), "nobody waits for them"
+
+    submit(jobs, spec("again", "exit 3", retry=1))
+    assert heard(jobs, lambda: None)
+    until(lambda: jobs.get("again").again, "the first failure")
+    assert jobs.start_pending([].append).started == ("again",)
+
+    submit(jobs, spec("second", "exec sleep 60", gpus=4))
+    submit(jobs, spec("waits", gpus=1))
+    assert heard(jobs, lambda: node.ok("stop", name="second", reason="x", grace=0))
+
+    over(jobs, "again")
+    jobs.start_pending([].append)
+    told = {"id": "n", "submitted": 1.0, "spec": {"kind": "run", "name": "new", "command": ["true"], "image": "i"}}
+    begun = time.time() - 3
+    monkeypatch.setattr(jobs, "_watched", {"a": {"since": begun}})
+
+    def hand_in() -> None:
+        node.ok("reserve", name="new", job=told, queue={"state": "pending"})
+        os.utime(node.root / "new" / "queue.json", (begun, begun + 0.5))
+
+    assert heard(jobs, hand_in)

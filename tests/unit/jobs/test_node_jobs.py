@@ -16,6 +16,11 @@ from provision.jobs.node_programs import jobs_program, keeper_programs
 from provision.jobs.session import FILES
 from tests.support.node.node import Engine, FakeNode, job, prepare, seat
 
+sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
+
+import node_queue
+import node_records
+
 GPU = "GPU-a"
 
 
@@ -166,6 +171,18 @@ def test_the_queue_is_written_where_it_stands_as_the_writer_thinks_and_else_told
     told = node.ok("report", names=["j"], brief=False)["jobs"][0]
     assert (told["queue"]["state"], told["queue"]["attempt"], told["events"]) == ("started", 1, [])
     assert told["queue"]["time"] >= before["time"]
+
+
+def test_the_queue_is_not_held_for_as_long_as_a_disk_takes_to_keep_what_has_ended(tmp_path, monkeypatch):
+    """Of hundreds at once; that a job was stopped outlasts a power cut, that it is over is found out again."""
+    kept = []
+    monkeypatch.setattr(os, "fsync", kept.append)
+    monkeypatch.setattr(node_records, "ROOT", str(tmp_path))
+    (tmp_path / "j").mkdir()
+    assert node_queue.queues({"many": [{"name": "j", "queue": {"state": "over"}}] * 3}) == {"written": [True] * 3}
+    assert kept == []
+    node_queue.queue({"name": "j", "queue": {"state": "stopped"}})
+    assert len(kept) == 1
 
 
 def test_a_job_that_is_gone_keeps_no_other_from_being_told_why_it_waits(node):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 
 import pytest
 
@@ -178,6 +179,18 @@ def test_a_waiting_job_says_why():
     assert "Status:    PENDING" in text
     assert "Reason:    gpu1 has 0 of 8 GPUs free" in text
     assert "Duration:  0s" in text
+
+
+def test_a_reason_says_when_it_was_last_seen_to_hold():
+    """With the day, where that was another one; what just was tried says it as it is."""
+    noon = time.mktime((2026, 1, 31, 12, 3, 0, 0, 0, -1))
+    waiting = {"status": JobStatus.PENDING, "seats": False, "record": {"reason": "no room", "reason_time": noon}}
+    job = job_of("waits", **waiting)
+
+    assert re.search(r"Reason: +as of 12:03: no room\n", job_detail.get_text(job, noon + 60))
+    assert "\nwaits: as of 2026-01-31 12:03: no room" in job_list.queue_text([job], noon + 86400)
+    assert job_document.job_document(job, noon)["reasonTimestamp"] == noon
+    assert "It is PENDING: no room" in closing_lines(job)
 
 
 def test_events_of_a_job_in_line_say_that_nobody_may_be_trying_it():

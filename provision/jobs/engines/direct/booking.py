@@ -35,11 +35,14 @@ class Booking:
 
     def __init__(self, ways: Ways, cluster: Cluster, head: str, sight: Sight) -> None:
         self._ways, self._cluster, self._head, self._sight = ways, cluster, head, sight
-        self._looks: dict[str, NodeLook] = {}
+        self.looks: dict[str, NodeLook] = {}
+        """The nodes as they were seen, with what was held since."""
         self.waiting: list[str] = []
         """Names of those that did not start."""
         self.aged: list[JobRecord] = []
         """Jobs that are over for as long as they asked to be kept."""
+        self.whole = False
+        """Whether all that waits was tried, and is written down."""
         self._over: list[dict[str, Any]] = []
         """Markings of those to which nothing more happens: their secrets go."""
 
@@ -50,7 +53,7 @@ class Booking:
 
         Returns the attempts to start, and why the job `mine` will never fit, if it is so.
         """
-        self._looks = dict(looks)
+        self.looks = dict(looks)
         found = records([Report(name, look.document) for name, look in looks.items()], unreachable)
         queues = _queues(looks)
         waiting = in_order(self._to_try_again(found, queues))
@@ -82,17 +85,17 @@ class Booking:
             if isinstance(held, NoRoom):
                 passing.blocked.append(record)
         self.waiting = list(reasons)
-        self._mark_waiting(reasons, passing)
+        self.whole = self._mark_waiting(reasons, passing)
         return attempts, None
 
-    def _mark_waiting(self, reasons: Mapping[str, tuple[JobRecord, Mapping[str, Any], str]], passing: Passing) -> None:
-        """Write down why jobs wait and how often they were passed, where that has changed."""
+    def _mark_waiting(self, reasons: Mapping[str, tuple[JobRecord, Mapping[str, Any], str]], passing: Passing) -> bool:
+        """Write down why jobs wait and how often they were passed, where that has changed; return whether it is."""
         markings = []
         for name, (record, queue, reason) in reasons.items():
             passed = passing.passed.get(name, 0)
             if reason != queue.get("reason") or passed != int(queue.get("passed") or 0):
                 markings.append(marking(record, queue, state="pending", reason=str(reason), passed=passed))
-        self._mark_all(markings)
+        return self._mark_all(markings)
 
     @staticmethod
     def _behind(record: JobRecord, passing: Passing) -> str:
@@ -107,10 +110,16 @@ class Booking:
         reason = take_leases(self._ways, attempt, force=record.spec.allow_drained)
         if reason:
             return reason
-        if not self._mark(record, queue, state="started", attempt=attempt.number, reason="", handed=False):
+        begun = {"state": "started", "attempt": attempt.number, "nodes": attempt.nodes, "handed": False}
+        try:
+            marked = self._mark(record, queue, **begun, reason="")
+        except ProvisionError:
+            release(self._ways, attempt, attempt.nodes)
+            raise
+        if not marked:
             release(self._ways, attempt, attempt.nodes)
             return "somebody else changed it just now"
-        self._looks = _with_leases(self._looks, attempt)
+        self.looks = _with_leases(self.looks, attempt)
         for note in attempt.notes:
             event = {"time": time.time(), "source": "queue", "type": "Warning", "message": note}
             ask_jobs(self._ways.to(self._head), "event", name=record.spec.name, event=event)
@@ -124,12 +133,12 @@ class Booking:
         if not nodes and excluded:
             nodes, why = allowed(spec, self._cluster.nodes)
         try:
-            placed = place_job(spec, known, self._looks, [node.name for node in nodes])
+            placed = place_job(spec, known, self.looks, [node.name for node in nodes])
         except NeverFits:
             if not excluded:
                 raise
             nodes, why = allowed(spec, self._cluster.nodes)  # better where it failed than nowhere
-            placed = place_job(spec, known, self._looks, [node.name for node in nodes])
+            placed = place_job(spec, known, self.looks, [node.name for node in nodes])
         if not placed.places:
             return NoRoom(placed.reason or "; ".join(f"{name}: {text}" for name, text in why.items()))
         seats = seats_of(spec, placed.places)
@@ -147,13 +156,13 @@ class Booking:
             seats,
             Secrets(),
             known,
-            {seat.node: self._looks[seat.node].whole() for seat in seats} if spec.exclusive and spec.gpus else {},
+            {seat.node: self.looks[seat.node].whole() for seat in seats} if spec.exclusive and spec.gpus else {},
             (*placed.warnings, *notes),
         )
 
     def _is_aged(self, record: JobRecord, found: Mapping[str, JobRecord]) -> bool:
         """Whether a job's record is to go: by the head's clock, unless a node of it is away or a job depends on it."""
-        limit, now = record.spec.ttl_after_finished, self._looks[self._head].document.get("now")
+        limit, now = record.spec.ttl_after_finished, self.looks[self._head].document.get("now")
         if not limit or not record.status.over or not record.ended or record.unreachable or record.leases:
             return False
         needed = any(record.spec.name in other.spec.depends for other in found.values() if not other.status.over)
@@ -191,10 +200,13 @@ class Booking:
                 self._over.append(marking(record, queue, state="over", over=True))
             yield record
 
-    def _mark_all(self, markings: Sequence[Mapping[str, Any]]) -> None:
+    def _mark_all(self, markings: Sequence[Mapping[str, Any]]) -> bool:
         """Write down how several jobs stand; what cannot be is tried by the next pass."""
-        with contextlib.suppress(NodeError):
+        try:
             mark_all(self._ways, self._head, markings)
+        except ProvisionError:
+            return False
+        return True
 
     def _mark(self, record: JobRecord, queue: Mapping[str, Any], **changes: Any) -> bool:
         """Write down how a job stands, unless somebody else has changed that or forgotten the job since we looked."""
@@ -209,14 +221,14 @@ class Booking:
         for name in dict.fromkeys((*record.leases, *(seat.node for seat in record.seats))):
             with contextlib.suppress(ProvisionError):
                 ask_jobs(self._ways.to(name), "release", job=record.spec.name, id=record.id, attempt=number)
-        self._looks = {
+        self.looks = {
             name: NodeLook(name, {**look.document, "leases": _without(look.leases, record.id)})
-            for name, look in self._looks.items()
+            for name, look in self.looks.items()
         }
 
     def _broken_off(self, queue: Mapping[str, Any]) -> bool:
         """Whether who began a start is gone: it is written down anew as long as it lasts."""
-        now = self._looks[self._head].document.get("now")
+        now = self.looks[self._head].document.get("now")
         return isinstance(now, int | float) and now - float(queue.get("time") or 0) > starting.BROKEN_SECONDS
 
     def _full(self, names: Sequence[str]) -> dict[str, JobRecord]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets as random
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from provision.connectors import connect, each
@@ -22,26 +20,24 @@ from provision.errors import (
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading
+from provision.jobs.engines.direct.finding import PATIENCE_SECONDS, told_of
 from provision.jobs.engines.direct.head import (
-    hand_over,
     insist_on_head,
     mark,
     owner,
     queue_held,
-    write_failure,
-    write_queue,
 )
 from provision.jobs.engines.direct.known import Eyes, Sight
 from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.engines.direct.ways import MANY, Ways
+from provision.jobs.engines.direct.ways import Ways
 from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, as_document
 from provision.model.job_views import DryRun, JobSurvey
-from provision.threads import outcomes
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.direct.attempt import Attempt
+    import threading
+
     from provision.jobs.engines.direct.starting import Extras
 
 __all__ = ["DirectEngine"]
@@ -49,8 +45,6 @@ __all__ = ["DirectEngine"]
 Say = Callable[[str], None]
 
 LOOK_SECONDS = 60.0
-PATIENCE_SECONDS = 2.0
-"""So much later than twice the others' time a node may answer who is asked how a job stands."""
 TOKEN_BYTES = 6
 _KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
 
@@ -71,6 +65,7 @@ class DirectEngine:
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
         self._eyes = eyes
         self._extras = extras
+        self._watched: Mapping[str, Mapping[str, Any]] = {}
         wanted = str(cluster.nodes[0].variables.get("cluster_head") or "")
         self.head = wanted if wanted in self._nodes else cluster.nodes[0].name
 
@@ -102,7 +97,7 @@ class DirectEngine:
                 remedy=f"take another name, or forget that one: provision delete {spec.name}",
             )
         try:
-            refused = self._start_waiting(say, mine=spec.name)
+            _, refused = self._start_waiting(say, mine=spec.name)
         except LockedError as error:
             say(f"{spec.name} stays in the queue: {error.message}")
             refused = None
@@ -113,10 +108,13 @@ class DirectEngine:
 
     def start_pending(self, say: Say) -> Tried:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
-        started: list[str] = []
-        waiting: list[str] = []
-        self._start_waiting(say, started=started, waiting=waiting)
-        return Tried(tuple(started), tuple(waiting))
+        return self._start_waiting(say)[0]
+
+    def watch(self, seconds: float, stop: threading.Event) -> bool:
+        """Wait until something happened that may let a job start since `start_pending` last looked."""
+        from provision.jobs.engines.direct.watching import await_change
+
+        return await_change(self._nodes, self._watched, seconds, stop)
 
     def release(self, name: str, say: Say) -> JobRecord:
         """Let a job go that is held: it starts now where it fits, else it is PENDING; any other job stays as it is."""
@@ -134,70 +132,31 @@ class DirectEngine:
         return self.get(name)
 
     def _start_waiting(
-        self, say: Say, *, mine: str = "", started: list[str] | None = None, waiting: list[str] | None = None
-    ) -> ProvisionError | None:
+        self, say: Say, *, mine: str = "", patience: float | None = None
+    ) -> tuple[Tried, ProvisionError | None]:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
         from provision.jobs.engines.direct.booking import Booking
+        from provision.jobs.engines.direct.starts import start_all
+        from provision.jobs.engines.direct.watching import watches
 
         sight = Sight(self._eyes, self._cluster)
         if mine:
             sight.begin()
         with Ways(self._nodes) as ways:
-            with queue_held(ways, self.head):
-                looks, unreachable = self._look()
+            with queue_held(ways, self.head) as all_tried:
+                looks, unreachable = self._look(patience)
                 booking = Booking(ways, self._cluster, self.head, sight)
                 attempts, refused = booking.book(looks, unreachable, mine)
-            names = [attempt.spec.name for attempt in attempts]
-            if started is not None:
-                started += names
-            if waiting is not None:
-                waiting += booking.waiting
-            for attempt in attempts:
-                for note in attempt.notes:
-                    say(f"warning: {attempt.spec.name}: {note}")
+                if booking.whole:
+                    all_tried()
             self._forget_aged(booking.aged, say)
-            found = outcomes(lambda one: self._start(ways, one, say), attempts, limit=MANY)
-            for attempt, outcome in zip(attempts, found, strict=True):
-                if isinstance(outcome, ProvisionError):
-                    write_failure(ways, self.head, attempt, outcome)
-                    if attempt.spec.name == mine:
-                        raise outcome
-                elif isinstance(outcome, Exception):
-                    raise outcome
-        return refused
+            start_all(ways, self.head, attempts, self._extras, say, mine=mine)
+        self._watched = watches(booking.looks, self.head, attempts, waits=bool(booking.waiting))
+        return Tried(tuple(attempt.spec.name for attempt in attempts), tuple(booking.waiting)), refused
 
-    def _start(self, ways: Ways, attempt: Attempt, say: Say) -> str:
-        from provision.jobs.engines.direct import starting
-
-        found = ask_jobs(ways.to(self.head), "secrets", name=attempt.spec.name)
-        with self._alive(ways, attempt):
-            whole = replace(attempt, secrets=_secrets(found))
-            return starting.start(ways, whole, self._extras, say, lambda: hand_over(ways, self.head, attempt))
-
-    @contextlib.contextmanager
-    def _alive(self, ways: Ways, attempt: Attempt) -> Iterator[None]:
-        """Tell the nodes now and then that the start goes on: pulling an image can take long."""
-        from provision.jobs.engines.direct import starting
-
-        over = threading.Event()
-
-        def tell() -> None:
-            while not over.wait(starting.BROKEN_SECONDS / 4):
-                with contextlib.suppress(ProvisionError):
-                    starting.renew(ways, attempt)
-                    write_queue(ways, self.head, attempt, {}, merge=True)
-
-        thread = threading.Thread(target=tell, daemon=True, name="alive")
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
-    def _look(self) -> tuple[dict[str, NodeLook], dict[str, str]]:
-        """Ask all nodes what is taken and what waits, by one session each."""
-        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "look", timeout=LOOK_SECONDS))
+    def _look(self, patience: float | None = None) -> tuple[dict[str, NodeLook], dict[str, str]]:
+        """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
+        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "look", timeout=LOOK_SECONDS), patience=patience)
         looks = {name: NodeLook(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
         lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
@@ -227,10 +186,7 @@ class DirectEngine:
 
     def get(self, name: str, *, hurry: bool = False) -> JobRecord:
         """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out."""
-        patience = PATIENCE_SECONDS if hurry else None
-        found = each(
-            self._cluster.nodes, lambda way: ask_jobs(way, "report", names=[name], brief=False), patience=patience
-        )
+        found = told_of(name, self._nodes, self.head, hurry=hurry)
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
         for record in survey.jobs:
             if record.spec.name == name:
@@ -260,7 +216,7 @@ class DirectEngine:
     def _start_others(self, say: Say) -> None:
         """What has been given back may be what others wait for; if that cannot be seen to now, a later command does."""
         with contextlib.suppress(ProvisionError):
-            self.start_pending(say)
+            self._start_waiting(say, patience=PATIENCE_SECONDS)
 
     def _end(self, record: JobRecord, say: Say, grace: float) -> None:
         name = record.spec.name
@@ -345,11 +301,12 @@ class DirectEngine:
             NodeError: its secrets went with its end.
         """
         from provision.jobs.engines.direct.starting import insist_on_secrets
+        from provision.jobs.engines.direct.starts import secrets_of
 
         record = self.get(name)
         with Ways(self._nodes) as ways:
             kept = ask_jobs(ways.to(self.head), "secrets", name=name)
-        insist_on_secrets(record.spec, _secrets(kept))
+        insist_on_secrets(record.spec, secrets_of(kept))
         if not record.status.over:
             self._end(record, say, 15.0)
             record = self.get(name)
@@ -370,10 +327,6 @@ class DirectEngine:
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
         """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
         return reading.forward_argv(self.get(name), self._nodes, local, target)
-
-
-def _secrets(found: Mapping[str, Any]) -> Secrets:
-    return Secrets(**{kind: dict(found.get(kind) or {}) for kind in _KINDS_OF_SECRETS})
 
 
 def _told(lost: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ import getpass
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import LockedError, NodeError, ProvisionError
@@ -75,8 +75,7 @@ def hand_over(ways: Ways, head: str, attempt: Attempt) -> None:
     Raises:
         NodeError: it was stopped, forgotten or started by somebody else meanwhile.
     """
-    queue = {"handed": True, "nodes": attempt.nodes}
-    if not write_queue(ways, head, attempt, queue, merge=True):
+    if not write_queue(ways, head, attempt, {"handed": True}, merge=True):
         raise NodeError(f"{attempt.spec.name} was stopped, deleted or started by somebody else meanwhile")
 
 
@@ -119,15 +118,21 @@ def write_failure(ways: Ways, head: str, attempt: Attempt, error: ProvisionError
 
 
 @contextlib.contextmanager
-def queue_held(ways: Ways, head: str) -> Iterator[None]:
-    """Be the only one that starts jobs; the lock goes with our connection."""
+def queue_held(ways: Ways, head: str) -> Iterator[Callable[[], None]]:
+    """Be the only one that starts jobs; the lock goes with our connection.
+
+    Yields what tells the head that all that waits was tried, so that the reasons there are as new as this look.
+    """
     process = begin(ways.to(head), "hold_queue", seconds=QUEUE_SECONDS, who=owner(), beats=True)
     over = threading.Event()
 
+    def write(line: bytes) -> None:
+        with contextlib.suppress(ProvisionError):
+            process.write(line)
+
     def beat() -> None:
         while not over.wait(BEAT_SECONDS):
-            with contextlib.suppress(ProvisionError):
-                process.write(b"\n")
+            write(b"\n")
 
     try:
         threading.Thread(target=beat, daemon=True, name="beat").start()
@@ -139,7 +144,7 @@ def queue_held(ways: Ways, head: str) -> Iterator[None]:
                 node=head,
                 remedy="what waits is started by any later command, or by: provision queue run",
             )
-        yield
+        yield lambda: write(b"tried\n")
     finally:
         over.set()
         process.close()

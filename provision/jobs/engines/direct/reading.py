@@ -162,7 +162,8 @@ def _earlier(record: JobRecord, nodes: Mapping[str, Node], attempt: int) -> tupl
         NotFound: no node has anything of that attempt.
     """
     name = record.spec.name
-    found = each(list(nodes.values()), lambda way: _instances_there(way, name, attempt))
+    asked = [nodes[node] for node in record.nodes if node in nodes] or list(nodes.values())
+    found = each(asked, lambda way: _instances_there(way, name, attempt))
     away = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
     seats = [
         _seat(record, instance, node)

@@ -1,0 +1,57 @@
+"""Asking about one job: the node that keeps the queue knows which others have a part in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from provision.batch.records import Report
+from provision.connectors import Connector, each
+from provision.errors import ProvisionError
+from provision.jobs.node_ask import ask_jobs
+from provision.model import Node
+from provision.threads import within
+
+__all__ = ["told_of"]
+
+HEAD_SECONDS = 3.0
+"""When the node that keeps the queue has not answered in this time, all are asked beside it."""
+PATIENCE_SECONDS = 2.0
+"""So much later than twice the others' time a node may answer who is asked how a job stands."""
+
+
+def told_of(
+    name: str, nodes: Mapping[str, Node], head: str, *, hurry: bool = False
+) -> dict[str, dict[str, Any] | ProvisionError]:
+    """Return what nodes report of a job: the head and those that it was ever given to; all where the head has none.
+
+    In a `hurry` nodes that are late are left out.
+    """
+    report = partial(_report, name)
+    begun = time.monotonic()
+    first = within(HEAD_SECONDS, lambda: each([nodes[head]], report)) or {}
+    others = _others(name, first.get(head))
+    patience = PATIENCE_SECONDS if hurry else None
+    if others is None:
+        return each(list(nodes.values()), report, patience=patience)
+    took = time.monotonic() - begun
+    asked = [nodes[other] for other in others if other in nodes and other != head]
+    return {**first, **each(asked, report, patience=patience, answered=took)}
+
+
+def _report(name: str, way: Connector) -> dict[str, Any]:
+    return ask_jobs(way, "report", names=[name], brief=False)
+
+
+def _others(name: str, told: dict[str, Any] | ProvisionError | None) -> list[str] | None:
+    """Return the nodes that a job was ever given to, by what the head tells; None where that is not known."""
+    for known, job in Report("", told).jobs() if isinstance(told, Mapping) else ():
+        queue, given = job.get("queue"), job.get("nodes")
+        if known != name or not isinstance(queue, Mapping) or not queue:
+            continue
+        if isinstance(given, list) and given:
+            return [str(node) for node in given]
+        return [] if queue.get("state") in {"pending", "held"} and not queue.get("attempt") else None
+    return None

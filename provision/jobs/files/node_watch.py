@@ -1,0 +1,50 @@
+"""The request watch: waits until something happens on this node that may let a job start."""
+
+import os
+import select
+import time
+
+from node_files import read_json
+from node_leases import lease_path
+from node_records import attempt_folder, job_folder, job_name, job_names, number_of
+
+EVERY_SECONDS = 1
+TURN_SECONDS = 3  # whoever hands a job in tries it, and may wait for the queue only where others hold it
+
+
+def watch(request):
+    """Return whether something happened before its time was over; our input's end is that of our time too."""
+    leases = [lease_path(str(name)) for name in request.get("leases") or ()]
+    results = [result_of(attempt) for attempt in request.get("attempts") or ()]
+    deadline = time.monotonic() + float(request["seconds"])
+    while not changed(leases, results, request.get("since")):
+        left = deadline - time.monotonic()
+        if left <= 0 or select.select([0], [], [], min(left, EVERY_SECONDS))[0]:
+            return {"changed": False}
+    return {"changed": True}
+
+
+def changed(leases, results, since):
+    """Return whether a lease is gone, an attempt is over, or a job is new."""
+    gone = any(not os.path.exists(path) for path in leases)
+    return gone or any(map(os.path.exists, results)) or (since is not None and any_new(float(since)))
+
+
+def result_of(attempt):
+    """Return the file by which an attempt is over on this node."""
+    return os.path.join(attempt_folder(job_name(attempt), number_of(attempt)), "result.json")
+
+
+def any_new(since):
+    """Return whether a job waits that came after a time, and no pass over the queue has said why it does."""
+    before = time.time() - TURN_SECONDS
+    for name in job_names():
+        path = os.path.join(job_folder(name), "queue.json")
+        try:
+            recent = since < os.stat(path).st_mtime < before
+        except OSError:
+            continue
+        queue = read_json(path) if recent else {}
+        if queue.get("state") == "pending" and not queue.get("reason"):
+            return True
+    return False
