@@ -11,7 +11,7 @@ from provision.batch.inference import script_words, starts_processes, words_of
 from provision.batch.mpi import KEYS, MOUNT
 from provision.model.job import JobSpec, Kind, Seat
 
-__all__ = ["SHARE", "NodeHardware", "create_words", "program_words"]
+__all__ = ["RUN", "SHARE", "NodeHardware", "create_words", "limits_of", "own_mounts", "program_words"]
 
 SHARE = "share.py"
 """The program of `MOUNT` that starts copies of a command."""
@@ -63,7 +63,7 @@ def create_words(
         words += ["--label", f"{name}={value}"]
     words += _rights(spec, hardware)
     words += _gpus(inside)
-    for mount in (f"{folder}/mount:{MOUNT}:ro", *_own_files(spec, folder), *mounts, *spec.mounts):
+    for mount in (*own_mounts(spec, folder), *mounts, *spec.mounts):
         words += ["--volume", mount]
     words += ["--workdir", spec.working_dir]
     account, _, groups = spec.user.partition(",")
@@ -85,9 +85,10 @@ def _owned(account: str) -> str:
     return f",uid={uid},gid={gid}" if uid and gid else ""
 
 
-def _own_files(spec: JobSpec, folder: str) -> list[str]:
-    """Return how keys and files of the submitter's machine are mounted."""
-    found = [f"{folder}/ssh:{KEYS}:ro"] if spec.kind is Kind.MPI else []
+def own_mounts(spec: JobSpec, folder: str) -> list[str]:
+    """Return how an attempt's own files are mounted: first those of `MOUNT`, then keys, files of the submitter's."""
+    found = [f"{folder}/mount:{MOUNT}:ro"]
+    found += [f"{folder}/ssh:{KEYS}:ro"] if spec.kind is Kind.MPI else []
     for index, text in enumerate(spec.config_files):
         found.append(f"{folder}/config/{index}:{text.partition(':')[2]}:ro")
     return found
@@ -98,11 +99,8 @@ def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
         limits = {"memlock": "-1", "stack": "67108864", **spec.ulimits}
         return ["--privileged", *(word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}"))]
     words: list[str] = []
-    asked = {name: int(value) if value.lstrip("-").isdecimal() else value for name, value in spec.ulimits.items()}
-    for name, wanted in {**ULIMITS, **asked}.items():
-        most = hardware.limits.get(name)
-        cut = most is not None and isinstance(wanted, int) and (wanted < 0 or wanted > most)
-        words += ["--ulimit", f"{name}={most if cut else wanted}"]
+    for name, value in limits_of(spec, hardware).items():
+        words += ["--ulimit", f"{name}={value}"]
     for name in CAPABILITIES:
         words += ["--cap-add", name]
     for name in DROPPED:
@@ -111,6 +109,17 @@ def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
         for device in hardware.devices:
             words += ["--device", device]
     return words
+
+
+def limits_of(spec: JobSpec, hardware: NodeHardware) -> dict[str, str]:
+    """Return limit -> its value, ``-1`` for none: every job's and those that were asked for, as far as can be."""
+    asked = {name: int(value) if value.lstrip("-").isdecimal() else value for name, value in spec.ulimits.items()}
+    found: dict[str, str] = {}
+    for name, wanted in {**ULIMITS, **asked}.items():
+        most = hardware.limits.get(name)
+        cut = most is not None and isinstance(wanted, int) and (wanted < 0 or wanted > most)
+        found[name] = str(most if cut else wanted)
+    return found
 
 
 def _gpus(inside: Sequence[Seat]) -> list[str]:

@@ -98,7 +98,7 @@ _TABLE = {
     --pull --image-pull-policy|pull|WHEN|always, missing or never. [missing]
     --image-pull-secret|image_pull_secret|SERVER|A registry's login, as `provision secret list` names it. [the image's]
     --user -u|user|UID:GID[,GID...]|Who runs in it, with further groups. [the image's]
-    --no-container|no_container||Refused: batch jobs run in containers alone.
+    --no-container|no_container||No image: processes of the nodes, with what is installed there.
     """,
     _LIFE: """
     --retry|retry|N|Start the whole job again when it failed, N times at most. [0]

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from provision.batch.code import check_source
 from provision.batch.inference import rank_findings, starts_processes, surely_fails, words_of
 from provision.batch.names import check_name
+from provision.batch.units import check_unit
 from provision.errors import UsageError
 from provision.model.job import JobSpec, Kind
 from provision.profiles import FABRICS, PRESETS
@@ -63,6 +64,8 @@ def doubts(spec: JobSpec) -> Iterator[str]:
             "finds it in PET_NPROC_PER_NODE; --launcher torchrun puts torchrun before it"
         )
     yield from _without_effect(spec)
+    if spec.no_container and not spec.user:
+        yield "--no-container without --user: its processes are root's on the nodes; --user UID:GID takes an account"
     if not spec.gang:
         yield "--gang=false: it starts with the workers that fit, and a job of one program may wait for the others"
 
@@ -75,6 +78,8 @@ def _without_effect(spec: JobSpec) -> Iterator[str]:
         yield "--tensorboard-image changes nothing without --tensorboard"
     if spec.privileged and not spec.rdma:
         yield "--no-rdma changes nothing with --privileged, which gives all devices"
+    if spec.no_container and spec.clean_task_policy in {"None", "Running"}:
+        yield f"--clean-task-policy {spec.clean_task_policy} changes nothing: no process of a node outlives its job"
     if spec.shell != "sh" and len(spec.command) > 1:
         yield f"--shell {spec.shell} changes nothing: no shell runs a command of several words"
 
@@ -117,12 +122,12 @@ def _choices(spec: JobSpec) -> None:
 
 def _image(spec: JobSpec) -> None:
     if spec.no_container:
+        check_unit(spec)
+    elif not spec.image:
         raise UsageError(
-            "--no-container: batch jobs run in containers alone, by which they are watched, limited and ended",
-            remedy="Give it an image: --image IMAGE, with --mount for what it needs of the nodes.",
+            "the job has no image",
+            remedy="Name one: --image IMAGE; or --no-container, for programs that are installed on the nodes.",
         )
-    if not spec.image:
-        raise UsageError("the job has no image", remedy="Name one: --image IMAGE.")
 
 
 def _paths(spec: JobSpec) -> None:

@@ -1,4 +1,4 @@
-"""Commands of this machine that reach into a job: a port of its node here, a shell in its container."""
+"""Commands of this machine that reach into a job: a port of its node here, a shell where it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from provision.commands.shell import join
 from provision.commands.ssh import ssh_argv
 from provision.model import Connection
 
-__all__ = ["attach_argv", "forward_argv"]
+__all__ = ["attach_argv", "attach_unit_argv", "forward_argv"]
 
 _AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec {0}; else exec sudo {0}; fi'
 
@@ -27,6 +27,18 @@ def forward_argv(connection: Connection, local: int, address: str, port: int) ->
 def attach_argv(connection: Connection, container: str, argv: Sequence[str], *, terminal: bool = True) -> list[str]:
     """Return the ssh command that runs `argv` in a container, with a terminal of its own or without."""
     words = ["docker", "exec", "--interactive", *(["--tty"] if terminal else []), container, *argv]
+    return _as_root(connection, words, terminal=terminal)
+
+
+def attach_unit_argv(
+    connection: Connection, folder: str, unit: str, argv: Sequence[str], *, terminal: bool = True
+) -> list[str]:
+    """Return the ssh command that runs `argv` in a unit, of the attempt whose folder on the node this is."""
+    program = ["python3", "-I", "-S", f"{folder}/programs/unit.py", "attach", f"/run/provision/units/{unit}"]
+    return _as_root(connection, [*program, *argv], terminal=terminal)
+
+
+def _as_root(connection: Connection, words: Sequence[str], *, terminal: bool) -> list[str]:
     command = join(["sh", "-c", _AS_ROOT.format(join(words))]) if connection.become else join(words)
     line = ssh_argv(connection, command)
     return [line[0], *(["-t"] if terminal else []), *line[1:]]

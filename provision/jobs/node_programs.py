@@ -6,10 +6,15 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FILES", "jobs_program", "keeper_programs"]
+__all__ = ["FILES", "jobs_program", "keeper_programs", "unit_programs"]
 
 FILES = Path(__file__).with_name("files")
-_OF_KEEPER = ("node_docker", "node_files", "node_keepers", "node_leases", "node_records")
+_OF_UNIT = ("keeper_endings", "keeper_output", "node_docker", "node_files", "node_records", "node_units")
+"""Parts that the first program of a unit imports beside its own."""
+_OF_KEEPER = (
+    *("node_docker", "node_files", "node_keepers", "node_leases", "node_mountpoints", "node_records", "node_units"),
+    "unit_words",
+)
 """Parts that the keeper imports beside its own."""
 
 # Parts are imported from the text that came along, and only then compiled.
@@ -40,6 +45,13 @@ def keeper_programs() -> dict[str, str]:
     """Return the files of the keeper by name, ``programs`` of the request ``start``: one, that starts soonest."""
     own = (path.stem for path in FILES.glob("keeper*.py"))
     return {"keeper.py": _program("keeper", (*own, *_OF_KEEPER))}
+
+
+@cache
+def unit_programs() -> dict[str, str]:
+    """Return the files of what stays with an instance that is a process of its node, beside those of the keeper."""
+    own = (path.stem for path in FILES.glob("unit_*.py"))
+    return {"unit.py": _program("unit_shim", (*own, *_OF_UNIT))}
 
 
 def _program(main: str, names: Iterable[str]) -> str:

@@ -21,10 +21,10 @@ import keeper_network as network
 import node_files
 import node_keepers
 import node_records
-from keeper_containers import Container
 from keeper_finish import Finish
 from keeper_judge import Judge
 from keeper_records import END, GO, UP, Records
+from keeper_runtime import runtime
 from keeper_start import Start
 
 LISTEN_SECONDS = 5
@@ -41,7 +41,7 @@ class Keeper(Start, Judge, Finish, Records):
         self.state = dict(fresh, **node_files.read_json(os.path.join(folder, "state.json")))
         self.record = node_files.read_json(os.path.join(folder, "attempt.json"))
         self.unwritten, self.write_at, self.unwritable = {}, 0.0, ""
-        self.containers = [Container(item, told, folder, self.post) for item in told["containers"]]
+        self.containers = [runtime(item, told, folder, self.post) for item in told["containers"]]
         self.others = {name: {} for name in told["nodes"] if name != self.node}
         self.heard, self.offsets = {}, {}
         self.heard_chief = None

@@ -10,33 +10,21 @@ import keeper_endings as endings
 import keeper_output as output
 import node_docker
 import node_files
+from keeper_runtime import Runtime, Trouble
 
 CREATE_SECONDS = 600
 AWAY_SECONDS = 60  # an engine may be away so long before a container is made
 ENGINE_PATIENCE = 0.5
 REMOVAL_SECONDS = 0.1
-INSIST_SECONDS = 1
 ENV_LINE_LIMIT = 60000  # docker's client reads no longer lines of an --env-file
 LABELS = ("job", "id", "attempt", "instance")
 
 
-class Trouble(Exception):
-    """A container cannot be made or started; the text says why."""
-
-
-class Container:
-    """One container, and what is known of it; `post(kind, container, value)` is told of what happens to it."""
+class Container(Runtime):
+    """One container, and what is known of it."""
 
     def __init__(self, config, told, folder, post):
-        self.config, self.told, self.folder, self.post = config, told, folder, post
-        self.name = config["name"]
-        self.log = os.path.join(folder, str(config.get("log_instance") or config["instances"][0]) + ".log")
-        self.id = ""
-        self.started = 0.0
-        self.ended = None
-        self.drained = True
-        self.watched = False
-        self.asked, self.asked_at = None, 0.0
+        super().__init__(config, told, folder, post)
         self.pid = 0
 
     # Making
@@ -93,7 +81,7 @@ class Container:
 
     def _create(self, abandoned):
         words = ["docker", "create", "--name", self.name]
-        labels = dict(zip(LABELS, (self.told["name"], self.told["id"], self.told["attempt"], self._instance())))
+        labels = dict(zip(LABELS, (self.told["name"], self.told["id"], self.told["attempt"], self.instance())))
         for label, value in labels.items():
             words += ["--label", "provision.{}={}".format(label, value)]
         path = os.path.join(self.folder, "env-" + self.name)
@@ -106,9 +94,6 @@ class Container:
             return self._run([*words, *self.config["create"]], long_ones, abandoned)
         finally:
             node_files.remove(path)
-
-    def _instance(self):
-        return self.config.get("log_instance") or self.config["instances"][0]
 
     def _run(self, argv, environment, abandoned):
         child = subprocess.Popen(
@@ -151,6 +136,14 @@ class Container:
         told = "this node may start no container with --privileged; without it a job has RDMA devices and locked memory"
         return "{} ({})".format(told, said)
 
+    def find(self, known_id):
+        """Find what the keeper before us has started."""
+        self.id = known_id
+        found = self.ask(self.id or self.name)
+        if found is not None and self.is_ours(found):
+            self.id = found["Id"]
+            self.was_started()
+
     def was_started(self):
         """Return whether it was started by the keeper that was here before; it is watched from now on, if so."""
         found = self.ask(self.id) if self.id else None
@@ -167,12 +160,8 @@ class Container:
         self.started = output.seconds_of(found["State"].get("StartedAt", "")) if found else 0.0
         self.pid = int(found["State"].get("Pid") or 0) if found else 0
         self.post("started", self, None)
-        output.Pump(self.id, self.log, self._drained, lambda text: self.post("trouble", self, text)).start()
+        output.Pump(self.id, self.log, self.has_drained, lambda text: self.post("trouble", self, text)).start()
         threading.Thread(target=self._wait, daemon=True).start()
-
-    def _drained(self):
-        self.drained = True
-        self.post("drained", self, None)
 
     # Watching
 
@@ -189,31 +178,12 @@ class Container:
                 continue
             if found is None:
                 removed = {"code": code, "signal": endings.signal_of(code), "reason": "its container was removed"}
-                return self._end(removed, when or time.time())
+                return self.end(removed, when or time.time())
             state = found["State"]
             if state["Status"] in ("exited", "dead"):
                 ended = output.seconds_of(state.get("FinishedAt", ""))
-                return self._end(endings.of_state(state), ended or when or time.time())
+                return self.end(endings.of_state(state), ended or when or time.time())
             time.sleep(REMOVAL_SECONDS)  # it is being removed
-
-    def _end(self, ending, when):
-        self.ended = dict(ending, time=when)
-        self.post("ended", self, None)
-
-    def ready(self):
-        """Return whether somebody listens on its port; True where it has none."""
-        import socket
-
-        port = self.config.get("ready_port")
-        if not port:
-            return True
-        for address in filter(None, (self.config.get("ready_address"), "127.0.0.1")):
-            try:
-                socket.create_connection((address, port), timeout=1).close()
-            except OSError:
-                continue
-            return True
-        return False
 
     # Ending
 
@@ -225,16 +195,12 @@ class Container:
         except (OSError, KeyError, TypeError):
             self.asked = []
 
-    def insist(self):
-        """Ask all of it to end where what was asked is gone, and it goes on."""
-        if self.asked is None or time.monotonic() - self.asked_at < INSIST_SECONDS:
-            return
-        if not any(os.path.exists("/proc/{}".format(pid)) for pid in self.asked):
-            self.asked = None
-            try:
-                node_docker.terminate_all(self.id)
-            except OSError:
-                pass
+    def terminate_all(self):
+        """Ask its first process to end."""
+        try:
+            node_docker.terminate_all(self.id)
+        except OSError:
+            pass
 
     def kill(self):
         """End it."""
@@ -254,9 +220,14 @@ class Container:
     def give_up(self):
         """Take it for ended where its process is gone and docker's engine does not tell how."""
         if self.ended is None:
-            self._end(
-                {"code": None, "signal": None, "reason": "docker's engine did not tell how it ended"}, time.time()
-            )
+            self.end({"code": None, "signal": None, "reason": "docker's engine did not tell how it ended"}, time.time())
+
+    def may_run(self):
+        """Return whether docker's engine does not say that it is at rest; its GPUs are in use then."""
+        try:
+            return bool(self.id) and node_docker.is_running(self.id)
+        except (OSError, KeyError, TypeError):
+            return True
 
     def take_away(self):
         """Remove it with its anonymous volumes."""

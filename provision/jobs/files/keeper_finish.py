@@ -3,7 +3,6 @@
 import os
 import time
 
-import node_docker
 import node_files
 import node_leases
 import node_records
@@ -89,13 +88,8 @@ class Finish:
         self.tell()
 
     def may_run(self, container):
-        """Return whether docker's engine does not say that a container is at rest; its GPUs are in use then."""
-        if not container.id or container.name in self.state["ended"]:
-            return False
-        try:
-            return node_docker.is_running(container.id)
-        except (OSError, KeyError, TypeError):
-            return True
+        """Return whether a container may run, whose end is not known here; its GPUs are in use then."""
+        return container.name not in self.state["ended"] and container.may_run()
 
     def release(self):
         """Give back the leases; what stays is given back by the next command that looks, as the attempt is over."""

@@ -126,33 +126,25 @@ def seconds_of(stamp):
         return 0.0
 
 
-class Pump(threading.Thread):
-    """Follows one container's output until it has ended and everything is in the log."""
+class Log:
+    """The file with one instance's output; a disk that is full is waited for, and said once."""
 
-    def __init__(self, container, path, done, trouble):
-        super().__init__(daemon=True)
-        self.container, self.path, self.done, self.trouble = container, path, done, trouble
-        self.lines = Lines()
-        self.last = self.stepped = self.floor = b""
-        self.said = False
+    def __init__(self, path, trouble):
+        self.path, self.trouble, self.said = path, trouble, False
+        self.handle = -1
 
-    def run(self):
-        """Ask docker until it has told everything."""
-        handle = self._open()
-        try:
-            while not self._told(handle):
-                time.sleep(PATIENCE_SECONDS)
-        finally:
-            self._write(handle, self.lines.end())
-            os.close(handle)
-            self.done()
-
-    def _open(self):
-        while True:
+    def open(self):
+        """Open it; what is there stays."""
+        while self.handle < 0:
             try:
-                return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                self.handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             except OSError as problem:
                 self._complain(problem)
+
+    def close(self):
+        """Close it."""
+        os.close(self.handle)
+        self.handle = -1
 
     def _complain(self, problem):
         if not self.said:
@@ -160,18 +152,56 @@ class Pump(threading.Thread):
             self.trouble("its output cannot be kept now: {}".format(problem.strerror))
         time.sleep(1)
 
-    def _told(self, handle):
+    def write(self, lines):
+        """Add lines, as long as the file may be."""
+        size = os.fstat(self.handle).st_size
+        if not lines or size > LOG_LIMIT:
+            return
+        data = b"".join(line + b"\n" for line in lines)
+        if size + len(data) > LOG_LIMIT:
+            data += lines[-1][:STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
+        data = memoryview(data)
+        while data:
+            try:
+                data = data[os.write(self.handle, data) :]
+            except OSError as problem:
+                self._complain(problem)
+
+
+class Pump(threading.Thread):
+    """Follows one container's output until it has ended and everything is in the log."""
+
+    def __init__(self, container, path, done, trouble):
+        super().__init__(daemon=True)
+        self.container, self.path, self.done, self.trouble = container, path, done, trouble
+        self.log = Log(path, trouble)
+        self.lines = Lines()
+        self.last = self.stepped = self.floor = b""
+        self.said = False
+
+    def run(self):
+        """Ask docker until it has told everything."""
+        self.log.open()
+        try:
+            while not self._told():
+                time.sleep(PATIENCE_SECONDS)
+        finally:
+            self.log.write(self.lines.end())
+            self.log.close()
+            self.done()
+
+    def _told(self):
         """Follow once; return whether that was the end: the container had ended before, and docker told all."""
         try:
             found = node_docker.engine_json("/containers/{}/json".format(self.container))
             if found is None:
                 return True
             over = found["State"]["Status"] in ("exited", "dead")
-            return self._follow(handle, follow=not over) and over
+            return self._follow(follow=not over) and over
         except (OSError, KeyError, TypeError):
             return False
 
-    def _follow(self, handle, *, follow):
+    def _follow(self, *, follow):
         known = Known(self.path, node_files.read_text(self.path + FLOOR))
         path = "/containers/{}/logs?stdout=1&stderr=1&timestamps=1&follow={}".format(self.container, int(follow))
         if known.since:
@@ -183,7 +213,7 @@ class Pump(threading.Thread):
             self.lines = Lines()
             data = stream.rest
             while True:
-                data = self._take(handle, data, known)
+                data = self._take(data, known)
                 piece = connection.recv(1 << 18)
                 if not piece:
                     return not data
@@ -195,7 +225,7 @@ class Pump(threading.Thread):
             self.trouble("its output cannot be read: {}".format(node_docker.engine_words(stream.rest)))
         return True
 
-    def _take(self, handle, data, known):
+    def _take(self, data, known):
         """Write the lines of all whole frames; return what is left of the bytes."""
         at, found = 0, []
         while len(data) - at >= HEAD:
@@ -209,7 +239,7 @@ class Pump(threading.Thread):
             found += self.lines.add(letter, when, text)
             self._keep_floor(when)
             at += HEAD + size
-        self._write(handle, [line for line in found if not known.has(line)])
+        self.log.write([line for line in found if not known.has(line)])
         return data[at:]
 
     def _keep_floor(self, when):
@@ -228,20 +258,6 @@ class Pump(threading.Thread):
                 self.floor = floor
             except OSError:
                 pass
-
-    def _write(self, handle, lines):
-        size = os.fstat(handle).st_size
-        if not lines or size > LOG_LIMIT:
-            return
-        data = b"".join(line + b"\n" for line in lines)
-        if size + len(data) > LOG_LIMIT:
-            data += lines[-1][:STAMP] + b" e [provision] the output is cut here: it is longer than this file may be\n"
-        data = memoryview(data)
-        while data:
-            try:
-                data = data[os.write(handle, data) :]
-            except OSError as problem:
-                self._complain(problem)
 
 
 def last_lines(path, count=20, limit=1 << 16):

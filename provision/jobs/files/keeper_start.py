@@ -3,8 +3,8 @@
 import threading
 import time
 
-from keeper_containers import Container, Trouble
 from keeper_records import GO
+from keeper_runtime import Trouble
 
 READY_SECONDS = 0.1
 
@@ -36,7 +36,7 @@ class Start:
             self.post("created", container, container.id)
         for container in self.containers:
             if container.config.get("phase") == 1:
-                self.check("starting", container, Container.start)
+                self.check("starting", container, lambda item: item.start())
         for container in self.containers:
             while container.watched and not container.ready():
                 self.doing = "waiting for port {} of {}".format(container.config["ready_port"], container.name)
@@ -52,7 +52,7 @@ class Start:
         """Start the containers of the second phase."""
         for container in self.containers:
             if container.config.get("phase") != 1:
-                self.check("starting", container, Container.start)
+                self.check("starting", container, lambda item: item.start())
         self.doing = ""
 
     def created(self, container):
@@ -72,11 +72,7 @@ class Start:
     def find_again(self):
         """Find the containers of a job that was ending when the keeper before us was killed."""
         for container in self.containers:
-            container.id = self.created(container)
-            found = container.ask(container.id or container.name)
-            if found is not None and container.is_ours(found):
-                container.id = found["Id"]
-                container.was_started()
+            container.find(self.created(container))
         self.post("found")
 
     def find_started(self):

@@ -4,9 +4,8 @@ import errno
 import json
 import os
 import signal
-import time
 
-from node_files import PROC, Refused, names_in, read_text
+from node_files import PROC, names_in, read_text
 
 DOCKER_SOCKET = os.environ.get("PROVISION_DOCKER_SOCKET") or "/run/docker.sock"
 ENGINE_SECONDS = 20
@@ -114,22 +113,6 @@ def is_running(container):
     """Return whether a container runs."""
     found = engine_json("/containers/{}/json".format(container))
     return bool(found and found["State"].get("Running"))
-
-
-def end_containers(token, attempt, grace):
-    """End an attempt's running containers: SIGTERM, the grace time, SIGKILL."""
-    containers = job_containers("provision.id={}".format(token))
-    if containers is None:
-        raise Refused("docker's engine does not answer", "systemctl status docker")
-    running = [item for item in containers if item.get("State") != "exited" and labels_of(item)[2] == str(attempt)]
-    for item in running:
-        terminate(item["Id"])
-    deadline = time.monotonic() + grace
-    while running and time.monotonic() < deadline:
-        running = [item for item in running if is_running(item["Id"])]
-        time.sleep(0.1)
-    for item in running:
-        engine("POST", "/containers/{}/kill?signal=KILL".format(item["Id"]))
 
 
 def terminate(container):

@@ -4,12 +4,13 @@ import os
 import signal
 import time
 
-from node_docker import end_containers, engine, job_containers, labels_of
+from node_docker import labels_of
 from node_files import Refused, read_json, remove, remove_tree, write_json
 from node_keepers import STOP_SIGNAL, keepers, signal_keeper
 from node_leases import release_all
 from node_reaping import close_attempt, unwatched
 from node_records import ROOT, UNIT_FILES, attempt_folder, attempts_of, job_folder, job_name, number_of, unit_name
+from node_runs import end_runs, job_runs, remove_run
 
 
 def stop(request):
@@ -40,7 +41,7 @@ def stop(request):
         signal_keeper(folder, signal.SIGUSR1)
         return {"asked": True}
     token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
-    end_containers(token, attempt, 15 if grace is None else float(grace))
+    end_runs(token, attempt, 15 if grace is None else float(grace))
     return {"asked": close_attempt(name, attempt, {"status": "STOPPED", "reason": told["reason"]}, "Stopped")}
 
 
@@ -54,12 +55,12 @@ def delete(request):
         return {"deleted": False}
     if keepers([(name, attempt) for attempt in attempts_of(name)]):
         raise Refused("the job {} still runs on this node".format(name), "provision stop {}".format(name))
-    containers = job_containers("provision.job={}".format(name))
-    if containers is None:
+    runs = job_runs("job", name)
+    if runs is None:
         raise Refused("docker's engine does not answer", "systemctl status docker")
-    for item in containers:
+    for item in runs:
         if labels_of(item)[1] in ("", token):
-            engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
+            remove_run(item)
     for attempt in attempts_of(name):
         remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
     release_all(token)

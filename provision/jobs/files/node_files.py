@@ -112,6 +112,21 @@ def locked_within(handle, seconds):
             return True
 
 
+def is_held(path):
+    """Return whether a living process has locked a file for itself."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 # Programs
 
 

@@ -7,9 +7,11 @@ import time
 from node_docker import labels_of
 from node_files import PROC, outcome, read_text
 from node_leases import all_leases, mine
+from node_units import UNIT
 
 SMI_SECONDS = 20
-CONTAINER = re.compile(r"[0-9a-f]{64}")
+RUNS = re.compile(r"[0-9a-f]{64}|" + UNIT.pattern)
+"""Containers and units of jobs, in what the kernel says of a process's control group."""
 
 
 class Gpus:
@@ -97,7 +99,7 @@ def mig_of(text, uuid):
 
 
 def foreign_uses(text, gpus, ours):
-    """Return UUID -> a process on it that is not in a container of the attempt that has a lease of it.
+    """Return UUID -> a process on it that is not in a container or unit of the attempt that has a lease of it.
 
     A process is told with its GPU alone, so that one on an instance of MIG speaks for all instances of that GPU.
 
@@ -112,7 +114,7 @@ def foreign_uses(text, gpus, ours):
         uuid, _, pid = (word.strip() for word in line.partition(","))
         if not pid.isdigit() or not os.path.isdir("{}/{}".format(PROC, pid)):
             continue
-        inside = CONTAINER.findall(read_text("{}/{}/cgroup".format(PROC, pid)))
+        inside = RUNS.findall(read_text("{}/{}/cgroup".format(PROC, pid)))
         users = [ours[container] for container in inside if container in ours]
         family = parts.get(uuid, [uuid])
         if not any(part in leases and mine(leases[part], *user) for part in family for user in users):

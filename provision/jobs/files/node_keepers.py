@@ -1,11 +1,10 @@
 """Whether the keepers of jobs live on this node, and signals to them."""
 
-import fcntl
 import os
 import re
 import signal
 
-from node_files import program, read_text
+from node_files import is_held, program, read_text
 from node_records import attempt_folder, unit_name
 
 STOP_SIGNAL = signal.SIGUSR2  # to a keeper: stop, where that cannot be written down
@@ -13,17 +12,7 @@ STOP_SIGNAL = signal.SIGUSR2  # to a keeper: stop, where that cannot be written 
 
 def keeper_holds(folder):
     """Return whether a living keeper has the lock of its attempt."""
-    try:
-        handle = os.open(os.path.join(folder, "keeper.lock"), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return is_held(os.path.join(folder, "keeper.lock"))
 
 
 def keepers(attempts):

@@ -4,13 +4,13 @@ import json
 import os
 import time
 
-from node_docker import job_containers
 from node_files import PROC, Refused, names_in, read_json
 from node_gpus import Gpus
 from node_keepers import keepers
 from node_leases import PORT, Locked, Renewal, mine, release_all, renew_leases, write_lease
 from node_reaping import keepers_of_leases, reaped
 from node_records import attempt_folder, drained, job_name, number_of, take_away_secrets
+from node_runs import job_runs
 
 LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
 
@@ -22,7 +22,7 @@ def lease(request):
         raise Refused("the node is drained: {}".format(drained()), "`provision node resume` lets it take jobs again")
     if not wanted:
         return {"taken": {}}
-    gpus, containers = Gpus(), job_containers()
+    gpus, containers = Gpus(), job_runs()
     seen = gpus.answer(containers)
     if seen["gpus"] is None:
         raise Refused("what the GPUs are doing is not known: {}".format(seen["gpu_error"]))
@@ -47,7 +47,7 @@ def hold(request):
     Then, when no process carries the job's mark any more (its supervisor may still end it), they are given back.
     """
     if not request.get("leases"):
-        gpus = Gpus().answer(job_containers())["gpus"] or []
+        gpus = Gpus().answer(job_runs())["gpus"] or []
         first = sorted(gpus, key=lambda gpu: gpu["index"])[: int(request.get("count") or 0)]
         request = dict(request, leases={gpu["uuid"]: "" for gpu in first})
     answer = lease(request)

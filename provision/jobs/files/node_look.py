@@ -2,19 +2,19 @@
 
 import os
 
-from node_docker import job_containers
 from node_files import program
 from node_gpus import SMI_SECONDS, Gpus
 from node_leases import PORT, Locked, gpu_leases
 from node_reaping import close_unwatched, keepers_of_leases, reaped
 from node_records import drained
 from node_reports import reports
+from node_runs import job_runs
 
 
 def look(request):
     """Return what a node has for jobs, and what it knows of them."""
     gpus = Gpus()
-    containers = job_containers()
+    containers = job_runs()
     close_unwatched(containers)
     living = keepers_of_leases(containers)
     with Locked():

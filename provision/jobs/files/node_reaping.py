@@ -4,11 +4,12 @@ import fcntl
 import os
 import time
 
-from node_docker import engine, job_containers, labels_of, running_attempts
+from node_docker import labels_of, running_attempts
 from node_files import Refused, boot_id, boot_time, read_json, remove, stamp, write_json
 from node_keepers import keeper_holds, keepers
 from node_leases import HOLD_SECONDS, Locked, all_leases, lease_path, release_all
 from node_records import NAME, OVER, add_event, attempt_folder, attempts_of, instances_of, job_names, take_away_secrets
+from node_runs import job_runs, remove_run
 
 START_SECONDS = 60  # a keeper that was not there so long after its start will not come
 
@@ -68,7 +69,7 @@ def remove_containers(containers, told, attempt):
     for item in containers:
         if labels_of(item) == (str(told.get("name")), str(told.get("id")), str(attempt)):
             try:
-                engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
+                remove_run(item)
             except OSError:
                 return
 
@@ -169,7 +170,7 @@ def reap_old():
     """
     old = {name: lease for name, lease in all_leases().items() if not is_fresh(lease)}
     if any(not one[0] or not keeper_holds(attempt_folder(*one)) for one in doubtful(old, ())):
-        containers = job_containers()
+        containers = job_runs()
         living = keepers_of_leases(containers)
         try:
             with Locked():

@@ -4,12 +4,12 @@ import json
 import os
 import time
 
-from node_docker import job_containers
 from node_files import boot_id, names_in, read_json, read_text
 from node_keepers import keepers
 from node_leases import all_leases, gpu_leases
 from node_reaping import close_unwatched, reap_old, unwatched
 from node_records import NAME, ROOT, RUN, attempt_folder, attempts_of, instances_of, job_folder, job_names
+from node_runs import job_runs
 
 BRIEF = ("kind", "gpus", "workers", "priority", "labels", "tensorboard", "exclusive", "depends", "retry")
 BRIEF += ("ttl_after_finished",)
@@ -21,7 +21,7 @@ def report(request):
     """Return what this node knows of its jobs, after it has closed those that nothing watches over any more."""
     names = wanted(request)
     if next(unwatched(names), None):
-        close_unwatched(job_containers(), names)
+        close_unwatched(job_runs(), names)
     reap_old()
     return reports(dict(request, names=names))
 

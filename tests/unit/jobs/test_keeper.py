@@ -301,15 +301,17 @@ def test_wherever_output_is_taken_up_no_line_is_lost_or_doubled(tmp_path, cut):
         frame("10:01", b"100%\r\n", 2),
     ]
     path = str(tmp_path / "log")
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     first = keeper_output.Pump("c", path, None, None)
-    first._take(handle, b"".join(frames[:cut]), keeper_output.Known(path))
-    os.write(handle, b"2026-01-31T12:0")
+    first.log.open()
+    first._take(b"".join(frames[:cut]), keeper_output.Known(path))
+    os.write(first.log.handle, b"2026-01-31T12:0")
     known = keeper_output.Known(path, keeper_output.node_files.read_text(path + keeper_output.FLOOR))
     asked = [one for one in frames if one[8:34] + b"Z" >= known.since.encode()]
     again = keeper_output.Pump("c", path, None, None)
-    again._take(handle, b"".join(asked), known)
-    os.close(handle)
+    again.log.open()
+    again._take(b"".join(asked), known)
+    again.log.close()
+    first.log.close()
     texts = [line[30:] for line in (tmp_path / "log").read_bytes().split(b"\n")[:-1]]
     if cut < 5:  # docker's own answer begins too late where the clock was put back while no keeper was there
         texts += [b"put back", b"after"] if b"after" not in texts else []
@@ -333,11 +335,11 @@ def test_a_long_log_is_taken_up_in_little_time_and_memory(tmp_path):
 def test_what_is_more_than_a_log_may_hold_is_cut_and_that_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(keeper_output, "LOG_LIMIT", 100)
     path = str(tmp_path / "log")
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     pump = keeper_output.Pump("c", path, None, None)
+    pump.log.open()
     for number in range(20):
-        pump._take(handle, frame(f"00:{number:02d}", b"line\n"), keeper_output.Known(os.devnull))
-    os.close(handle)
+        pump._take(frame(f"00:{number:02d}", b"line\n"), keeper_output.Known(os.devnull))
+    pump.log.close()
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0].endswith("o line")
     assert "cut here" in lines[-1]

@@ -9,6 +9,7 @@ from typing import Any
 from provision.batch import mpi
 from provision.batch.containers import NodeHardware, create_words, program_words
 from provision.batch.ranks import by_container, rank_variables, slots
+from provision.batch.units import unit_of, unit_variables
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.known import Known
 from provision.model.job import JobSpec, Kind, Seat
@@ -67,7 +68,8 @@ def environment_of(attempt: Attempt, seat: Seat, port: int) -> dict[str, str]:
     if spec.kind is Kind.MPI and seat.chief:
         interfaces = {attempt.known.interfaces.get(name, "") for name in attempt.nodes}
         found |= mpi.launcher_variables(sorted(interfaces) if all(interfaces) else ())
-    return {**found, **spec.env}
+    inside = [one for one in attempt.seats if one.container == seat.container]
+    return {**found, **unit_variables(spec, inside), **spec.env}
 
 
 def _fabric(attempt: Attempt, node: str) -> dict[str, str]:
@@ -106,7 +108,7 @@ def containers_of(
     prepared: Mapping[str, Any],
     mounts: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
-    """Yield what the keeper on a node is told of each of its containers: ``containers`` of README.md.
+    """Yield what the keeper on a node is told of each of its containers or units: ``containers`` of README.md.
 
     Args:
         attempt: whose they are.
@@ -119,30 +121,12 @@ def containers_of(
     spec = attempt.spec
     for name, inside in by_container([seat for seat in attempt.seats if seat.node == node]).items():
         seat = inside[0]
-        reference = image_of(spec, seat)
-        image = str(((prepared.get("images") or {}).get(reference) or {}).get("id") or reference)
         waits = spec.kind is Kind.MPI and not seat.chief
-        labels = {
-            "provision.job": spec.name,
-            "provision.id": attempt.id,
-            "provision.attempt": str(attempt.number),
-            "provision.instance": seat.instance,
-        }
         entry = command_of(attempt, seat, logins)
-        create = create_words(
-            spec,
-            inside,
-            image,
-            labels=labels,
-            hardware=attempt.known.hardware.get(node, NodeHardware()),
-            folder=attempt.folder,
-            mounts=mounts,
-            entry=entry,
-        )
         yield {
             "name": name,
             "phase": 1 if waits else 2,
-            "create": create,
+            **_runtime(attempt, inside, prepared, mounts, entry),
             "env": {**environment_of(attempt, seat, port), **attempt.secrets.env},
             "ready_port": next(login.port for login in logins if login.node == node) if waits else 0,
             "ready_address": seat.address,
@@ -150,3 +134,33 @@ def containers_of(
             "instances": [one.instance for one in inside],
             "account": spec.user.partition(",")[0],
         }
+
+
+def _runtime(
+    attempt: Attempt, inside: Sequence[Seat], prepared: Mapping[str, Any], mounts: Sequence[str], entry: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the keeper is told of a container, or of a unit, as such."""
+    spec, seat = attempt.spec, inside[0]
+    hardware = attempt.known.hardware.get(seat.node, NodeHardware())
+    if spec.no_container:
+        unit = unit_of(spec, inside, hardware=hardware, folder=attempt.folder, mounts=mounts, entry=entry)
+        return {"unit": unit}
+    reference = image_of(spec, seat)
+    image = str(((prepared.get("images") or {}).get(reference) or {}).get("id") or reference)
+    labels = {
+        "provision.job": spec.name,
+        "provision.id": attempt.id,
+        "provision.attempt": str(attempt.number),
+        "provision.instance": seat.instance,
+    }
+    create = create_words(
+        spec,
+        inside,
+        image,
+        labels=labels,
+        hardware=hardware,
+        folder=attempt.folder,
+        mounts=mounts,
+        entry=entry,
+    )
+    return {"create": create}

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from provision.batch import mpi
 from provision.batch.containers import NodeHardware, create_words
 from provision.batch.ranks import by_container, seats_of
+from provision.batch.units import unit_name, unit_of
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.attempt import Attempt, command_of, environment_of, image_of
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.placing import Placed
 from provision.jobs.engines.direct.starting import Extras
-from provision.model.job import JobSpec, Kind
+from provision.jobs.files.unit_words import unit_words
+from provision.model.job import JobSpec, Kind, Seat
 from provision.model.job_views import DryRun
 
 __all__ = ["dry_run"]
@@ -40,15 +42,27 @@ def dry_run(spec: JobSpec, placed: Placed, known: Known, extras: Extras | None =
         seat = inside[0]
         hidden = dict.fromkeys(spec.secret_env, "[secret]")
         environment[seat.instance] = {**environment_of(attempt, seat, DRY_PORT), **hidden}
-        words = create_words(
-            spec,
-            inside,
-            image_of(spec, seat),
-            labels={"provision.job": spec.name},
-            hardware=known.hardware.get(seat.node, NodeHardware()),
-            folder=attempt.folder,
-            mounts=extras.mounts(spec, seat.node) if extras else (),
-            entry=command_of(attempt, seat, logins),
-        )
-        commands[name if not seat.chief else seat.instance] = ("docker", "create", *words)
+        mounts = extras.mounts(spec, seat.node) if extras else ()
+        words = _words(attempt, inside, mounts, command_of(attempt, seat, logins))
+        commands[name if not seat.chief else seat.instance] = words
     return DryRun(seats, "", environment, commands, files, (*placed.warnings, *line_notes(spec, seats, known)))
+
+
+def _words(attempt: Attempt, inside: Sequence[Seat], mounts: Sequence[str], entry: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of docker, or of systemd, for what some instances live in."""
+    spec, seat = attempt.spec, inside[0]
+    hardware = attempt.known.hardware.get(seat.node, NodeHardware())
+    if spec.no_container:
+        unit = unit_of(spec, inside, hardware=hardware, folder=attempt.folder, mounts=mounts, entry=entry)
+        return (*unit_words(unit_name(seat, attempt.number), unit), "--", *entry)
+    words = create_words(
+        spec,
+        inside,
+        image_of(spec, seat),
+        labels={"provision.job": spec.name},
+        hardware=hardware,
+        folder=attempt.folder,
+        mounts=mounts,
+        entry=entry,
+    )
+    return ("docker", "create", *words)

@@ -258,11 +258,17 @@ def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
 def exec_argv(
     record: JobRecord, nodes: Mapping[str, Node], instance: str, argv: Sequence[str], *, terminal: bool
 ) -> tuple[str, ...]:
-    """Return the ssh command that runs `argv` in an instance's container."""
-    from provision.jobs.forward import attach_argv
+    """Return the ssh command that runs `argv` in an instance's container, or unit."""
+    from provision.batch.units import unit_name
+    from provision.jobs.forward import attach_argv, attach_unit_argv
 
     seat = instance_of(record, instance)
-    return tuple(attach_argv(_node_of(nodes, seat).connection, seat.container, argv or ("sh",), terminal=terminal))
+    connection, words = _node_of(nodes, seat).connection, argv or ("sh",)
+    if record.spec.no_container:
+        unit = unit_name(seat, record.attempt)
+        folder = f"/var/lib/provision/jobs/{record.spec.name}/attempts/{record.attempt}"
+        return tuple(attach_unit_argv(connection, folder, unit, words, terminal=terminal))
+    return tuple(attach_argv(connection, seat.container, words, terminal=terminal))
 
 
 def forward_argv(record: JobRecord, nodes: Mapping[str, Node], local: int, target: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
 from provision.jobs.engines.direct.ways import MANY, Ways
 from provision.jobs.node_ask import ask_jobs
-from provision.jobs.node_programs import FILES, keeper_programs
+from provision.jobs.node_programs import FILES, keeper_programs, unit_programs
 from provision.model.job import JobSpec, Kind, as_document
 from provision.threads import outcomes
 
@@ -166,7 +166,7 @@ def _start(
             files=files,
             configs=configs,
             record=record,
-            programs=keeper_programs(),
+            programs=keeper_programs() | (unit_programs() if spec.no_container else {}),
         )
 
     hand_over()

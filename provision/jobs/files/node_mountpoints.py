@@ -1,0 +1,77 @@
+"""What is made on this node for a unit to mount upon, and taken away when no unit uses it any more.
+
+The mounts are the unit's own, but where a path is mounted upon there has to be something on the node.
+"""
+
+import os
+
+from node_files import Refused, names_in, read_json, remove, write_json
+from node_leases import Locked
+from node_records import ROOT
+from node_units import UNITS, about
+
+MADE = os.path.join(ROOT, ".mountpoints")
+
+
+def make(pairs):
+    """Make folders, and empty files, to mount upon; those above them are made too.
+
+    Args:
+        pairs: (what is mounted, or "" for a folder; the path that it is mounted upon).
+    """
+    with Locked():
+        made = list(read_json(MADE).get("made") or ())
+        try:
+            for source, target in pairs:
+                made += make_one(target, is_file=bool(source) and os.path.isfile(source))
+        finally:
+            if made:
+                write_json(MADE, {"made": made})
+
+
+def make_one(target, *, is_file):
+    """Make a path where there is none; return what was made."""
+    missing, path = [], target
+    while not os.path.lexists(path):
+        missing.insert(0, path)
+        path = os.path.dirname(path)
+    for path in missing:
+        if is_file and path == target:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        else:
+            os.mkdir(path, 0o755)
+    return missing
+
+
+def take_away():
+    """Remove what was made and no unit uses; what somebody has put something into stays."""
+    if not read_json(MADE):
+        return
+    try:
+        with Locked():
+            used = [str(path) for unit in names_in(UNITS) for path in about(unit).get("targets") or ()]
+            kept = []
+            for path in sorted(read_json(MADE).get("made") or (), reverse=True):
+                if any(one == path or one.startswith(path + "/") for one in used):
+                    kept.append(path)
+                else:
+                    remove_empty(path)
+            if kept:
+                write_json(MADE, {"made": kept})
+            else:
+                remove(MADE)
+    except (Refused, OSError):
+        return  # the next one does it
+
+
+def remove_empty(path):
+    """Remove an empty folder, or an empty file."""
+    try:
+        if os.path.islink(path):
+            return
+        if os.path.isdir(path):
+            os.rmdir(path)
+        elif os.stat(path).st_size == 0:
+            os.unlink(path)
+    except OSError:
+        pass

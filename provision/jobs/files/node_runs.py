@@ -1,0 +1,60 @@
+"""What runs of jobs on this node, be it in docker's containers or in units of systemd; both in the form of the former.
+
+Where docker's engine does not answer nothing is known, of units neither: nothing is closed or given back then.
+"""
+
+import time
+
+import node_docker
+import node_units
+from node_files import Refused
+
+
+def job_runs(key="", value=None):
+    """Return the containers and units of jobs; None when docker's engine does not answer.
+
+    Args:
+        key: ``job`` or ``id``; those of which it is `value`; all without it.
+        value: see `key`.
+    """
+    label = "provision.{}={}".format(key, value) if key else "provision.job"
+    containers = node_docker.job_containers(label)
+    return None if containers is None else containers + node_units.job_units(key, value)
+
+
+def is_unit(item):
+    """Return whether this is a unit, and not a container."""
+    return bool(node_units.UNIT.match(str(item["Id"])))
+
+
+def is_running(item):
+    """Return whether it still runs; OSError when docker's engine does not answer."""
+    return (node_units if is_unit(item) else node_docker).is_running(item["Id"])
+
+
+def end_runs(token, attempt, grace):
+    """End what runs of an attempt: SIGTERM, the grace time, SIGKILL."""
+    found = job_runs("id", token)
+    if found is None:
+        raise Refused("docker's engine does not answer", "systemctl status docker")
+    of_attempt = [item for item in found if node_docker.labels_of(item)[2] == str(attempt)]
+    running = [item for item in of_attempt if item.get("State") != "exited"]
+    for item in running:
+        (node_units if is_unit(item) else node_docker).terminate(item["Id"])
+    deadline = time.monotonic() + grace
+    while running and time.monotonic() < deadline:
+        running = [item for item in running if is_running(item)]
+        time.sleep(0.1)
+    for item in running:
+        if is_unit(item):
+            node_units.kill(item["Id"])
+        else:
+            node_docker.engine("POST", "/containers/{}/kill?signal=KILL".format(item["Id"]))
+
+
+def remove_run(item):
+    """Take away a container with its volumes, or a unit; one that runs is ended. OSError when the engine is away."""
+    if is_unit(item):
+        node_units.forget(item["Id"])
+    else:
+        node_docker.engine("DELETE", "/containers/{}?force=1&v=1".format(item["Id"]))
