@@ -47,9 +47,9 @@ def unit_of(
         mounts: of data and code, ``/source:/target[:ro]``.
         entry: the command.
     """
-    uses_files = spec.kind is Kind.MPI or spec.procs_per_gpu > 1
+    needs_own = spec.kind is Kind.MPI or spec.procs_per_gpu > 1
     own = own_mounts(spec, folder)
-    binds = [_bind(mount) for mount in (*(own if uses_files else own[1:]), *mounts, *spec.mounts)]
+    binds = [_bind(mount) for mount in (*(own if needs_own else own[1:]), *mounts, *spec.mounts)]
     at_home = bool(spec.user) and spec.working_dir == _ROOTS
     if at_home:
         binds = [[source, _in_home(target), mode] for source, target, mode in binds]
@@ -59,7 +59,7 @@ def unit_of(
         "command": list(entry),
         "limits": limits_of(spec, hardware),
         "binds": binds,
-        "private": [RUN] if spec.kind is Kind.MPI else [],
+        "private": [RUN] if needs_own else [],
     }
 
 
