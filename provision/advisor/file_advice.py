@@ -116,7 +116,10 @@ def many_small_files(job: Job) -> Answer:
 
 
 @advice(
-    "shm-too-small", "Give the containers more shared memory: --share-memory 8Gi (docker run --shm-size).", needs=NODE
+    "shm-too-small",
+    "Give the containers more shared memory: --share-memory 8Gi (docker run --shm-size); with --no-container the node: "
+    "mount -o remount,size=8G /dev/shm.",
+    needs=NODE,
 )
 def shm_too_small(job: Job) -> Answer:
     """Data workers hand batches over in /dev/shm, and docker gives it 64 MiB."""

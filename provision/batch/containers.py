@@ -16,7 +16,7 @@ __all__ = ["RUN", "SHARE", "NodeHardware", "create_words", "limits_of", "own_mou
 SHARE = "share.py"
 """The program of `MOUNT` that starts copies of a command."""
 RUN = "/provision-run"
-"""Memory of an mpi job's account alone: sshd's sessions read their variables from a file there."""
+"""Memory of a job alone: of mpi sshd's sessions read their variables from a file there."""
 CAPABILITIES = ("IPC_LOCK", "SYS_NICE", "SYS_PTRACE")
 DROPPED = ("MKNOD", "NET_RAW")
 ULIMITS: Mapping[str, int] = {"memlock": -1, "nofile": 1048576, "stack": 67108864}
@@ -173,7 +173,7 @@ def _shared(spec: JobSpec) -> tuple[str, ...]:
     Each copy gets ``--process_index I --process_num N`` behind its words, and PROCESS_INDEX and PROCESS_NUM; a line for
     the shell gets them at its end, unless it uses PROCESS_INDEX itself. The first exit code that is not 0 is the
     instance's. Each copy's output is in the instance's log, behind ``[processI]``, and alone in ``processI.file`` of
-    a folder of the instance's name: in --logdir where that is on a mount, else in /tmp of the container.
+    a folder of the instance's name: in --logdir where that is on a mount, else where it goes with the instance.
     """
     command = _plain(spec)
     if len(spec.command) == 1 and "PROCESS_INDEX" not in spec.command[0]:
@@ -185,4 +185,5 @@ def _shared(spec: JobSpec) -> tuple[str, ...]:
 def _log_folder(spec: JobSpec) -> str:
     targets = [target for _, target in spec.data] + [mount.split(":")[1] for mount in spec.mounts]
     kept = any(PurePosixPath(spec.logdir).is_relative_to(target) for target in targets)
-    return spec.logdir.rstrip("/") if kept else "/tmp"  # noqa: S108 - in the job's own container
+    own = RUN if spec.no_container else "/tmp"  # noqa: S108 - in the job's own container
+    return spec.logdir.rstrip("/") if kept else own

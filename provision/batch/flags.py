@@ -97,7 +97,7 @@ _TABLE = {
     --no-rdma|rdma|-|Give none.
     --pull --image-pull-policy|pull|WHEN|always, missing or never. [missing]
     --image-pull-secret|image_pull_secret|SERVER|A registry's login, as `provision secret list` names it. [the image's]
-    --user -u|user|UID:GID[,GID...]|Who runs in it, with further groups. [the image's]
+    --user -u|user|UID:GID[,GID...]|Who runs in it, with further groups. [the image's, else root]
     --no-container|no_container||No image: processes of the nodes, with what is installed there.
     """,
     _LIFE: """

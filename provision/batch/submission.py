@@ -136,6 +136,8 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
     if spec.ranks and not spec.launcher:
         spec = replace(spec, launcher="mpirun")
     check(spec)
+    if spec.no_container and words.values.get("image_pull_secret"):
+        raise UsageError("--image-pull-secret is for images, and --no-container takes none", remedy="Leave it out.")
     notes += [*environment.notes, *doubts(spec)]
     if words.text("sync_revision") and code is None:
         notes.append("--sync-revision: no code is fetched without --sync-mode and --sync-source")

@@ -22,21 +22,16 @@ def unit_name(seat: Seat, attempt: int) -> str:
     return f"provision-rank-{seat.container}-{attempt}.service"
 
 
-def unit_variables(spec: JobSpec, inside: Sequence[Seat]) -> dict[str, str]:
+def unit_variables(inside: Sequence[Seat]) -> dict[str, str]:
     """Return what keeps a process of a node to the GPUs that are leased to it, in the order of their links.
 
     UUIDs, which name the same GPU whatever else of the node a process may see; none hides all.
     """
-    return {"CUDA_VISIBLE_DEVICES": ",".join(_uuids(inside))} if spec.no_container else {}
-
-
-def _uuids(inside: Sequence[Seat]) -> list[str]:
-    return [uuid for seat in inside for uuid in seat.uuids]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(uuid for seat in inside for uuid in seat.uuids)}
 
 
 def unit_of(
     spec: JobSpec,
-    inside: Sequence[Seat],
     *,
     hardware: NodeHardware,
     folder: str,
@@ -47,15 +42,14 @@ def unit_of(
 
     Args:
         spec: the job.
-        inside: the instances that live in it.
         hardware: what the node has.
         folder: the attempt's folder on the node.
         mounts: of data and code, ``/source:/target[:ro]``.
         entry: the command.
     """
-    uses_files = spec.kind is Kind.MPI or spec.procs_per_gpu > 1
+    needs_own = spec.kind is Kind.MPI or spec.procs_per_gpu > 1
     own = own_mounts(spec, folder)
-    binds = [_bind(mount) for mount in (*(own if uses_files else own[1:]), *mounts, *spec.mounts)]
+    binds = [_bind(mount) for mount in (*(own if needs_own else own[1:]), *mounts, *spec.mounts)]
     at_home = bool(spec.user) and spec.working_dir == _ROOTS
     if at_home:
         binds = [[source, _in_home(target), mode] for source, target, mode in binds]
@@ -65,8 +59,7 @@ def unit_of(
         "command": list(entry),
         "limits": limits_of(spec, hardware),
         "binds": binds,
-        "private": [RUN] if spec.kind is Kind.MPI else [],
-        "gpus": _uuids(inside),
+        "private": [RUN] if needs_own else [],
     }
 
 

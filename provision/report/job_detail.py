@@ -118,7 +118,11 @@ def gpu_lines(job: JobRecord, usage: dict[str, tuple[str, str]]) -> list[str]:
 def _wide(job: JobRecord) -> list[tuple[str, str]]:
     spec = job.spec
     found = [("CreateTime:", stamp(job.submitted)), ("StartTime:", stamp(job.started)), ("EndTime:", stamp(job.ended))]
-    found += [("Owner:", job.owner), ("Image:", spec.image), ("ImageDigest:", job.image_digest)]
+    found += [
+        ("Owner:", job.owner),
+        ("Image:", "none: processes of the nodes" if spec.no_container else spec.image),
+        ("ImageDigest:", job.image_digest),
+    ]
     found += [("Code:", f"{spec.sync.source} {job.code_sha}".rstrip())] if spec.sync else []
     found += [("ModelName:", spec.annotations.get("modelName", ""))]
     found += [("ModelVersion:", spec.annotations.get("modelVersion", ""))]

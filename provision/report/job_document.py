@@ -14,7 +14,7 @@ from provision.report.job_words import NOT_APPLICABLE, age, allocated, chief, du
 
 __all__ = ["event_documents", "instance_document", "job_document", "survey_documents", "written"]
 
-_NOT_LISTED = frozenset({"image", "command", "workingDir", "annotations", "env", "secretEnv", "events"})
+_NOT_LISTED = frozenset({"image", "noContainer", "command", "workingDir", "annotations", "env", "secretEnv", "events"})
 """Lists are made from brief reports, which have none of these."""
 _MODEL = ("modelName", "modelVersion", "modelSource")
 
@@ -58,6 +58,7 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "codeSHA": job.code_sha,
         "imageDigest": job.image_digest,
         "image": spec.image,
+        "noContainer": spec.no_container,
         "command": list(spec.command),
         "workingDir": spec.working_dir,
         "labels": dict(spec.labels),

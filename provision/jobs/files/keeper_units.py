@@ -21,6 +21,7 @@ from unit_words import HOME, unit_words
 START_SECONDS = 60
 STATE_SECONDS = 0.5
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+NEWER = "--property=OOMPolicy="  # of systemd 243
 LOST = {"code": 137, "signal": 9, "reason": "its unit was killed on the node"}
 
 
@@ -29,7 +30,7 @@ class Unit(Runtime):
 
     def __init__(self, config, told, folder, post):
         super().__init__(config, told, folder, post)
-        self.unit = node_units.unit_of(self.instance(), told["attempt"])
+        self.unit = node_units.unit_of(self.name, told["attempt"])
         self.place = node_units.place_of(self.unit)
 
     def is_ours(self):
@@ -47,6 +48,7 @@ class Unit(Runtime):
                 node_units.forget(self.unit)
                 self._register(self.at_home())
             except (OSError, node_files.Refused) as problem:
+                node_units.forget(self.unit)
                 raise Trouble(str(problem)) from None
         self.id = self.unit
 
@@ -104,15 +106,26 @@ class Unit(Runtime):
         """Have systemd start the shim, and wait until that has started the program, or could not."""
         shim = [sys.executable or "/usr/bin/python3", "-I", "-S"]
         shim += [os.path.join(self.folder, "programs", "unit.py"), self.place]
-        words = unit_words(self.unit, told)
-        keeper = node_records.unit_name(self.told["name"], self.told["attempt"])
-        words += ["--description", "provision job {}: {}".format(self.told["name"], self.instance())]
-        words += ["--property=Before=" + keeper]  # so that a shutdown lets the keeper end it
-        words += ["--setenv={}={}".format(key, os.environ[key]) for key in node_records.FOR_TESTS if key in os.environ]
-        words += node_units.device_words(told["gpus"])
+        words = self.words(told)
         code, out, err = node_files.program([*words, "--", *shim], START_SECONDS)
+        if code and "Unknown assignment" in err:
+            words = [word for word in words if not word.startswith(NEWER)]
+            code, out, err = node_files.program([*words, "--", *shim], START_SECONDS)
         if code and "already" not in err:
             raise Trouble("systemd-run: {}".format((err or out).strip()[-600:] or "exit code {}".format(code)))
+        self._await_shim()
+
+    def words(self, told):
+        """Return the words of systemd-run with those that this node alone knows."""
+        words = unit_words(self.unit, told)
+        words += ["--description", "provision job {}: {}".format(self.told["name"], self.instance())]
+        keeper = node_records.unit_name(self.told["name"], self.told["attempt"])
+        words += ["--property=Before=" + keeper]  # so that a shutdown lets the keeper end it
+        words += ["--setenv={}={}".format(key, os.environ[key]) for key in node_records.FOR_TESTS if key in os.environ]
+        leases = self.told.get("leases") or ()
+        return words + node_units.device_words([name for name in leases if not name.startswith(node_leases.PORT)])
+
+    def _await_shim(self):
         deadline = time.monotonic() + START_SECONDS
         look_at = time.monotonic() + STATE_SECONDS
         while not self._item("run") and not self._item("end"):

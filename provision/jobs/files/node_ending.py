@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import node_mountpoints
 from node_docker import labels_of
 from node_files import Refused, read_json, remove, remove_tree, write_json
 from node_keepers import STOP_SIGNAL, keepers, signal_keeper
@@ -61,6 +62,7 @@ def delete(request):
     for item in runs:
         if labels_of(item)[1] in ("", token):
             remove_run(item)
+    node_mountpoints.take_away()  # of units that a reboot has ended
     for attempt in attempts_of(name):
         remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
     release_all(token)

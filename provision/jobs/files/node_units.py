@@ -18,12 +18,13 @@ UNITS = os.path.join(RUN, "units")
 UNIT = re.compile(r"provision-rank-[A-Za-z0-9_.-]+\.service")
 KILL_SECONDS = 5
 DRIVER = PROC + "/driver/nvidia/gpus"
+UVM = "nvidia-uvm"
 NVIDIA = "195"  # the major number of GPUs, and of /dev/nvidiactl and /dev/nvidia-modeset
 
 
-def unit_of(instance, attempt):
-    """Return the name of an instance's unit."""
-    return "provision-rank-{}-{}.service".format(instance, attempt)
+def unit_of(name, attempt):
+    """Return the name of the unit that the keeper is told to make under a name."""
+    return "provision-rank-{}-{}.service".format(name, attempt)
 
 
 def place_of(unit):
@@ -136,18 +137,17 @@ def forget(unit):
 
 
 def device_words(uuids):
-    """Return words for systemd-run that keep a unit off all GPUs but some; none where the driver tells of no GPU.
+    """Return words for systemd-run that keep a unit off all GPUs but some; everything else of the node stays.
 
-    Everything else of the node stays as it is.
+    None where that cannot be said: the driver tells of no GPU, or has not all its parts loaded (what comes later would
+    be denied), or some are instances of MIG, of which it does not tell here whose they are.
     """
-    minors = gpu_minors()
-    if not minors:
+    minors, kinds = gpu_minors(), char_kinds()
+    if not minors or UVM not in kinds or any(uuid not in minors for uuid in uuids):
         return []
-    allowed = ["/dev/nvidia{}".format(minors[uuid]) for uuid in sorted(set(uuids)) if uuid in minors]
-    if any(not uuid.startswith("GPU-") for uuid in uuids):  # instances of MIG: which GPU they are of is not told here
-        return []
-    groups = ["char-" + name for name in char_groups()] + ["block-*"]
-    devices = ("/dev/nvidiactl", "/dev/nvidia-modeset", *allowed, *groups)
+    own = ["/dev/nvidia{}".format(minors[uuid]) for uuid in sorted(set(uuids))]
+    shared = [path for path in ("/dev/nvidiactl", "/dev/nvidia-modeset") if os.path.exists(path)]
+    devices = [*shared, *own, *("char-" + kind for kind in kinds), "block-*"]
     return ["--property=DevicePolicy=closed", *("--property=DeviceAllow={} rwm".format(item) for item in devices)]
 
 
@@ -163,7 +163,7 @@ def gpu_minors():
     return found
 
 
-def char_groups():
+def char_kinds():
     """Return the kinds of character devices that the kernel knows, but for those of GPUs."""
     characters = read_text(PROC + "/devices").partition("Block devices:")[0]
     rows = [line.split() for line in characters.splitlines()]

@@ -4,6 +4,7 @@ It is its account's, sees its mounts, and is a part of its unit, with which it e
 """
 
 import os
+import re
 import resource
 
 import node_files
@@ -12,8 +13,17 @@ import unit_shim
 
 CGROUPS = "/sys/fs/cgroup"
 NAMESPACE = 0x00020000  # CLONE_NEWNS
-LIMITS = ("CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "NPROC", "RSS", "STACK", "AS", "MSGQUEUE", "NICE")
-LIMITS += ("RTPRIO", "SIGPENDING")
+LIMITS = {
+    "CORE": "core file size",
+    "DATA": "data size",
+    "FSIZE": "file size",
+    "MEMLOCK": "locked memory",
+    "NOFILE": "open files",
+    "NPROC": "processes",
+    "STACK": "stack size",
+    "AS": "address space",
+}
+"""Python's names -> the kernel's."""
 
 
 def attach(place, command):
@@ -26,11 +36,10 @@ def attach(place, command):
     environment = variables_of(pid)
     if os.environ.get("TERM"):
         environment.setdefault("TERM", os.environ["TERM"])
-    limits = {item: resource.prlimit(pid, item) for item in limits_known()}
+    limits = node_files.read_text("/proc/{}/limits".format(pid))
     join(pid, unit)
     see_mounts(pid)
-    for item, values in limits.items():
-        resource.setrlimit(item, values)
+    take_limits(limits)
     unit_shim.take_account(known["uid"], known["gid"], known["groups"])
     unit_shim.enter(known["folder"])
     unit_shim.run(command, environment)
@@ -43,9 +52,16 @@ def variables_of(pid):
     return {os.fsdecode(name): value.decode("utf-8", "surrogateescape") for name, _, value in pairs}
 
 
-def limits_known():
-    """Return the limits that this Python knows."""
-    return [getattr(resource, "RLIMIT_" + name) for name in LIMITS if hasattr(resource, "RLIMIT_" + name)]
+def take_limits(text):
+    """Have the limits that the kernel tells of a process; what this account may not raise stays."""
+    for name, title in LIMITS.items():
+        row = re.search(r"^Max {}\s+(\S+)\s+(\S+)".format(title), text, re.MULTILINE)
+        if row:
+            values = [-1 if word == "unlimited" else int(word) for word in row.groups()]
+            try:
+                resource.setrlimit(getattr(resource, "RLIMIT_" + name), values)
+            except (OSError, ValueError):
+                continue
 
 
 def join(pid, unit):

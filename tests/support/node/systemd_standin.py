@@ -1,6 +1,7 @@
-"""A STAND-IN for systemd-run and systemctl: a unit is a process in a session of its own, started anew when it fails.
+"""A STAND-IN for systemd-run and systemctl: a unit is a process in a session of its own.
 
-What it knows is in the folder STANDIN_UNITS: a file for each unit with the pid of its program.
+It is started anew when it fails, where that is one of its settings. What it knows is in the folder
+STANDIN_UNITS: a file for each unit with the pid of its program.
 """
 
 import os
@@ -11,11 +12,12 @@ UNITS = os.environ["STANDIN_UNITS"]
 
 
 def run(words):
-    unit, environment = "", dict(os.environ)
+    unit, environment, restarts = "", dict(os.environ), False
     while words[0] != "--":
         option, _, value = words.pop(0).partition("=")
-        if option in ("--unit", "--description"):
+        if option in ("--unit", "--description", "--slice"):
             value = words.pop(0)
+        restarts = restarts or value == "Restart=on-failure"
         if option == "--unit":
             unit = value
         elif option == "--setenv":
@@ -36,7 +38,7 @@ def run(words):
             stream.write(str(child))
         os.rename(path + ".new", path)
         _, status = os.waitpid(child, 0)
-        if status == 0:
+        if status == 0 or not restarts:
             break
         time.sleep(0.2)
     os.unlink(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +61,24 @@ def test_data_code_and_logs_are_mounted_as_they_will_be(tmp_path):
     mounts = [word for option, word in pairwise(words) if option == "--volume"]
     assert "/srv/train:/data:ro" in mounts
     assert "/var/lib/provision/jobs/j/code/m:/root/code/m" in mounts
+
+
+@pytest.mark.row(12)
+def test_without_a_container_an_instance_is_a_unit_of_its_node():
+    """Mounts are the unit's own; another account works in its own home, where its code is too."""
+    code = CodeSource("git", "/r/m.git")
+    spec = JobSpec(
+        "j", Kind.RUN, ("x",), no_container=True, gpus=1, user="2042:2042", mounts=("/srv:/in:ro",), sync=code
+    )
+    extras = JobExtras(Cluster("c", Path("hosts.yml"), (Node("a", Connection("10.0.0.1")),)))
+    told = dry_run(spec, Placed(PLACED.places[:1]), Known(), extras)
+    (words,), (variables,) = told.commands.values(), told.environment.values()
+
+    assert (words[0], words[-4:]) == ("systemd-run", ("--", "sh", "-c", "x"))
+    assert {
+        "--property=BindReadOnlyPaths=/srv:/in",
+        "--property=BindPaths=/var/lib/provision/jobs/j/code/m:~/code/m",
+        "--property=LimitMEMLOCK=infinity",
+        "--property=KillMode=control-group",
+    } <= set(words)
+    assert (variables["CUDA_VISIBLE_DEVICES"], variables["NVIDIA_VISIBLE_DEVICES"]) == ("GPU-0", "GPU-0")

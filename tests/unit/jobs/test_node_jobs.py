@@ -55,7 +55,7 @@ def aged(node, uuid, seconds):
 
 
 def test_python_3_6_can_read_all_that_goes_to_a_node():
-    texts = [path.read_text() for pattern in ("node_*.py", "keeper*.py") for path in FILES.glob(pattern)]
+    texts = [path.read_text() for pattern in ("node_*.py", "keeper*.py", "unit_*.py") for path in FILES.glob(pattern)]
     texts += [jobs_program().decode(), *keeper_programs().values()]
     parsed = [ast.parse(text, feature_version=(3, 6)) for text in texts]
     assert all(tree.body for tree in parsed)

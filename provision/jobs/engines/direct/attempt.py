@@ -68,8 +68,9 @@ def environment_of(attempt: Attempt, seat: Seat, port: int) -> dict[str, str]:
     if spec.kind is Kind.MPI and seat.chief:
         interfaces = {attempt.known.interfaces.get(name, "") for name in attempt.nodes}
         found |= mpi.launcher_variables(sorted(interfaces) if all(interfaces) else ())
-    inside = [one for one in attempt.seats if one.container == seat.container]
-    return {**found, **unit_variables(spec, inside), **spec.env}
+    if spec.no_container:
+        found |= unit_variables([one for one in attempt.seats if one.container == seat.container])
+    return {**found, **spec.env}
 
 
 def _fabric(attempt: Attempt, node: str) -> dict[str, str]:
@@ -143,7 +144,7 @@ def _runtime(
     spec, seat = attempt.spec, inside[0]
     hardware = attempt.known.hardware.get(seat.node, NodeHardware())
     if spec.no_container:
-        unit = unit_of(spec, inside, hardware=hardware, folder=attempt.folder, mounts=mounts, entry=entry)
+        unit = unit_of(spec, hardware=hardware, folder=attempt.folder, mounts=mounts, entry=entry)
         return {"unit": unit}
     reference = image_of(spec, seat)
     image = str(((prepared.get("images") or {}).get(reference) or {}).get("id") or reference)

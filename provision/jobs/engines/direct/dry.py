@@ -53,7 +53,7 @@ def _words(attempt: Attempt, inside: Sequence[Seat], mounts: Sequence[str], entr
     spec, seat = attempt.spec, inside[0]
     hardware = attempt.known.hardware.get(seat.node, NodeHardware())
     if spec.no_container:
-        unit = unit_of(spec, inside, hardware=hardware, folder=attempt.folder, mounts=mounts, entry=entry)
+        unit = unit_of(spec, hardware=hardware, folder=attempt.folder, mounts=mounts, entry=entry)
         return (*unit_words(unit_name(seat, attempt.number), unit), "--", *entry)
     words = create_words(
         spec,

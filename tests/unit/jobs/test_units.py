@@ -1,0 +1,101 @@
+"""Instances that are processes of their node: the real shim and keeper as processes, systemd is a STAND-IN."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from provision.jobs.node_programs import unit_programs
+from provision.jobs.session import FILES
+from tests.support.node.node import COMPILED, FakeNode, container, prepare, seat, start
+
+sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
+
+import node_gpus
+import node_units
+import unit_words
+
+ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="an account is taken, which root alone can")
+
+
+def unit(instance, *command, **more):
+    """What the keeper is told of a unit."""
+    told = {"user": "", "folder": "/", "command": list(command), "limits": {}, "binds": [], "private": []}
+    return container(instance, **{"env": {}, **more}, unit=told)
+
+
+@ROOT_ALONE
+@pytest.mark.row(12)
+def test_a_process_of_the_node_is_kept_as_a_container_is(tmp_path):
+    """Its output by stream and time, its code, its lines of several words; nothing secret is left, nor its lease."""
+    with FakeNode(tmp_path) as node:
+        prepare(node, [seat("j-worker-0", "a", 0)])
+        line = "printf '%s' \"$TOKEN\" | tr a-z A-Z; printf '\\377\\n' >&2; echo \"$LINES\"; exit 7"
+        env = {"TOKEN": "hunter2", "LINES": "one\ntwo"}
+        start(node, [unit("j-worker-0", "sh", "-c", line, env=env)], programs=COMPILED | unit_programs(), clean="All")
+        result = node.result()
+        lines = (node.attempt() / "j-worker-0.log").read_bytes().splitlines()
+        record = node.record("j-worker-0")
+
+    assert (result["status"], result["exit_code"], result["first_failure"]) == ("FAILED", 7, "j-worker-0")
+    assert (record["status"], record["exit_code"], record["reason"]) == ("Error", 7, "exit code 7")
+    assert sorted(line[28:] for line in lines) == [b"e \xff", b"o HUNTER2one", b"o two"]
+    assert list((node.run / "units").iterdir()) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()] == []
+
+
+@pytest.mark.long
+@ROOT_ALONE
+def test_what_the_node_has_not_is_named(tmp_path):
+    """As the job's end: a program that is not there."""
+    with FakeNode(tmp_path) as node:
+        prepare(node, [seat("j-worker-0", "a", 0)])
+        start(node, [unit("j-worker-0", "nosuch", "-x")], programs=COMPILED | unit_programs(), clean="All")
+        assert node.result()["reason"].endswith("nosuch: there is no such program on the node")
+
+
+def test_a_path_reaches_systemd_as_it_is():
+    """With blanks, colons, quotes, and what has a meaning for systemd."""
+    told = {"limits": {"memlock": "-1", "nofile": "1024:-1"}, "binds": [["/a b:'c%n", "/d\\e", "ro"]], "private": []}
+    words = unit_words.unit_words("u", told)
+    assert r"--property=BindReadOnlyPaths=/a\ b\:\'c%%n:/d\\e" in words
+    assert {"--property=LimitMEMLOCK=infinity", "--property=LimitNOFILE=1024:infinity"} <= set(words)
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """A driver with two GPUs and all its parts, as /proc tells of it."""
+    for number in range(2):
+        place = tmp_path / f"gpus/0000:0{number}:00.0"
+        place.mkdir(parents=True)
+        text = f"Model: \t\t SIMULATED\nGPU UUID: \t GPU-{number}\nDevice Minor: \t {number}\n"
+        (place / "information").write_text(text)
+    kinds = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
+    (tmp_path / "devices").write_text(kinds)
+    monkeypatch.setattr(node_units, "DRIVER", str(tmp_path / "gpus"))
+    monkeypatch.setattr(node_units, "PROC", str(tmp_path))
+    return tmp_path
+
+
+def test_a_unit_is_kept_off_the_gpus_of_other_jobs_and_off_nothing_else(driver):
+    """Where the driver's parts are loaded; what would be loaded later would be denied."""
+    devices = [word.partition("DeviceAllow=")[2] for word in node_units.device_words(["GPU-1"])]
+    assert {"/dev/nvidia1 rwm", "char-mem rwm", "char-nvidia-uvm rwm", "block-* rwm"} <= set(devices)
+    assert not {"/dev/nvidia0 rwm", "char-nvidia rwm", "char-nvidiactl rwm"} & set(devices)
+    assert node_units.device_words(["MIG-1"]) == []
+    (driver / "devices").write_text("Character devices:\n195 nvidia\n")
+    assert node_units.device_words(["GPU-1"]) == []
+
+
+@pytest.mark.parametrize(("owner", "foreign"), [(("t1", "1"), []), (("t2", "1"), ["GPU-0"])])
+def test_a_process_of_a_unit_is_foreign_only_on_gpus_of_other_jobs(tmp_path, monkeypatch, owner, foreign):
+    """By the unit that the kernel names."""
+    unit_name = node_units.unit_of("j-worker-0", 1)
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "4711/cgroup").write_text(f"0::/provision.slice/provision-jobs.slice/{unit_name}/below\n")
+    monkeypatch.setattr(node_gpus, "PROC", str(tmp_path))
+    monkeypatch.setattr(node_gpus, "all_leases", lambda: {"GPU-0": {"id": "t1", "attempt": 1}})
+    found = node_gpus.foreign_uses("GPU-0, 4711\n", [{"uuid": "GPU-0", "mig": []}], {unit_name: owner})
+    assert list(found) == foreign
