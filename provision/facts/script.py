@@ -22,8 +22,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provision.facts.base import Fact, RawOutput, Unknown
+from provision.facts.container_ssh import ContainerSshFact, ContainerTrustFact
+from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact
 from provision.facts.outputs import SHARED, Outputs
-from provision.facts.program import BEGIN, COMMAND, COMMAND_OF_ARGUMENT, FOLDER, PROBE
+from provision.facts.program import BEGIN, COMMAND, COMMAND_OF_ARGUMENT, PROBE
+from provision.facts.records import ReceiptsFact
+from provision.facts.system import LimitsFact
+from provision.facts.units import UNITS
 
 __all__ = ["MOST_SLACK_SECONDS", "TOGETHER", "Parameters", "script", "split"]
 
@@ -62,6 +67,18 @@ _KERNEL = """PROBE_MACHINE=
 [ -n "$PROBE_MACHINE" ] || { set -- $(uname -rm); PROBE_RELEASE=$1 PROBE_MACHINE=$2; }"""
 """Kernels before 6.1 do not tell of the architecture in a file."""
 
+_WORKS = {
+    COMMAND: "program",
+    UNITS: "units",
+    PackagesFact.command: "packages",
+    SysctlsFact.command: "sysctls",
+    LimitsFact.command: "limits",
+    ModulesFact.command: "modules",
+    ReceiptsFact.command: "receipts",
+    ContainerSshFact.command: "container_ssh",
+    ContainerTrustFact.command: "container_trust",
+}
+"""Commands that probe.py does without a shell: each would start programs, and several want the same."""
 _LEAVES = re.compile(r"(?<![\w$/.-])(?:exit|cd|exec|trap|umask|return|export|readonly|alias|set [-+]\w)(?![\w=-])")
 """What works beyond the command that has it, unless that has a shell of its own."""
 _VARIABLES = re.compile(r"(?<![\w$/.-])(?:([a-z]\w*|IFS)=|for ([a-z]\w*)|read (?:-r )?([a-z][\w ]*))")
@@ -129,7 +146,7 @@ def script(
             parameters=(parameters or Parameters()).assignments(), runs="\n".join(runs), token=token
         )
     return (
-        _for_all_nodes(facts, python)
+        _for_all_nodes(facts, python=python)
         .replace(_PARAMETERS, (parameters or Parameters()).assignments(), 1)
         .replace(_TOKEN, token)
     )
@@ -151,7 +168,7 @@ def _askers(facts: tuple[Fact[Any], ...]) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _for_all_nodes(facts: tuple[Fact[Any], ...], python: bool) -> str:
+def _for_all_nodes(facts: tuple[Fact[Any], ...], *, python: bool) -> str:
     """Return the script without what differs from node to node."""
     ordered = sorted(facts, key=_place)
     names = " ".join(fact.name for fact in facts)
@@ -171,7 +188,6 @@ def _for_all_nodes(facts: tuple[Fact[Any], ...], python: bool) -> str:
         names=names,
         token=_TOKEN,
         most=MOST_SLACK_SECONDS,
-        folder=FOLDER,
         together=_TOGETHER_SECONDS,
         seconds=PYTHON_SECONDS,
         smi=_SMI,
@@ -193,8 +209,8 @@ def _text(fact: Fact[Any]) -> str:
 
 def _how(fact: Fact[Any]) -> str:
     """Return how probe.py runs a fact's command: what leaves nothing behind needs no shell of its own in the row."""
-    if fact.command == COMMAND:
-        return "program"
+    if fact.command in _WORKS:
+        return _WORKS[fact.command]
     if fact.name in _SMI.split():
         return '"$topology"' if fact.name == "topology" else '"$smi"'
     if fact.name not in TOGETHER:
@@ -310,7 +326,7 @@ if [ ! -s "{stuck}" ] && command -v python3 >/dev/null; then
   trap 'kill "$probe" "$watch" 2>/dev/null; exit 1' HUP INT TERM PIPE
   trap 'mute=yes' USR1
   python3 -I -S -c {begin} "$program" "{kept}/{hash}" \
-    {token} "$begun" {together} {most} "{stuck}" "$PROBE_KNOWN" "{folder}" \
+    {token} "$begun" {together} {most} "{stuck}" "$PROBE_KNOWN" "{kept}" \
 {commands} </dev/null & probe=$!
   (
     trap 'kill "$nap"; exit' TERM

@@ -53,9 +53,9 @@ class Node:
 
     def run(self, change: str = "", **variables: str) -> RawOutput:
         """Run what the probe runs; `change` is a sed program for it."""
-        text = command(str(self.folder))
-        if change:
-            text = subprocess.run(["sed", change], input=text, capture_output=True, text=True, check=True).stdout
+        own = f's,^SYSTEMD = .*,SYSTEMD = "{self.root}/systemd",;{change}'
+        done = subprocess.run(["sed", own], input=command(str(self.folder)), capture_output=True, text=True, check=True)
+        text = done.stdout
         environment = {**os.environ, **variables, "PATH": f"{self.programs}:{os.environ['PATH']}"}
         done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env=environment, check=False)
         return RawOutput(done.stdout, done.returncode, done.stderr)

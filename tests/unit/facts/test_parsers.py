@@ -57,10 +57,16 @@ def test_limits_know_unlimited():
 
 
 def test_free_space_is_kept_by_path():
-    """The path asked for counts, not the mount point that df prints."""
-    text = "path=/var/lib/docker\nFilesystem 1024-blocks Used\n/dev/vda1  8192000 2048000 6144000 25% /\n"
+    """In the order of the paths; a file system that makes inodes as it needs them counts none."""
+    text = "path=/var/lib/docker\npath=/etc\nreadonly=/etc\ndisk 4096 2048000 1536000 100 7\ndisk 512 4096 0 0 0\n"
 
-    assert DisksFact().parse(out(text)) == (Disk("/var/lib/docker", 6000, 8000),)
+    assert DisksFact().parse(out(text)) == (
+        Disk("/var/lib/docker", 6000, 8000, 7),
+        Disk("/etc", 0, 2, None, writable=False),
+    )
+    assert DisksFact().parse(out(text.replace("disk 512 4096 0 0 0", ""), 1, "stat: it hangs")) == Unknown(
+        "stat -f failed: stat: it hangs"
+    )
 
 
 def test_sysctl_values_are_separated_by_single_blanks():
