@@ -1,13 +1,18 @@
 """One shell script out of many facts' commands, and the way back from its output to each fact's.
 
-Every command runs in a session and under a time limit of its own, writes into a file of its own, and reports its end
-through a pipe. So a command that hangs (even one that no signal can end) costs its own fact and nothing else, and
-none holds the SSH session open. Starting a program is what costs time on a slow node, so commands use the shell's own
-means and start few, and the limits grow with the time that program starts take there: slow is not hung.
+Every command runs in a session and under a time limit of its own, and prints into memory or a file of its own. So a
+command that hangs (even one that no signal can end) costs its own fact and nothing else, and none holds the SSH session
+open. Starting a program is what costs time on a slow node, so commands use the shell's own means and start few, and the
+limits grow with the time that program starts take there: slow is not hung.
+
+Two run the commands, with the same limits and the same output: where there is python3, `files/probe.py`, which is one
+process instead of many and does some commands itself (`_WORKS`); else the shell, for a node must be looked at before
+Python can be installed there. Where python3 is broken or does not begin, the shell does as well.
 
 A session of its own costs more than most commands do. Those that only read files (`TOGETHER`) therefore share one, one
-after the other; when one of them hangs, those behind it are started again, each in a session of its own. Facts that
-have the same command share its output.
+after the other; when one of them hangs, those behind it are started again, each in a session of its own. For probe.py
+they share the shell too, but for those that would leave it or its folder (`_LEAVES`); what they set is unset before.
+Facts that have the same command share its output.
 """
 
 from __future__ import annotations
@@ -325,7 +330,7 @@ if [ ! -s "{stuck}" ] && command -v python3 >/dev/null; then
   probe= watch= mute=
   trap 'kill "$probe" "$watch" 2>/dev/null; exit 1' HUP INT TERM PIPE
   trap 'mute=yes' USR1
-  python3 -I -S -c {begin} "$program" "{kept}/{hash}" \
+  python3 -I -S -X utf8 -c {begin} "$program" "{kept}/{hash}" \
     {token} "$begun" {together} {most} "{stuck}" "$PROBE_KNOWN" "{kept}" \
 {commands} </dev/null & probe=$!
   (
@@ -356,7 +361,8 @@ process() {{
   {{ read -r line </proc/$1/stat; }} 2>/dev/null || return 0
   set -- ${{line##*) }}; echo "$1 $3 ${{20}}"
 }}
-# What no signal could end is not started again while it lives.
+# What no signal could end is not started again while it lives; Python that did not begin is not started again now.
+[ -z "${{mute:-}}" ] || {{ set -- $(process "$probe"); [ -z "${{3:-}}" ] || echo "managed $probe $3" >>"{stuck}"; }}
 while read -r name pid since; do
   case $(process "$pid") in Z*) ;; *" $since") stuck="$stuck $name";; esac
 done 2>/dev/null <"{stuck}"

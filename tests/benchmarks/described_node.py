@@ -218,9 +218,7 @@ def _docker_config() -> str:
         "live-restore": True, "log-opts": {"max-size": "100m", "max-file": "3"}, "log-driver": "json-file",
         "default-address-pools": [{"base": "172.30.0.0/16", "size": 24}],
     }  # fmt: skip
-    text = json.dumps(options, indent=2)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return f"sha256={digest}\n{text}\n== certificate registry.example:5000\n{_CERTIFICATE}"
+    return f"exists=yes\n{json.dumps(options, indent=2)}\n== certificate registry.example:5000\n{_CERTIFICATE}"
 
 
 def _container(pid: int) -> dict[str, Any]:

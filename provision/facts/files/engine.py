@@ -83,9 +83,13 @@ def started(pid):
 
 def quiet(engine, since, now):
     """Return whether nothing has happened that changes what the engine tells of itself; it remembers few events."""
-    events = engine.said(f"/events?since={since:.6f}&until={now:.6f}").splitlines()
-    told = [str(loads(line).get("Action")) for line in events]
-    return len(told) < MOST_EVENTS and all(action.startswith(("exec_", "health_status")) for action in told)
+    events = engine.said(f"/events?since={since:.6f}&until={now:.6f}")
+    told = [str(loads(line)["Action"]) for line in (events or "").splitlines()]
+    return (
+        events is not None
+        and len(told) < MOST_EVENTS
+        and all(action.startswith(("exec_", "health_status")) for action in told)
+    )
 
 
 def same_space(pid):

@@ -26,7 +26,8 @@ CONTAINER_FILES = (
     "authorized_keys", "known_hosts", "ssh_config", "sshd_config", "keys/ssh_host_ed25519_key", "keys/id_ed25519",
 )  # fmt: skip
 NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= \n"))
-ENGINE_FILE = "engine"
+ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
+DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
 WRAPS = {"group": "set --\n{{\n{}\n}}\n", "subshell": "(\n{}\n)\n"}
 ROW_HEAD = (
     'probe_ended() {{ set -- "$1" "$?"; printf \'\\n{0} %s %s\\n\' "$@"; printf \'\\n{0} %s %s\\n\' "$@" >&2; }}\n'
@@ -57,7 +58,7 @@ class Session:
 
     def start(self, text):
         """Run a text of the shell's."""
-        self.pid = spawn(SHELL, ["sh", "-c", text, "probe", source], self.out, self.err, leads="session")
+        self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session")
 
     def fork(self, works):
         """Do a part of our own work, as if each function were a program."""
@@ -264,7 +265,7 @@ def forget(path):
     """Remove what programs of other versions have left beside a file."""
     folder, kept = os.path.split(path)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if name not in (kept, ENGINE_FILE):
+        if name not in (kept, ENGINE_FILE, PACKAGES_FILE):
             try:
                 os.unlink(os.path.join(folder, name))
             except OSError:
@@ -274,42 +275,63 @@ def forget(path):
 def unit_states():
     """Print what the shell's UNITS does."""
     wanted = ["docker.service"]
-    wanted += [
-        f"{name}.service" for name in TIME_KEEPERS if any(os.path.exists(f"{at}/{name}.service") for at in UNIT_PLACES)
-    ]
-    asked = Units(wanted)
-    asked.deadline = time.monotonic() + 3600  # whoever waits for this has a limit
-    blocks = asked.shown()
-    if len(blocks) != len(wanted):
-        sys.stderr.write("systemd does not tell of its units\n")
-        return 1
-    for block in blocks:
-        print("".join(f"{key}={block.get(key, '')}\n" for _, key in ASK_UNITS[:4]))
+    for unit in (f"{name}.service" for name in TIME_KEEPERS):
+        wanted += [unit] * any(os.path.exists(f"{folder}/{unit}") for folder in UNIT_PLACES)
+    try:
+        blocks = systemd_shows(wanted, time.monotonic() + 3600)  # whoever waits for this has a limit
+        said = "\n".join("".join(f"{key}={block.get(key, '')}\n" for _, key in ASK_UNITS[:4]) for block in blocks)
+        print(said, flush=True)
+    except (OSError, ValueError, IndexError):
+        properties = ",".join(key for _, key in ASK_UNITS[:4])
+        code, said = told(["systemctl", "show", "--property=" + properties, "--", *wanted])
+        if code:
+            return code
     if program_of("docker"):
-        print("client=yes")
-    sys.stdout.flush()
-    if any(block.get("ActiveState") == "active" for block in blocks[1:]):
-        run(["timedatectl", "show", "-p", "NTPSynchronized"])
+        print("client=yes", flush=True)
+    if "ActiveState=active" in said.partition("\n\n")[2]:
+        told(["timedatectl", "show", "-p", "NTPSynchronized"])
     return 0
 
 
-def packages():
-    """Print all packages of dpkg's, and keep in mind which are installed."""
-    before = os.lseek(1, 0, os.SEEK_CUR)
-    code = run(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
-    said = os.pread(1, os.fstat(1).st_size - before, before).decode(errors="replace")
-    rows = [line.split("|") for line in said.splitlines()] if not code else ()
+def packages(kept):
+    """Print all packages of dpkg's, and keep in mind which are installed.
+
+    What dpkg-query said in an earlier look still holds where no file that it reads has changed: dpkg puts a new one in
+    place of its list, and leaves what it is about in another folder.
+    """
+    mark = " ".join(map(signature, DPKG_FILES))
+    before, _, said = (content_of(kept) or b"").partition(b"\n")
+    code = 0
+    if before != mark.encode() or not before:
+        code, text = told(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
+        said = text.encode(errors="surrogateescape")
+        if not code:
+            leave(kept, mark.encode() + b"\n" + said)
+    else:
+        sys.stdout.buffer.write(said)
+    rows = [line.split("|") for line in said.decode(errors="replace").splitlines()] if not code else ()
     LISTED.update((row[1], row[2]) for row in rows if len(row) == 3 and row[0][1:2] == "i")
     return code
 
 
-def run(command):
-    """Run a program in our own session; return its exit code."""
+def signature(path):
+    """Return what tells a file or folder from one that was changed."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return "none"
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def told(command):
+    """Run a program in our own session; return its exit code and what it printed, which is told as ours."""
     path = program_of(command[0])
     if not path:
-        return 127
+        return 127, ""
+    start = os.lseek(1, 0, os.SEEK_CUR)
     _, status = os.waitpid(spawn(path, command, 1, 2, leads=""), 0)
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    said = os.pread(1, os.fstat(1).st_size - start, start).decode(errors="surrogateescape")
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), said
 
 
 def lines_of(folder, names):
@@ -376,7 +398,7 @@ def probe(token, begun, together, most, stuck, known, kept, *commands):
         "program": lambda: print(dumps(found_here(RECEIPTS, os.path.join(kept, ENGINE_FILE)))),
     }  # fmt: skip
     if program_of("dpkg-query"):
-        works["packages"] = packages
+        works["packages"] = lambda: packages(os.path.join(kept, PACKAGES_FILE))
     named = {name: (int(limit), how, text) for name, limit, how, text in each}
     look = Look(token, named, int(together), slack, works)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)

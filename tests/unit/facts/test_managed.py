@@ -365,7 +365,7 @@ def test_a_job_is_told_by_the_device_that_it_holds(node: Node) -> None:
     assert "hunter2" not in "".join(jobs)
 
 
-@pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py"])
+@pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py", "probe.py", "begin.py"])
 def test_it_runs_with_the_oldest_python_of_a_node(name: str) -> None:
     """CentOS 7 has Python 3.6: newer syntax would make such a node look as if it had no receipts."""
     source = Path(managed.__file__).with_name("files").joinpath(name).read_text()

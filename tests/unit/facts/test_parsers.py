@@ -272,7 +272,7 @@ def test_docker_info_is_read():
 
 def test_daemon_json_and_certificates_are_read():
     """A good file gives its options; certificates are kept by registry."""
-    text = 'sha256=abc\n{\n "live-restore": true\n}\n== certificate r:5000\n-----BEGIN CERTIFICATE-----\nAAA\n'
+    text = 'exists=yes\n{\n "live-restore": true\n}\n== certificate r:5000\n-----BEGIN CERTIFICATE-----\nAAA\n'
     config = DockerConfigFact().parse(out(text))
 
     assert config.options == {"live-restore": True}
@@ -281,9 +281,9 @@ def test_daemon_json_and_certificates_are_read():
 
 def test_a_broken_daemon_json_says_why():
     """Not JSON and not an object are told apart from an empty file, which is as good as none."""
-    assert "not JSON" in DockerConfigFact().parse(out('sha256=abc\n{"a": }\n')).error
-    assert "not an object" in DockerConfigFact().parse(out("sha256=abc\n[]\n")).error
-    assert DockerConfigFact().parse(out("sha256=abc\n\n")).options == {}
+    assert "not JSON" in DockerConfigFact().parse(out('exists=yes\n{"a": }\n')).error
+    assert "not an object" in DockerConfigFact().parse(out("exists=yes\n[]\n")).error
+    assert DockerConfigFact().parse(out("exists=yes\n\n")).options == {}
     assert not DockerConfigFact().parse(out("")).exists
 
 
