@@ -8,6 +8,7 @@ told, and of the engine not its proxies: either may hold passwords.
 
 import _socket
 import os
+import stat
 import time
 
 ENGINE_SECONDS = 15
@@ -118,6 +119,23 @@ def asked(engine, look):
 def pick(answer, keys):
     """Return some keys of an answer."""
     return {key: answer.get(key) for key in keys}
+
+
+def leave(path, content):
+    """Leave a file for later looks, where only root can."""
+    folder, new = os.path.dirname(path), f"{path}.{os.getpid()}"
+    try:
+        if not os.path.isdir(folder):
+            os.mkdir(folder, 0o700)
+        status = os.lstat(folder)
+        if status.st_uid or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
+            return
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        os.rename(new, path)
+    except OSError:
+        pass
 
 
 def first_image(engine, references):
