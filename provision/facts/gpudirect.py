@@ -129,9 +129,10 @@ for card in $cards; do
   kind=; [ ! -r "$card/iommu_group/type" ] || read -r kind <"$card/iommu_group/type"
   echo "iommu ${card##*/} $kind"
 done
-command -v lspci >/dev/null && bridges=$(lspci -D -vv -d ::0604 2>/dev/null) || exit 0
-echo lspci
-echo "$bridges" | grep -E '^[0-9a-f]|ACSCtl'
+if command -v lspci >/dev/null && bridges=$(lspci -D -vv -d ::0604 2>/dev/null); then
+  echo lspci
+  [ -z "$bridges" ] || echo "$bridges" | grep -E '^[0-9a-f]|ACSCtl'
+fi
 exit 0
 """.replace("CARDS", CARDS.strip())
 

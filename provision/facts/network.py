@@ -151,9 +151,7 @@ class ListeningFact:
     label: ClassVar[str] = "cat /proc/net/tcp"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = r"""
-if [ ! -e /proc/modules ] || [ -e /sys/module/tcp_diag ]; then
-  ss -Hltn 2>/dev/null && exit
-fi
+{ [ ! -e /proc/modules ] || [ -e /sys/module/tcp_diag ]; } && ss -Hltn 2>/dev/null ||
 sed -nE 's/^ *[0-9]+: ([0-9A-F:]+) [0-9A-F:]+ 0A .*/\1/p' /proc/net/tcp /proc/net/tcp6 2>/dev/null
 exit 0
 """

@@ -115,8 +115,10 @@ for folder in /lib/modules/*; do
   printf 'kernel\t%s\t%s\t%s\n' "$release" "$state" "$headers"
   set -- "$@" "$folder/modules.dep"
 done
-[ $# -eq 0 ] || grep -HE '^([^:]*/)?(SPELLINGS|nv_peer_mem|ib_core)\.ko(\.(xz|zst|gz))?:' "$@"
-INSTALL_LINES
+if [ $# -gt 0 ]; then
+  grep -HE '^([^:]*/)?(SPELLINGS|nv_peer_mem|ib_core)\.ko(\.(xz|zst|gz))?:' "$@"
+  INSTALL_LINES
+fi
 exit 0
 """.replace("SPELLINGS", _SPELLINGS).replace("INSTALL_LINES", _INSTALL_LINES.strip())
 
@@ -176,7 +178,9 @@ for module in $others ${others:+nvidia nvidia_peermem nv_peer_mem}; do
     case $key in filename|version|license|signer|srcversion) echo "$module.$key=$value";; esac
   done
 done
-INSTALL_LINES
+if [ -n "$others" ]; then
+  INSTALL_LINES
+fi
 dkms=no
 for source in /var/lib/dkms/nvidia*/*/source; do
   [ ! -e "$source" ] || dkms=yes

@@ -11,6 +11,7 @@ from typing import Any
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.records import is_flat
+from provision.facts.units import TIME_KEEPERS, UNIT_PLACES
 
 __all__ = [
     "BEGIN",
@@ -60,7 +61,7 @@ def _without_words(source: str) -> str:
 COMMAND = command(FOLDER)
 COMMAND_OF_ARGUMENT = f'{_NEEDS_PYTHON}\npython3 -I -S -c "$1"{shlex.quote(_MAIN)} {FOLDER}'
 """The same in a shell whose first argument is PROBE, so that it is sent once."""
-PROBE = _source(*_NAMES, "probe.py")
+PROBE = f"TIME_KEEPERS, UNIT_PLACES = {TIME_KEEPERS}, {UNIT_PLACES}\n" + _source(*_NAMES, "probe.py")
 """The program, and behind it what runs all facts' commands."""
 BEGIN = _source("begin.py")
 """What begins PROBE."""

@@ -1,13 +1,18 @@
 """One shell script out of many facts' commands, and the way back from its output to each fact's.
 
-Every command runs in a session and under a time limit of its own, writes into a file of its own, and reports its end
-through a pipe. So a command that hangs (even one that no signal can end) costs its own fact and nothing else, and
-none holds the SSH session open. Starting a program is what costs time on a slow node, so commands use the shell's own
-means and start few, and the limits grow with the time that program starts take there: slow is not hung.
+Every command runs in a session and under a time limit of its own, and prints into memory or a file of its own. So a
+command that hangs (even one that no signal can end) costs its own fact and nothing else, and none holds the SSH session
+open. Starting a program is what costs time on a slow node, so commands use the shell's own means and start few, and the
+limits grow with the time that program starts take there: slow is not hung.
+
+Two run the commands, with the same limits and the same output: where there is python3, `files/probe.py`, which is one
+process instead of many and does some commands itself (`_WORKS`); else the shell, for a node must be looked at before
+Python can be installed there. Where python3 is broken or does not begin, the shell does as well.
 
 A session of its own costs more than most commands do. Those that only read files (`TOGETHER`) therefore share one, one
-after the other; when one of them hangs, those behind it are started again, each in a session of its own. Facts that
-have the same command share its output.
+after the other; when one of them hangs, those behind it are started again, each in a session of its own. For probe.py
+they share the shell too, but for those that would leave it or its folder (`_LEAVES`); what they set is unset before.
+Facts that have the same command share its output.
 """
 
 from __future__ import annotations
@@ -22,8 +27,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provision.facts.base import Fact, RawOutput, Unknown
+from provision.facts.container_ssh import ContainerSshFact, ContainerTrustFact
+from provision.facts.kernel import ModulesFact, PackagesFact, SysctlsFact
 from provision.facts.outputs import SHARED, Outputs
-from provision.facts.program import BEGIN, COMMAND, COMMAND_OF_ARGUMENT, FOLDER, PROBE
+from provision.facts.program import BEGIN, COMMAND, COMMAND_OF_ARGUMENT, PROBE
+from provision.facts.records import ReceiptsFact
+from provision.facts.system import LimitsFact
+from provision.facts.units import UNITS
 
 __all__ = ["MOST_SLACK_SECONDS", "TOGETHER", "Parameters", "script", "split"]
 
@@ -62,6 +72,18 @@ _KERNEL = """PROBE_MACHINE=
 [ -n "$PROBE_MACHINE" ] || { set -- $(uname -rm); PROBE_RELEASE=$1 PROBE_MACHINE=$2; }"""
 """Kernels before 6.1 do not tell of the architecture in a file."""
 
+_WORKS = {
+    COMMAND: "program",
+    UNITS: "units",
+    PackagesFact.command: "packages",
+    SysctlsFact.command: "sysctls",
+    LimitsFact.command: "limits",
+    ModulesFact.command: "modules",
+    ReceiptsFact.command: "receipts",
+    ContainerSshFact.command: "container_ssh",
+    ContainerTrustFact.command: "container_trust",
+}
+"""Commands that probe.py does without a shell: each would start programs, and several want the same."""
 _LEAVES = re.compile(r"(?<![\w$/.-])(?:exit|cd|exec|trap|umask|return|export|readonly|alias|set [-+]\w)(?![\w=-])")
 """What works beyond the command that has it, unless that has a shell of its own."""
 _VARIABLES = re.compile(r"(?<![\w$/.-])(?:([a-z]\w*|IFS)=|for ([a-z]\w*)|read (?:-r )?([a-z][\w ]*))")
@@ -129,7 +151,7 @@ def script(
             parameters=(parameters or Parameters()).assignments(), runs="\n".join(runs), token=token
         )
     return (
-        _for_all_nodes(facts, python)
+        _for_all_nodes(facts, python=python)
         .replace(_PARAMETERS, (parameters or Parameters()).assignments(), 1)
         .replace(_TOKEN, token)
     )
@@ -151,7 +173,7 @@ def _askers(facts: tuple[Fact[Any], ...]) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _for_all_nodes(facts: tuple[Fact[Any], ...], python: bool) -> str:
+def _for_all_nodes(facts: tuple[Fact[Any], ...], *, python: bool) -> str:
     """Return the script without what differs from node to node."""
     ordered = sorted(facts, key=_place)
     names = " ".join(fact.name for fact in facts)
@@ -171,7 +193,6 @@ def _for_all_nodes(facts: tuple[Fact[Any], ...], python: bool) -> str:
         names=names,
         token=_TOKEN,
         most=MOST_SLACK_SECONDS,
-        folder=FOLDER,
         together=_TOGETHER_SECONDS,
         seconds=PYTHON_SECONDS,
         smi=_SMI,
@@ -193,8 +214,8 @@ def _text(fact: Fact[Any]) -> str:
 
 def _how(fact: Fact[Any]) -> str:
     """Return how probe.py runs a fact's command: what leaves nothing behind needs no shell of its own in the row."""
-    if fact.command == COMMAND:
-        return "program"
+    if fact.command in _WORKS:
+        return _WORKS[fact.command]
     if fact.name in _SMI.split():
         return '"$topology"' if fact.name == "topology" else '"$smi"'
     if fact.name not in TOGETHER:
@@ -309,8 +330,8 @@ if [ ! -s "{stuck}" ] && command -v python3 >/dev/null; then
   probe= watch= mute=
   trap 'kill "$probe" "$watch" 2>/dev/null; exit 1' HUP INT TERM PIPE
   trap 'mute=yes' USR1
-  python3 -I -S -c {begin} "$program" "{kept}/{hash}" \
-    {token} "$begun" {together} {most} "{stuck}" "$PROBE_KNOWN" "{folder}" \
+  python3 -I -S -X utf8 -c {begin} "$program" "{kept}/{hash}" \
+    {token} "$begun" {together} {most} "{stuck}" "$PROBE_KNOWN" "{kept}" \
 {commands} </dev/null & probe=$!
   (
     trap 'kill "$nap"; exit' TERM
@@ -340,7 +361,8 @@ process() {{
   {{ read -r line </proc/$1/stat; }} 2>/dev/null || return 0
   set -- ${{line##*) }}; echo "$1 $3 ${{20}}"
 }}
-# What no signal could end is not started again while it lives.
+# What no signal could end is not started again while it lives; Python that did not begin is not started again now.
+[ -z "${{mute:-}}" ] || {{ set -- $(process "$probe"); [ -z "${{3:-}}" ] || echo "managed $probe $3" >>"{stuck}"; }}
 while read -r name pid since; do
   case $(process "$pid") in Z*) ;; *" $since") stuck="$stuck $name";; esac
 done 2>/dev/null <"{stuck}"

@@ -47,7 +47,7 @@ class SystemFact:
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 for file in /etc/os-release /usr/lib/os-release; do
-  [ ! -r $file ] || { cat $file; break; }
+  [ ! -r $file ] || { while IFS= read -r line || [ -n "$line" ]; do printf '%s\\n' "$line"; done <$file; break; }
 done
 echo "probe_uname=$PROBE_RELEASE $PROBE_MACHINE"
 printf probe_python3=; command -v python3 || echo
@@ -231,45 +231,37 @@ class Disk:
 
 
 class DisksFact:
-    """Asks df for each path that exists."""
+    """Asks for the file system of each path that exists."""
 
     name: ClassVar[str] = "disks"
-    label: ClassVar[str] = "df"
+    label: ClassVar[str] = "stat -f"
     limit_seconds: ClassVar[int] = 20
     command: ClassVar[str] = """
 set --
 for path in $PROBE_PATHS; do
   [ ! -e "$path" ] || { echo "path=$path"; set -- "$@" "$path"; [ -w "$path" ] || echo "readonly=$path"; }
 done
-[ $# -gt 0 ] || exit 0
-df -Pk "$@" || exit
-echo '== inodes'; df -Pi "$@"
-exit 0
+[ $# -eq 0 ] || stat -f -c 'disk %S %b %a %c %d' "$@"
 """
 
     def parse(self, raw: RawOutput) -> tuple[Disk, ...] | Unknown:
-        """The program counts in KiB and prints a line for each path, in their order."""
-        sizes, _, inodes = raw.stdout.partition("== inodes")
-        told = sizes.splitlines()
+        """The program prints a line for each path, in their order: size of a block, blocks, free ones, inodes, free."""
+        told = raw.lines()
         paths = [line.removeprefix("path=") for line in told if line.startswith("path=")]
         locked = {line.removeprefix("readonly=") for line in told if line.startswith("readonly=")}
-        rows = _rows(told)
+        rows = [row for line in told if line.startswith("disk ") and (row := _numbers(line))]
         if len(rows) != len(paths):
-            return Unknown(f"df failed: {raw.said()}")
-        counts = [_inodes(row) for row in _rows(inodes.splitlines())]
-        counts = counts if len(counts) == len(paths) else [None] * len(paths)
+            return Unknown(f"stat -f failed: {raw.said()}")
         return tuple(
-            Disk(path, int(row[3]) // 1024, int(row[1]) // 1024, count, path not in locked)
-            for path, row, count in zip(paths, rows, counts, strict=True)
+            Disk(path, free * size // 2**20, total * size // 2**20, inodes_free if inodes else None, path not in locked)
+            for path, (size, total, free, inodes, inodes_free) in zip(paths, rows, strict=True)
         )
 
 
-def _rows(lines: list[str]) -> list[list[str]]:
-    """Return the rows of a table of df's."""
-    rows = [line.split() for line in lines]
-    return [row for row in rows if len(row) >= 6 and row[1].isdecimal() and row[3].isdecimal()]  # noqa: PLR2004
-
-
-def _inodes(row: list[str]) -> int | None:
-    """Return how many are free; a file system that makes them as it needs them counts none in all."""
-    return int(row[3]) if int(row[1]) else None
+def _numbers(line: str) -> tuple[int, int, int, int, int] | None:
+    """Return what is told of a file system; one that makes inodes as it needs them counts none in all."""
+    words = line.split()[1:]
+    if len(words) != 5 or not all(map(str.isdecimal, words)):  # noqa: PLR2004
+        return None
+    size, total, free, inodes, inodes_free = map(int, words)
+    return size, total, free, inodes, inodes_free

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from provision.facts.base import RawOutput
 
-__all__ = ["TIME_KEEPERS", "UNITS", "units"]
+__all__ = ["TIME_KEEPERS", "UNITS", "UNIT_PLACES", "units"]
 
 TIME_KEEPERS = ("chrony", "chronyd", "systemd-timesyncd", "ntp", "ntpd", "ntpsec", "ptp4l", "phc2sys")
 """Services that set the clock."""
 
-_FOLDERS = (
+UNIT_PLACES = (
     "/etc/systemd/system", "/run/systemd/system", "/run/systemd/transient", "/run/systemd/generator",
     "/run/systemd/generator.late", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
 )  # fmt: skip
@@ -18,7 +18,7 @@ _FOLDERS = (
 UNITS = f"""
 set -- docker
 for unit in {" ".join(TIME_KEEPERS)}; do
-  for folder in {" ".join(_FOLDERS)}; do
+  for folder in {" ".join(UNIT_PLACES)}; do
     [ ! -e "$folder/$unit.service" ] || {{ set -- "$@" "$unit"; break; }}
   done
 done

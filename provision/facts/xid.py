@@ -74,7 +74,9 @@ for card in /sys/bus/pci/devices/*; do
   [ -z "$there" ] || break
   { read -r vendor <"$card/vendor"; } 2>/dev/null && [ "$vendor" = 0x10de ] && there=yes
 done
-[ -n "$there" ] || { echo 'first of all: nothing of NVIDIA is here that could write a line'; exit 0; }
+if [ -z "$there" ]; then
+  echo 'first of all: nothing of NVIDIA is here that could write a line'
+else
 pick='NR == 1 { print "first " $0 }
 match($0, /S?Xid \([^)]*\): [0-9]+/) { key = substr($0, RSTART, RLENGTH); seen[key]++; last[key] = $0 }
 END { for (key in seen) print seen[key] " " last[key] }'
@@ -87,6 +89,7 @@ if [ -e /dev/kmsg ] && { [ "$first" = none ] || [ "$first" -ge 60 ]; }; then
   [ -z "$journal" ] || log=$journal
 fi
 printf '%s\n' "$log"
+fi
 exit 0
 """
 

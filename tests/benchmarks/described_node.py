@@ -110,9 +110,8 @@ def _sysctls(_node: Description, variables: Mapping[str, str]) -> str:
 
 def _disks(_node: Description, variables: Mapping[str, str]) -> str:
     paths = variables.get("PROBE_PATHS", "").split()
-    rows = ["/dev/nvme0n1p2 1843200000 204800000 1638400000      12% /"] * len(paths)
-    head = "Filesystem     1024-blocks      Used  Available Capacity Mounted on"
-    return "\n".join([*(f"path={path}" for path in paths), head, *rows])
+    rows = ["disk 4096 460800000 409600000 117440512 116391936"] * len(paths)
+    return "\n".join([*(f"path={path}" for path in paths), *rows])
 
 
 def _addresses(node: Description, _variables: Mapping[str, str]) -> str:
@@ -219,9 +218,7 @@ def _docker_config() -> str:
         "live-restore": True, "log-opts": {"max-size": "100m", "max-file": "3"}, "log-driver": "json-file",
         "default-address-pools": [{"base": "172.30.0.0/16", "size": 24}],
     }  # fmt: skip
-    text = json.dumps(options, indent=2)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return f"sha256={digest}\n{text}\n== certificate registry.example:5000\n{_CERTIFICATE}"
+    return f"exists=yes\n{json.dumps(options, indent=2)}\n== certificate registry.example:5000\n{_CERTIFICATE}"
 
 
 def _container(pid: int) -> dict[str, Any]:

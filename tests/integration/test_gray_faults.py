@@ -69,9 +69,9 @@ def program(on_node, node: str, path: str, text: str = STOPPED) -> Iterator[None
         on_node(node, f"mv {path}.whole {path}; rm -f /run/provision-probe.stuck")
 
 
-@pytest.mark.parametrize(("path", "told"), [("/usr/bin/nvidia-smi", "nvidia-smi"), ("/usr/bin/df", "df")])
+@pytest.mark.parametrize(("path", "told"), [("/usr/bin/nvidia-smi", "nvidia-smi"), ("/usr/bin/stat", "stat -f")])
 def test_a_program_that_hangs_is_named(planned, on_node, names, path, told) -> None:
-    """A driver that does not answer; df on a dead mount."""
+    """A driver that does not answer; a dead mount."""
     with program(on_node, names[0], path):
         found = planned()
 
@@ -90,7 +90,7 @@ def test_a_file_system_that_became_read_only_is_named(planned, on_node, names) -
 
 
 def test_no_inode_left_is_named(planned, on_node, names) -> None:
-    """df alone would show much free space."""
+    """Its free space alone would show much."""
     on_node(names[0], "mount -t tmpfs -o nr_inodes=2 none /tmp && touch /tmp/last")
     try:
         found = planned()

@@ -23,5 +23,6 @@ except (OSError, ValueError, EOFError, TypeError):
     code, new = compile(source, "provision-probe", "exec"), True
 exec(code)
 if new:
-    keep(path, marshal.dumps(code))
+    leave(path, marshal.dumps(code))
+    forget(path)
 probe(*arguments)

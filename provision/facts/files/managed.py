@@ -15,15 +15,16 @@ import _socket
 import os
 import select
 import stat
+import sys
 import time
 
 try:
-    from _sha2 import sha256
-except ImportError:
-    try:
+    if sys.version_info >= (3, 12):
+        from _sha2 import sha256
+    else:
         from _sha256 import sha256
-    except ImportError:
-        from hashlib import sha256
+except ImportError:
+    from hashlib import sha256
 
 LIMIT_SECONDS = 10
 KILL = 9
@@ -31,13 +32,18 @@ MOST_BYTES = 2**24
 SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
 ENGINE = "docker.service"
 FIRST_TO_KEEP = {"docker_engine", "nvidia_container"}  # the roles whose first run goes by who brought their packages
+PROPERTIES = "org.freedesktop.DBus.Properties"
 DOCKER_SOCKET = "/run/docker.sock"
 SYS_MODULES = "/sys/module"
 UNIT_FOLDERS = (("/etc/systemd/system", "enabled"), ("/run/systemd/system", "enabled-runtime"))
 ACCOUNT_FILES = ("/etc/passwd", "/etc/group")
 PLAIN = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/:@._-"
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-ASK_UNITS = "--property=LoadState,ActiveState,UnitFileState,Type,RemainAfterExit"
+SYSTEMD = "/run/systemd/private"
+ASK_UNITS = (
+    ("Unit", "Id"), ("Unit", "LoadState"), ("Unit", "ActiveState"), ("Unit", "UnitFileState"), ("Service", "Type"),
+    ("Service", "RemainAfterExit"),
+)  # fmt: skip
 ASK_PACKAGES = (
     ("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status} ${Version}\\n", "--"),
     ("rpm", "-q", "--qf", "%{NAME} installed %{VERSION}-%{RELEASE}\\n", "--"),
@@ -248,13 +254,12 @@ class Program:
     def start(self, command):
         """Start it; return whether there is such a program."""
         self.deadline = time.monotonic() + LIMIT_SECONDS
-        paths = [os.path.join(folder, command[0]) for folder in os.get_exec_path()]
-        there = [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
-        if not there:
+        path = program_of(command[0])
+        if not path:
             return False
         self.stream, output = os.pipe()
         try:
-            self.pid = spawn(there[0], command, output)
+            self.pid = spawn(path, command, output)
         except OSError:
             os.close(self.stream)
             return False
@@ -280,24 +285,34 @@ class Program:
         return ""
 
 
-def spawn(path, command, output, errors=None, *, session=False):
-    """Start a program that prints into the file `output`, in a process group or a session of its own; return its pid.
+def program_of(name):
+    """Return where a program is, empty where there is none of that name."""
+    paths = (os.path.join(folder, name) for folder in os.get_exec_path())
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
-    What it says on stderr is dropped unless there is a file for it.
+
+def spawn(path, command, output, errors=None, *, leads="group"):
+    """Start a program that prints into the file `output`; return its pid.
+
+    What it says on stderr is dropped unless there is a file for it. It leads a process group or a session of its own,
+    or nothing.
     """
     environment = dict(os.environ, LC_ALL="C")
     if hasattr(os, "posix_spawn"):  # Python 3.8; it copies nothing of this process, which fork does
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, 0 if errors is None else errors, 2)]
-        leads = {"setsid": True} if session else {"setpgroup": 0}
+        own = {"session": {"setsid": True}, "group": {"setpgroup": 0}}.get(leads, {})
         try:
-            return os.posix_spawn(path, command, environment, file_actions=actions, setsigmask=(), **leads)
+            return os.posix_spawn(path, command, environment, file_actions=actions, setsigmask=(), **own)
         except NotImplementedError:  # no setsid, before glibc 2.26
             pass
     pid = os.fork()
     if not pid:
         try:
-            os.setsid() if session else os.setpgid(0, 0)
+            if leads == "session":
+                os.setsid()
+            elif leads == "group":
+                os.setpgid(0, 0)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
             nothing = os.open(os.devnull, os.O_RDWR)
             for number, handle in enumerate((nothing, output, nothing if errors is None else errors)):
@@ -313,18 +328,23 @@ def left(deadline):
     return max(deadline - time.monotonic(), 0.1)
 
 
+LISTED = {}  # all packages that dpkg has installed -> version, where they were listed before
+
+
 class Packages(Program):
     """The versions of packages, by dpkg or rpm."""
 
     def __init__(self, wanted):
         self.wanted = sorted(wanted)
-        for command in ASK_PACKAGES if wanted else ():
+        for command in ASK_PACKAGES if wanted and not LISTED else ():
             self.title = command[0]
             if self.start([*command, *self.wanted]):
                 break
 
     def answer(self):
         """Return the installed version of each package, None for one that is not installed."""
+        if LISTED:
+            return {name: LISTED.get(name) for name in self.wanted}
         lines = [line.split() for line in self.said().splitlines()]
         there = {words[0]: words[2] for words in lines if len(words) == 3 and words[1] == "installed"}
         return None if self.hung else {name: there.get(name) for name in self.wanted}
@@ -337,17 +357,31 @@ class Units(Program):
 
     def __init__(self, wanted):
         self.wanted, self.found = sorted(wanted), {}
-        if wanted:
-            self.start(["systemctl", "show", ASK_UNITS, "--", *self.wanted])
+        self.deadline = time.monotonic() + LIMIT_SECONDS
 
     def answer(self):
         """Return the state of each unit, None when systemd does not tell."""
-        blocks = [block.splitlines() for block in self.said().split("\n\n") if block.strip()]
+        blocks = self.shown()
         if len(blocks) != len(self.wanted):
             return None
         for name, block in zip(self.wanted, blocks):
-            self.found[name] = self._state(name, dict(line.split("=", 1) for line in block if "=" in line))
+            self.found[name] = self._state(name, block)
         return self.found
+
+    def shown(self):
+        """Return what systemctl would show of each unit: to start it takes longer than to ask in its place."""
+        if not self.wanted:
+            return []
+        try:
+            return systemd_shows(self.wanted, self.deadline)
+        except _socket.timeout:
+            self.hung = True
+            return []
+        except (OSError, ValueError, IndexError):
+            pass
+        self.start(["systemctl", "show", "--property=" + ",".join(key for _, key in ASK_UNITS), "--", *self.wanted])
+        blocks = [block.splitlines() for block in self.said().split("\n\n") if block.strip()]
+        return [dict(line.split("=", 1) for line in block if "=" in line) for block in blocks]
 
     @staticmethod
     def _state(name, said):
@@ -369,6 +403,102 @@ def enabled(name, said):
             return word
     last = said.get("UnitFileState", "")
     return "disabled" if last.startswith(("enabled", "masked")) else last
+
+
+def systemd_shows(names, deadline):
+    """Return the properties ASK_UNITS of each unit, asked as systemctl does: by D-Bus at systemd's own socket.
+
+    Raises an OSError, ValueError or IndexError where that does not work.
+    """
+    calls = b""
+    for name in names:
+        path = "/org/freedesktop/systemd1/unit/" + "".join(map(escaped, name.encode()))
+        for interface, key in ASK_UNITS:
+            calls += call(path, "org.freedesktop.systemd1." + interface, key)
+    connection = BUS.pop() if BUS else let_in(deadline)  # for each, systemd sets up all that can be asked
+    try:
+        connection.sendall(calls)
+        answers = list(replies(connection, len(names) * len(ASK_UNITS), deadline))
+    except (OSError, ValueError, IndexError):
+        connection.close()
+        raise
+    BUS.append(connection)
+    rows = [answers[at : at + len(ASK_UNITS)] for at in range(0, len(answers), len(ASK_UNITS))]
+    return [{key: value for (_, key), value in zip(ASK_UNITS, row) if value is not None} for row in rows]
+
+
+BUS = []
+
+
+def let_in(deadline):
+    """Return a connection with systemd that takes calls."""
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(left(deadline))
+        connection.connect(SYSTEMD)
+        connection.sendall(b"\0AUTH EXTERNAL %s\r\n" % str(os.geteuid()).encode().hex().encode())
+        said = connection.recv(512)
+        connection.sendall(b"BEGIN\r\n")
+    except OSError:
+        connection.close()
+        raise
+    if not said.startswith(b"OK "):
+        connection.close()
+        raise ValueError("systemd does not let us in")
+    return connection
+
+
+def escaped(byte):
+    """Return a byte of a unit's name as it stands in its D-Bus path."""
+    return chr(byte) if chr(byte).isalnum() and byte < 128 else f"_{byte:02x}"
+
+
+def call(path, interface, key):
+    """Return a D-Bus message that asks for a property."""
+    fields = b""
+    for code, kind, text in ((1, "o", path), (2, "s", PROPERTIES), (3, "s", "Get"), (8, "g", "ss")):
+        fields += bytes(-len(fields) % 8) + bytes((code, 1, ord(kind), 0)) + worded(text, 1 if kind == "g" else 4)
+    body = worded(interface)
+    body += bytes(-len(body) % 4) + worded(key)
+    head = b"l\1\0\1" + number(len(body)) + number(1) + number(len(fields)) + fields
+    return head + bytes(-len(head) % 8) + body
+
+
+def worded(text, size=4):
+    """Return a text as D-Bus writes it: behind its length, and before a zero."""
+    return number(len(text.encode()), size) + text.encode() + b"\0"
+
+
+def number(value, size=4):
+    """Return a number as D-Bus writes it."""
+    return value.to_bytes(size, "little")
+
+
+def replies(connection, count, deadline):
+    """Yield the text, yes or no of each property, None where a unit has none; systemd answers one after the other."""
+    buffer = b""
+    while count:
+        size, fields = 16, int.from_bytes(buffer[12:16], "little")
+        if len(buffer) >= size:
+            start = size + fields + -fields % 8
+            size = start + int.from_bytes(buffer[4:8], "little")
+        if len(buffer) < size:
+            connection.settimeout(left(deadline))
+            part = connection.recv(65536)
+            if not part or buffer[:1] not in (b"l", b""):
+                raise ValueError("systemd says something odd")
+            buffer += part
+            continue
+        kind, body, buffer = buffer[1], buffer[start:size], buffer[size:]
+        if kind in (2, 3):  # an answer or an error, and no signal
+            count -= 1
+            yield value_of(body) if kind == 2 else None
+
+
+def value_of(body):
+    """Return what a D-Bus variant holds, as systemctl prints it."""
+    end = int.from_bytes(body[4:8], "little")
+    return ("no", "yes")[end] if body[1:2] == b"b" else body[8 : 8 + end].decode(errors="replace")
 
 
 class Engine:
@@ -403,6 +533,11 @@ class Engine:
 
     def get(self, path):
         """Return an object of the engine, None where it has none."""
+        said = self.said(path)
+        return None if said is None else loads(said)
+
+    def said(self, path):
+        """Return what the engine answers, None where it has no such thing."""
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             connection.settimeout(left(self.deadline))
@@ -420,7 +555,7 @@ class Engine:
             return None
         if head.split()[1] != b"200":
             raise ValueError(head[:80])
-        return loads(body.decode())
+        return body.decode()
 
 
 def quoted(name):

@@ -3,9 +3,10 @@
 `script.py` has the same in the shell's words for nodes without python3, and calls it. Its text is sent behind that of
 busy.py, managed.py and engine.py, whose names it uses. Python 3.6 or newer, and nothing else.
 
-Each command has a session and a time limit of its own, and prints into memory. Those of the row share one session, one
-after the other; when one of them hangs, or ends the shell of all, those behind it get sessions of their own. What the
-node's own program finds comes from a fork of this process, which has it ready.
+Each command has a session and a time limit of its own, and prints into memory. Those of a row share one session, one
+after the other; when one of them hangs, or ends the shell of all, those behind it get sessions of their own. There are
+two rows: one of the shell's, and one of what Python does itself (WORKS) in a fork of this process. Of that only the
+node's own program has no words of the shell's.
 """
 
 import _signal
@@ -19,6 +20,14 @@ CUT_OFF = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM)
 GIVEN_UP = 75  # the exit code that lets the shell not try in its own words
 SLACK = 40  # seconds for each second that Python took to begin
 TEMPORARY = ("/run", "/dev/shm", "/tmp", "/var/tmp")
+RECEIPTS, CONTAINER_SSH = "/var/lib/provision/receipts", "/var/lib/provision/container_ssh"
+CONTAINER_KEYS = ("ssh_host_ed25519_key.pub", "id_ed25519.pub")
+CONTAINER_FILES = (
+    "authorized_keys", "known_hosts", "ssh_config", "sshd_config", "keys/ssh_host_ed25519_key", "keys/id_ed25519",
+)  # fmt: skip
+NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= \n"))
+ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
+DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
 WRAPS = {"group": "set --\n{{\n{}\n}}\n", "subshell": "(\n{}\n)\n"}
 ROW_HEAD = (
     'probe_ended() {{ set -- "$1" "$?"; printf \'\\n{0} %s %s\\n\' "$@"; printf \'\\n{0} %s %s\\n\' "$@" >&2; }}\n'
@@ -45,14 +54,14 @@ class Session:
 
     def __init__(self, names, seconds, row_mark=b""):
         self.names, self.row_mark, self.deadline = names, row_mark, time.monotonic() + seconds
-        self.out, self.err = memory(), memory()
+        self.out, self.err, self.longer = memory(), memory(), False
 
     def start(self, text):
         """Run a text of the shell's."""
-        self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, session=True)
+        self.pid = spawn(SHELL, ["sh", "-c", text], self.out, self.err, leads="session")
 
-    def fork(self, work):
-        """Do a part of our own work, as if it were a program."""
+    def fork(self, works):
+        """Do a part of our own work, as if each function were a program."""
         self.pid = os.fork()
         if self.pid:
             return
@@ -63,12 +72,10 @@ class Session:
             os.dup2(self.err, 2)
             _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-            work()
-            sys.stdout.flush()
-            code = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            sys.stderr.flush()
+            for name, work in zip(self.names, works):
+                code = done(work)
+                for stream in (1, 2) if self.row_mark else ():
+                    os.write(stream, b"%s%s %d\n" % (self.row_mark, name.encode(), code))
         finally:
             os._exit(code)
 
@@ -93,6 +100,18 @@ class Session:
         os.close(self.err)
 
 
+def done(work):
+    """Do it; return the exit code of a program that did."""
+    try:
+        return work() or 0
+    except Exception:  # noqa: BLE001 - as a program's, it is told by whoever reads the output
+        sys.excepthook(*sys.exc_info())
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
 def ended(output, mark):
     """Return (name, exit code, output) of each command of a row that has ended."""
     text, *parts = output.split(mark)
@@ -108,22 +127,29 @@ def ended(output, mark):
 class Look:
     """The commands of one look: name -> (limit in seconds, how it is run, its text)."""
 
-    def __init__(self, token, commands, together, slack, work):
-        self.token, self.commands, self.together, self.slack, self.work = token, commands, together, slack, work
+    def __init__(self, token, commands, together, slack, works):
+        self.token, self.commands, self.together, self.slack, self.works = token, commands, together, slack, works
         self.found = {}  # name -> (stdout, stderr, exit code or how it was given up)
         self.running = {}  # pid -> session
         self.ended = {}  # pid -> name of what was given up
 
     def run(self):
         """Return when each command has ended or was given up."""
-        row = [name for name, (_, how, _) in self.commands.items() if how in WRAPS]
-        for name in self.commands:
-            if name not in row:
+        rows = {True: [], False: []}
+        for name, (_, how, _) in sorted(self.commands.items(), key=lambda item: item[1][1] == "program"):
+            if how in self.works or how in WRAPS:
+                rows[how in WRAPS].append(name)
+            else:
                 self.begin(name)
-        if row:
-            session = Session(row, self.together + self.slack, f"\n{self.token} ".encode())
-            texts = [WRAPS[self.commands[name][1]].format(self.commands[name][2]) for name in row]
-            marked = [f"{text}probe_ended {name}\n" for text, name in zip(texts, row)]
+        mark = f"\n{self.token} ".encode()
+        if rows[False]:
+            session = Session(rows[False], self.together + self.slack, mark)
+            session.fork([self.works[self.commands[name][1]] for name in session.names])
+            self.running[session.pid] = session
+        if rows[True]:
+            session = Session(rows[True], self.together + self.slack, mark)
+            texts = [WRAPS[self.commands[name][1]].format(self.commands[name][2]) for name in session.names]
+            marked = [f"{text}probe_ended {name}\n" for text, name in zip(texts, session.names)]
             session.start(ROW_HEAD.format(self.token) + "".join(marked))
             self.running[session.pid] = session
         while self.running:
@@ -132,9 +158,9 @@ class Look:
     def begin(self, name):
         """Start one in a session of its own."""
         limit, how, text = self.commands[name]
-        session = Session([name], (self.together if how in WRAPS else limit) + self.slack)
+        session = Session([name], (limit if how in ("apart", "program") else self.together) + self.slack)
         if how == "program":
-            session.fork(self.work)
+            session.fork([self.works[how]])
         else:
             session.start(text)
         self.running[session.pid] = session
@@ -170,16 +196,19 @@ class Look:
 
     def give_up(self, session):
         """End a session whose time is over: the first that has not ended hangs, and those behind it have not begun."""
-        del self.running[session.pid]
-        session.kill()
         if session.row_mark:
             self.found.update(session.printed(b""))
         undone = [name for name in session.names if name not in self.found]
-        for name in undone[:1]:
-            limit, how, _ = self.commands[name]
-            seconds = limit if how not in WRAPS else self.together if session.row_mark else 2 * self.together
-            self.found[name] = (b"", b"", b"hung:%d" % (seconds + self.slack))
-            self.ended[session.pid] = name
+        limit, how, _ = self.commands[undone[0]] if undone else (0, "", "")
+        if how == "program" and session.row_mark and not session.longer:
+            session.longer, session.deadline = True, session.deadline + limit - self.together
+            return
+        del self.running[session.pid]
+        session.kill()
+        if undone:
+            seconds = limit if how in ("apart", "program") else self.together if session.row_mark else 2 * self.together
+            self.found[undone[0]] = (b"", b"", b"hung:%d" % (seconds + self.slack))
+            self.ended[session.pid] = undone[0]
         session.close()
         for name in undone[1:]:
             self.begin(name)
@@ -215,24 +244,126 @@ class Look:
         return b"".join(parts)
 
 
-def keep(path, content):
-    """Leave a file for later looks, where only root can, in place of those that earlier texts have left."""
-    folder, name = os.path.split(path)
+def forget(path):
+    """Remove what programs of other versions have left beside a file."""
+    folder, kept = os.path.split(path)
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if name not in (kept, ENGINE_FILE, PACKAGES_FILE):
+            try:
+                os.unlink(os.path.join(folder, name))
+            except OSError:
+                pass
+
+
+def unit_states():
+    """Print what the shell's UNITS does."""
+    wanted = ["docker.service"]
+    for unit in (f"{name}.service" for name in TIME_KEEPERS):
+        wanted += [unit] * any(os.path.exists(f"{folder}/{unit}") for folder in UNIT_PLACES)
     try:
-        if not os.path.isdir(folder):
-            os.mkdir(folder, 0o700)
-        status = os.lstat(folder)
-        if status.st_uid or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
-            return
-        for other in os.listdir(folder):
-            if other.partition(".")[0] == name.partition(".")[0] and other != name:
-                os.unlink(os.path.join(folder, other))
-        handle = os.open(f"{path}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        os.rename(f"{path}.{os.getpid()}", path)
+        blocks = systemd_shows(wanted, time.monotonic() + 3600)  # whoever waits for this has a limit
+        said = "\n".join("".join(f"{key}={block.get(key, '')}\n" for _, key in ASK_UNITS[:4]) for block in blocks)
+        print(said, flush=True)
+    except (OSError, ValueError, IndexError):
+        properties = ",".join(key for _, key in ASK_UNITS[:4])
+        code, said = told(["systemctl", "show", "--property=" + properties, "--", *wanted])
+        if code:
+            return code
+    if program_of("docker"):
+        print("client=yes", flush=True)
+    if "ActiveState=active" in said.partition("\n\n")[2]:
+        told(["timedatectl", "show", "-p", "NTPSynchronized"])
+    return 0
+
+
+def packages(kept):
+    """Print all packages of dpkg's, and keep in mind which are installed.
+
+    What dpkg-query said in an earlier look still holds where no file that it reads has changed: dpkg puts a new one in
+    place of its list, and leaves what it is about in another folder.
+    """
+    mark = " ".join(map(signature, DPKG_FILES))
+    before, _, said = (content_of(kept) or b"").partition(b"\n")
+    code = 0
+    if before != mark.encode() or not before:
+        code, text = told(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
+        said = text.encode(errors="surrogateescape")
+        if not code:
+            leave(kept, mark.encode() + b"\n" + said)
+    else:
+        sys.stdout.buffer.write(said)
+    rows = [line.split("|") for line in said.decode(errors="replace").splitlines()] if not code else ()
+    LISTED.update((row[1], row[2]) for row in rows if len(row) == 3 and row[0][1:2] == "i")
+    return code
+
+
+def signature(path):
+    """Return what tells a file or folder from one that was changed."""
+    try:
+        status = os.stat(path)
     except OSError:
-        pass
+        return "none"
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def told(command):
+    """Run a program in our own session; return its exit code and what it printed, which is told as ours."""
+    path = program_of(command[0])
+    if not path:
+        return 127, ""
+    start = os.lseek(1, 0, os.SEEK_CUR)
+    _, status = os.waitpid(spawn(path, command, 1, 2, leads=""), 0)
+    said = os.pread(1, os.fstat(1).st_size - start, start).decode(errors="surrogateescape")
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), said
+
+
+def lines_of(folder, names):
+    """Print each line of some files behind the file's name, as grep -H does."""
+    for name in names:
+        lines = (content_of(os.path.join(folder, name), follow=True) or b"").split(b"\n")
+        for line in lines if lines[-1] else lines[:-1]:
+            sys.stdout.buffer.write(b"%s:%s\n" % (name.encode(), line))
+
+
+def sysctls():
+    """Print what the shell's words for this fact do."""
+    keys = os.environ.get("PROBE_SYSCTLS", "").split()
+    paths = {key: "/proc/sys/" + key.replace(".", "/") for key in keys}
+    there = [key for key in keys if os.access(paths[key], os.R_OK)]
+    print("".join(f"key {key}\n{paths[key]}:{_read(paths[key])}\n" for key in there), end="")
+
+
+def limits():
+    """Print what the shell's words for this fact do."""
+    print(_read(f"{PROC}/self/limits"), "== init", _read(f"{PROC}/1/limits"), sep="\n")
+
+
+def modules():
+    """Print what the shell's words for this fact do."""
+    print(_read(f"{PROC}/modules"))
+
+
+def receipts():
+    """Print what the shell's words for this fact do."""
+    lines_of(RECEIPTS, sorted(name for name in shown(RECEIPTS, "") if name.endswith(".json")))
+
+
+def container_trust():
+    """Print what the shell's words for this fact do."""
+    lines_of(CONTAINER_SSH, ("known_hosts", "authorized_keys"))
+
+
+def container_ssh():
+    """Print what the shell's words for this fact do; what the folder `keys` holds is the container's, not ours."""
+    for name in CONTAINER_FILES:
+        try:
+            print(f"mode {stat.S_IMODE(os.lstat(os.path.join(CONTAINER_SSH, name)).st_mode):o} {name}")
+        except OSError:
+            continue
+    for name in CONTAINER_KEYS:
+        text = content_of(os.path.join(CONTAINER_SSH, "keys", name))
+        if text is not None:
+            print(f"\n:{name}:" + text[:1024].translate(None, NO_KEY).decode(), end="")
 
 
 def uptime():
@@ -240,14 +371,19 @@ def uptime():
     return float(_read(f"{PROC}/uptime").split()[0])
 
 
-def probe(token, begun, together, most, stuck, known, folder, *commands):
+def probe(token, begun, together, most, stuck, known, kept, *commands):
     """Look, and print what was found."""
     each = [commands[at : at + 4] for at in range(0, len(commands), 4)]
     slack = min(int((uptime() - float(begun)) * SLACK), int(most)) if begun else 0
-    look = Look(
-        token, {name: (int(limit), how, text) for name, limit, how, text in each}, int(together), slack,
-        lambda: print(dumps(found_here(folder))),
-    )  # fmt: skip
+    works = {
+        "units": unit_states, "sysctls": sysctls, "limits": limits, "modules": modules, "receipts": receipts,
+        "container_trust": container_trust, "container_ssh": container_ssh,
+        "program": lambda: print(dumps(found_here(RECEIPTS, os.path.join(kept, ENGINE_FILE)))),
+    }  # fmt: skip
+    if program_of("dpkg-query"):
+        works["packages"] = lambda: packages(os.path.join(kept, PACKAGES_FILE))
+    named = {name: (int(limit), how, text) for name, limit, how, text in each}
+    look = Look(token, named, int(together), slack, works)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGCHLD, *CUT_OFF))

@@ -53,9 +53,9 @@ class Node:
 
     def run(self, change: str = "", **variables: str) -> RawOutput:
         """Run what the probe runs; `change` is a sed program for it."""
-        text = command(str(self.folder))
-        if change:
-            text = subprocess.run(["sed", change], input=text, capture_output=True, text=True, check=True).stdout
+        own = f's,^SYSTEMD = .*,SYSTEMD = "{self.root}/systemd",;{change}'
+        done = subprocess.run(["sed", own], input=command(str(self.folder)), capture_output=True, text=True, check=True)
+        text = done.stdout
         environment = {**os.environ, **variables, "PATH": f"{self.programs}:{os.environ['PATH']}"}
         done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env=environment, check=False)
         return RawOutput(done.stdout, done.returncode, done.stderr)
@@ -74,7 +74,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.fixture
 def engine(node: Node) -> Iterator[dict[str, object]]:
-    """An engine that answers on a socket: path -> what it says, b'' for never."""
+    """An engine that answers on a socket: path -> what it says, b'' for never, a text as it is."""
     answers: dict[str, object] = {}
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(node.root / "docker.sock"))
@@ -89,11 +89,12 @@ def engine(node: Node) -> Iterator[dict[str, object]]:
                 return
             path = connection.recv(4096).split()[1].decode()
             node.asked.append(path)
-            answer = answers.get(path)
+            answer = answers.get(path.partition("?")[0])
             if answer == b"":
                 kept.append(connection)
                 continue
-            head, body = "200 OK" if answer else "404 Not Found", json.dumps(answer or {"message": "no"})
+            text = answer if isinstance(answer, str) else json.dumps(answer or {"message": "no"})
+            head, body = "404 Not Found" if answer is None else "200 OK", text
             connection.sendall(f"HTTP/1.0 {head}\r\nServer: x\r\n\r\n{body}".encode())
             connection.close()
 

@@ -43,11 +43,11 @@ def process(node: Node, pid: int, name: str, space: str) -> None:
     (folder / "stat").write_text(f"{pid} ({name}) S 1 {pid} {pid} 0 -1 0 0 0\n")
 
 
-def look(node: Node, images: str = "r/t:1") -> RawOutput:
-    """Run the program with the test's /proc and engine, which has half a second."""
+def look(node: Node, more: str = "", images: str = "r/t:1") -> RawOutput:
+    """Run the program with the test's /proc and engine, which has half a second; `more` is a sed program for it."""
     change = f's,^PROC = .*,PROC = "{node.root}/proc",;s,^DOCKER_SOCKET = .*,DOCKER_SOCKET = "{node.root}/docker.sock",'
     return node.run(
-        f"{change};s/^ENGINE_SECONDS = .*/ENGINE_SECONDS = 0.5/", PROBE_CONTAINER="train", PROBE_IMAGES=images
+        f"{change};s/^ENGINE_SECONDS = .*/ENGINE_SECONDS = 0.5/;{more}", PROBE_CONTAINER="train", PROBE_IMAGES=images
     )
 
 
@@ -129,8 +129,8 @@ def test_the_first_reference_that_the_engine_has_is_the_image(machine: Node, eng
     """A digest that was never pulled and a tag that is there are one image all the same."""
     engine["/images/r/t:1/json"] = {"Id": "sha256:aa", "RepoDigests": None, "RepoTags": ["r/t:1"]}
 
-    assert ImageFact().parse(look(machine, "r/t@sha256:ff r/t:1")) == Image("sha256:aa", (), ("r/t:1",))
-    assert ImageFact().parse(look(machine, "r/t@sha256:ff")) is None
+    assert ImageFact().parse(look(machine, images="r/t@sha256:ff r/t:1")) == Image("sha256:aa", (), ("r/t:1",))
+    assert ImageFact().parse(look(machine, images="r/t@sha256:ff")) is None
 
 
 def test_an_engine_that_does_not_run_is_not_touched(machine: Node, engine: dict[str, object]) -> None:
@@ -170,3 +170,34 @@ def test_an_answer_that_is_nested_without_end_is_no_answer() -> None:
 
     assert isinstance(ManagedFact().parse(RawOutput(deep, 0)), Unknown)
     assert isinstance(ContainerFact().parse(RawOutput("[" * 100000, 0)), Unknown)
+
+
+def told(machine: Node) -> int:
+    """Look as the probe does, which keeps what the engine tells; how many containers run, as it is told."""
+    raw = look(machine, r's|found_here(sys.argv\[1\])|found_here(sys.argv[1], sys.argv[1] + "/../kept/engine")|')
+    found = DockerInfoFact().parse(raw)
+    assert isinstance(found, DockerInfo), raw
+    return found.containers_running
+
+
+def event(action: str) -> str:
+    """One line of what an engine tells of what it has done."""
+    return json.dumps({"Type": "container", "Action": action, "time": 1})
+
+
+def test_what_the_engine_tells_of_itself_is_kept_while_nothing_happens_there(
+    machine: Node, engine: dict[str, object], tmp_path
+) -> None:
+    """It starts programs to say it. It is asked anew after whatever may have changed something, and so is a new one."""
+    (machine.root / "proc/3/stat").write_text("3 (dockerd) S 1 3 3 0 -1" + " 0" * 13 + " 77\n")
+    counts = []
+    for running, events in enumerate(([], [], ["exec_die"], ["exec_start", "reload"], ["die"], ["exec_die"] * 60)):
+        engine["/info"] = {**INFO, "ContainersRunning": running}
+        engine["/events"] = "\n".join(map(event, events))
+        counts.append(told(machine))
+    (machine.root / "proc/3/stat").write_text("3 (dockerd) S 1 3 3 0 -1" + " 0" * 13 + " 78\n")
+    engine["/events"], engine["/info"] = "", {**INFO, "ContainersRunning": 9}
+
+    assert counts == [0, 0, 0, 3, 4, 5]
+    assert told(machine) == 9
+    assert (tmp_path / "kept").stat().st_mode & 0o077 == 0

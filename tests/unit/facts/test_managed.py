@@ -6,7 +6,9 @@ import ast
 import hashlib
 import json
 import os
+import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -365,7 +367,7 @@ def test_a_job_is_told_by_the_device_that_it_holds(node: Node) -> None:
     assert "hunter2" not in "".join(jobs)
 
 
-@pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py"])
+@pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py", "probe.py", "begin.py"])
 def test_it_runs_with_the_oldest_python_of_a_node(name: str) -> None:
     """CentOS 7 has Python 3.6: newer syntax would make such a node look as if it had no receipts."""
     source = Path(managed.__file__).with_name("files").joinpath(name).read_text()
@@ -383,3 +385,56 @@ def test_no_content_of_a_file_is_printed(node: Node) -> None:
 
     assert "hunter" not in done.stdout
     assert KEY.decode() not in done.stdout
+
+
+def answer(kind: int, value: object = None) -> bytes:
+    """A message of systemd's: a property (2), an error (3) or a signal (4), as D-Bus writes it."""
+    body = b""
+    if isinstance(value, str):
+        body = b"\1s\0\0" + len(value).to_bytes(4, "little") + value.encode() + b"\0"
+    elif value is not None:
+        body = b"\1b\0\0" + int(bool(value)).to_bytes(4, "little")
+    fields = b"\x05\x01u\0\1\0\0\0"
+    return b"l" + bytes((kind, 0, 1)) + len(body).to_bytes(4, "little") + bytes(4) + b"\x08\0\0\0" + fields + body
+
+
+DOCKER = [answer(2, value) for value in ("docker.service", "loaded", "active", "enabled", "notify", False)]
+MOUNT = [*(answer(2, value) for value in ("tmp.mount", "loaded", "active", "")), answer(3), answer(3)]
+
+
+@pytest.mark.parametrize(
+    ("said", "seen"),
+    [
+        (b"OK 1234\r\n" + b"".join([*DOCKER[:2], answer(4, "JobNew"), *DOCKER[2:], *MOUNT]), "active"),
+        (b"REJECTED EXTERNAL\r\n", "inactive"),
+        (b"OK 1234\r\n" + b"".join(DOCKER), "inactive"),
+        (b"OK 1234\r\nwhat?", "inactive"),
+        (b"", "inactive"),
+    ],
+)
+def test_systemd_is_asked_at_its_socket_or_else_by_its_program(node: Node, said: bytes, seen: str) -> None:
+    """Signals in between and properties that a unit has not do no harm; odd words let systemctl be asked."""
+    node.program("systemctl", "for unit in 1 2; do echo LoadState=loaded; echo ActiveState=inactive; echo; done")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(node.root / "systemd"))
+    server.listen()
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            head, mark, rest = said.partition(b"\r\n")
+            connection.recv(4096)
+            connection.sendall(head + mark)
+            if rest:
+                connection.recv(65536)
+                connection.sendall(rest[:70])
+                connection.sendall(rest[70:])
+
+    with server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        found = node.seen("units", units={"docker.service": {}, "tmp.mount": {}})
+        thread.join(5)
+
+    assert isinstance(found, dict)
+    assert {state["active"] for state in found.values()} == {seen}

@@ -57,10 +57,16 @@ def test_limits_know_unlimited():
 
 
 def test_free_space_is_kept_by_path():
-    """The path asked for counts, not the mount point that df prints."""
-    text = "path=/var/lib/docker\nFilesystem 1024-blocks Used\n/dev/vda1  8192000 2048000 6144000 25% /\n"
+    """In the order of the paths; a file system that makes inodes as it needs them counts none."""
+    text = "path=/var/lib/docker\npath=/etc\nreadonly=/etc\ndisk 4096 2048000 1536000 100 7\ndisk 512 4096 0 0 0\n"
 
-    assert DisksFact().parse(out(text)) == (Disk("/var/lib/docker", 6000, 8000),)
+    assert DisksFact().parse(out(text)) == (
+        Disk("/var/lib/docker", 6000, 8000, 7),
+        Disk("/etc", 0, 2, None, writable=False),
+    )
+    assert DisksFact().parse(out(text.replace("disk 512 4096 0 0 0", ""), 1, "stat: it hangs")) == Unknown(
+        "stat -f failed: stat: it hangs"
+    )
 
 
 def test_sysctl_values_are_separated_by_single_blanks():
@@ -266,7 +272,7 @@ def test_docker_info_is_read():
 
 def test_daemon_json_and_certificates_are_read():
     """A good file gives its options; certificates are kept by registry."""
-    text = 'sha256=abc\n{\n "live-restore": true\n}\n== certificate r:5000\n-----BEGIN CERTIFICATE-----\nAAA\n'
+    text = 'exists=yes\n{\n "live-restore": true\n}\n== certificate r:5000\n-----BEGIN CERTIFICATE-----\nAAA\n'
     config = DockerConfigFact().parse(out(text))
 
     assert config.options == {"live-restore": True}
@@ -275,9 +281,9 @@ def test_daemon_json_and_certificates_are_read():
 
 def test_a_broken_daemon_json_says_why():
     """Not JSON and not an object are told apart from an empty file, which is as good as none."""
-    assert "not JSON" in DockerConfigFact().parse(out('sha256=abc\n{"a": }\n')).error
-    assert "not an object" in DockerConfigFact().parse(out("sha256=abc\n[]\n")).error
-    assert DockerConfigFact().parse(out("sha256=abc\n\n")).options == {}
+    assert "not JSON" in DockerConfigFact().parse(out('exists=yes\n{"a": }\n')).error
+    assert "not an object" in DockerConfigFact().parse(out("exists=yes\n[]\n")).error
+    assert DockerConfigFact().parse(out("exists=yes\n\n")).options == {}
     assert not DockerConfigFact().parse(out("")).exists
 
 

@@ -22,6 +22,7 @@ from provision.facts.docker import DockerConfigFact
 from provision.facts.script import TOGETHER, split
 from provision.facts.system import Hardware, System
 
+DIFFERENT = ("group", "subshell", "apart", "program", '"$smi"', '"$topology"')
 NAP = f"98.{os.getpid()}"
 
 
@@ -107,6 +108,10 @@ class Setter(Quick):
     command: ClassVar[str] = "here=boot; set -- 1 2 3; for one in 1 2; do echo $one; done; false"
 
 
+QUICK = RawOutput("it's here\n", 3, "trouble\n")
+SAME_FACTS = [fact for fact in ALL_FACTS if sys.modules["provision.facts.script"]._how(fact) not in DIFFERENT]
+
+
 @pytest.fixture(params=["python", "shell"])
 def script(request, monkeypatch):
     """The script as a node with python3 gets along with it, and as one without does; a slow one has a second more."""
@@ -184,6 +189,68 @@ def test_a_shared_session_does_not_start_again_what_hangs_since_an_earlier_look(
 
     assert found["clock"] == Unknown("hung: echo (since an earlier look; it was not started again)")
     assert found["hardware"].exit_code == 0
+
+
+@pytest.mark.parametrize("python3", ["echo broken >&2; exit 1", "exec sleep 1000"])
+def test_a_python_that_is_of_no_use_is_done_without(tmp_path, monkeypatch, python3):
+    """One that is broken, and one that does not begin: the shell runs all commands itself."""
+    monkeypatch.setattr(sys.modules["provision.facts.script"], "PYTHON_SECONDS", 1)
+    monkeypatch.setattr(sys.modules["provision.facts.script"], "STUCK", str(tmp_path / "stuck"))
+    (tmp_path / "python3").write_text(f"#!/bin/sh\n{python3}\n")
+    (tmp_path / "python3").chmod(0o755)
+    facts = [Second(), Quick()]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh"], input=node_script(facts), capture_output=True, text=True, timeout=30, check=True, env=environment
+    )
+
+    assert split(done.stdout, facts) == {"clock": RawOutput("second\n", 4, ""), "quick": QUICK}
+
+
+def test_python_and_the_shell_tell_the_same(tmp_path):
+    """What Python does itself is what the shell's words print, as the parsers read it; links and odd names too."""
+    folder = tmp_path / "provision"
+    (folder / "container_ssh/keys").mkdir(parents=True)
+    (folder / "receipts").mkdir()
+    (folder / "receipts/some.json").write_text('{"role": "some",\n "units": {}}')
+    (folder / "receipts/.hidden.json").write_text("{}")
+    (folder / "container_ssh/known_hosts").write_text("[node1]:2222 ssh-ed25519 AAAAC3 node1\n\n# words\n")
+    (folder / "container_ssh/keys/id_ed25519").write_text("secret")
+    (folder / "container_ssh/keys/id_ed25519.pub").write_text("ssh-ed25519 AAAAC3 \033[2J;comment\nmore\n")
+    (folder / "container_ssh/keys/ssh_host_ed25519_key.pub").symlink_to("id_ed25519.pub")
+    told = {}
+    for python in (True, False):
+        text = node_script(
+            SAME_FACTS, Parameters(sysctls=("kernel.panic", "no.such", "net.ipv4.tcp_rmem")), python=python
+        )
+        text = text.replace("/var/lib/provision/", f"{folder}/").replace("/run/provision-probe", str(tmp_path / "kept"))
+        told[python] = as_data(parse(run(text), SAME_FACTS, keep=False)) | {"read_at": None}
+
+    assert told[True] == told[False]
+    assert told[True]["receipts"]["some"]["content"]["role"] == "some"
+    assert told[True]["container_ssh"]["client_key"] == "ssh-ed25519 AAAAC3"
+
+
+def test_what_a_command_sets_is_unset_for_the_next():
+    """In a shared shell a fact must not read what one before it has left: each begins as in a shell of its own."""
+    poison = "".join(f"{name}=poison; " for name in "abcdefghijklmnopqrstuvwxyz")
+    words = {word for fact in ALL_FACTS for word in re.findall(r"\b([a-z_]+)=", fact.command)}
+    poison += "".join(f"{name}=poison; " for name in sorted(words))
+    here = [fact for fact in ALL_FACTS if fact.name in TOGETHER - {"boot", "clock", "xids", "disks", "listening"}]
+    module = sys.modules["provision.facts.script"]
+    shared = [fact for fact in here if module._how(fact) == "group"]
+    texts = {fact.name: module._text(fact) for fact in shared}
+    outputs = [
+        {
+            name: subprocess.run(["sh", "-c", before + text], capture_output=True, check=False)
+            for name, text in texts.items()
+        }
+        for before in ("", poison)
+    ]
+
+    assert len(shared) > 10
+    for name in texts:
+        assert outputs[0][name].stdout == outputs[1][name].stdout, name
 
 
 def test_facts_with_one_command_share_its_output(script):

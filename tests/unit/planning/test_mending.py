@@ -71,7 +71,7 @@ def test_what_no_apply_mends_is_told_and_is_no_step(check):
 
 MENDED = {
     "docker_engine.service": {"docker_service": DISABLED},
-    "docker_engine.registry_ca": {"docker_config": DockerConfig(exists=True, sha256="x", options={}, error="")},
+    "docker_engine.registry_ca": {"docker_config": DockerConfig(exists=True, options={}, error="")},
     "nvidia_container.toolkit": {"packages": {"rdma-core": "44"}},
     "base_system.sysctls": {"sysctls": {"vm.max_map_count": "1"}},
     "training_container.running": {"container": None},

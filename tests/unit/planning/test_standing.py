@@ -41,7 +41,7 @@ BARE = Managed()
 
 
 def config(options: dict[str, Any] | None) -> DockerConfig:
-    return DockerConfig(exists=options is not None, sha256="", options=options or {}, error="")
+    return DockerConfig(exists=options is not None, options=options or {}, error="")
 
 
 def site(options: dict[str, Any] | None = None, **facts: Any) -> Any:
