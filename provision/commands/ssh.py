@@ -58,7 +58,7 @@ class SshSettings:
     host_key_alias: str | None = None
     jumps: tuple[str, ...] = ()
     other: Mapping[str, str] = field(default_factory=dict)
-    """Every other keyword of ``ssh -G``, in lower case."""
+    """Every other keyword of ``ssh -G``, in lower case; but LogLevel, which says how ssh was asked."""
 
     @property
     def trusting(self) -> bool:
@@ -127,7 +127,7 @@ def parse_settings(text: str) -> SshSettings:
         known_hosts=tuple(files),
         host_key_alias=first("hostkeyalias") or None,
         jumps=tuple(jump for jump in first("proxyjump").split(",") if jump),
-        other={key: first(key) for key in values},
+        other={key: first(key) for key in values if key != "loglevel"},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from provision.frozen import dataclass
 
@@ -79,7 +80,7 @@ def health(cells: Mapping[str, str]) -> GpuHealth:
 
     def told(name: str) -> str:
         text = cells.get(name, "").strip()
-        return "" if _NOT_TOLD.fullmatch(text) or _COMPLAINT.fullmatch(text) else text
+        return text if _tells(text) else ""
 
     def number(name: str) -> int | None:
         digits = re.match(r"\d+", told(name))
@@ -109,9 +110,15 @@ def health(cells: Mapping[str, str]) -> GpuHealth:
     )
 
 
+@lru_cache(maxsize=1024)
+def _tells(text: str) -> bool:
+    """Return whether a cell holds a value; most cells of most GPUs hold one of few texts."""
+    return not _NOT_TOLD.fullmatch(text) and not _COMPLAINT.fullmatch(text)
+
+
 def _complaints(cells: Mapping[str, str]) -> list[str]:
     texts = [cells.get(name, "").strip() for name in FIELDS]
-    found = [_COMPLAINT.fullmatch(text) for text in texts if not _NOT_TOLD.fullmatch(text)]
+    found = [_COMPLAINT.fullmatch(text) for text in texts if not _tells(text) and not _NOT_TOLD.fullmatch(text)]
     return [match[1] or match[2] for match in found if match]
 
 

@@ -33,10 +33,6 @@ _Seen = tuple[tuple[str | int, ...], ...]
 _last: tuple[Path, _Seen, dict[str, Any]] | None = None
 
 
-class _DoubtfulError(Exception):
-    """The files are not such as can be told apart from others."""
-
-
 def argument_specs(roles: Path) -> dict[str, dict[str, Any]]:
     """Return for each role that has a meta/argument_specs.yml the options of its entry point main."""
     found: dict[str, dict[str, Any]] = _document(roles)["argument_specs"]
@@ -82,25 +78,24 @@ def _kept(roles: Path, seen: _Seen) -> dict[str, Any]:
 
 def _seen(roles: Path) -> _Seen | None:
     """Return what tells whether a file is another than before, of all; None where one is lost or a link to a folder."""
+    found: list[tuple[str | int, ...]] = []
+    folders = [str(roles)]
     try:
-        return tuple(sorted(_entries(str(roles))))
-    except (_DoubtfulError, OSError):
+        for folder in folders:
+            for entry in os.scandir(folder):
+                if entry.name in _LEFT_OUT:
+                    continue
+                if not entry.is_dir():
+                    it = entry.stat()  # what it leads to, where it is a link
+                    times = it.st_ctime_ns, it.st_mtime_ns
+                    found.append((entry.path, it.st_mode, it.st_size, it.st_dev, it.st_ino, *times))
+                elif entry.is_symlink():
+                    return None
+                else:
+                    folders.append(entry.path)
+    except OSError:
         return None
-
-
-def _entries(folder: str) -> Iterator[tuple[str | int, ...]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name in _LEFT_OUT:
-                continue
-            if entry.is_dir():
-                if entry.is_symlink():
-                    raise _DoubtfulError(entry.path)
-                yield from _entries(entry.path)
-                continue
-            status = entry.stat()  # of what it leads to, where it is a link
-            times = status.st_ctime_ns, status.st_mtime_ns
-            yield entry.path, status.st_mode, status.st_size, status.st_dev, status.st_ino, *times
+    return tuple(sorted(found))
 
 
 def _made(roles: Path) -> dict[str, Any]:

@@ -27,6 +27,8 @@ def chosen_roles(words: Sequence[str], option: str = "--only") -> tuple[str, ...
     Raises:
         UsageError: no role and no step is called so; Ansible would do nothing and be content.
     """
+    if not words:
+        return ()
     named = tuple(part.strip() for word in words for part in word.split(",") if part.strip())
     known = _roles_and_steps()
     for name in named:
@@ -37,7 +39,7 @@ def chosen_roles(words: Sequence[str], option: str = "--only") -> tuple[str, ...
                 f"{option} {name}: no role is called so" + (f"; did you mean {close[0]}?" if close else ""),
                 remedy=f"The roles are {roles}.",
             )
-    if words and not named:
+    if not named:
         raise UsageError(f"{option} names no role", remedy=f"Name one, or leave {option} out.")
     return named
 
@@ -48,6 +50,8 @@ def asked_for(words: Sequence[str]) -> Asked:
     Raises:
         UsageError: nothing is called so, or both kinds are named at once.
     """
+    if not words:
+        return Asked()
     named, known = chosen_roles(words), _roles_and_steps()
     roles = tuple(name for name in named if known[name])
     steps = tuple(name for name in named if not known[name])

@@ -75,6 +75,8 @@ def apply(
 
 @dataclass(frozen=True)
 class _Asked:
+    """What one apply is to do."""
+
     request: Request
     steps: tuple[str, ...]
     pace: Pace

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -129,13 +130,19 @@ def probe(
 
     known = {node.name: node for node in nodes}
     resolved = tuple(names if names is not None else known)
-    shared: Future[Outputs | None] = Future()
-    started = time.monotonic()
+    turn, started = threading.Lock(), time.monotonic()
+
+    @functools.cache
+    def shared() -> Outputs | None:
+        from provision.workflow import kept_outputs
+
+        return None if keep or read_only or len(nodes) == 1 else kept_outputs.load(resolved)
 
     def one(connector: Connector) -> NodeFacts:
-        outputs = shared.result()
         from provision import facts
 
+        with turn:
+            outputs = shared()
         variables = known[connector.name].variables
         parameters = facts.parameters(variables, resolved, outputs, topology=topology)
         wanted = tuple(fact for fact in facts.ALL_FACTS if fact.name not in without)
@@ -146,14 +153,13 @@ def probe(
         return found
 
     def while_connecting() -> None:
-        from provision.workflow import kept_outputs
-
-        shared.set_result(None if keep or read_only or len(nodes) == 1 else kept_outputs.load(resolved))
+        with turn:
+            shared()
         if meanwhile is not None:
             meanwhile()
 
     results = each(nodes, one, meanwhile=while_connecting)
-    if outputs := shared.result():
+    if outputs := shared():
         from provision.workflow import kept_outputs
 
         kept_outputs.save(resolved, outputs)

@@ -173,3 +173,15 @@ def test_ctrl_c_does_not_wait_for_a_node_that_hangs(code):
             process.kill()
 
     assert b"KeyboardInterrupt" in told
+
+
+def test_what_the_caller_does_meanwhile_is_done_while_the_first_are_at_work():
+    """It is called once, in the caller's thread, and nothing that has begun waits for it to end."""
+    done, called = threading.Event(), []
+
+    def meanwhile() -> None:
+        called.append(threading.current_thread())
+        assert done.wait(10)
+
+    assert threads.outcomes(lambda _: done.set(), range(40), limit=40, meanwhile=meanwhile) == [None] * 40
+    assert called == [threading.current_thread()]
