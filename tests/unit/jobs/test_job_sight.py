@@ -38,7 +38,9 @@ def test_locked_memory_has_no_limit_where_docker_is_root_of_the_whole_machine(
 ) -> None:
     """systemd's own, an eighth of the memory, is one only for what a container node can give."""
     limits = Limits({}, {"Max locked memory": 1 << 26, "Max open files": None})
-    facts = NodeFacts(gpus=(), gpu_pci=(), topology=Topology((), (), ()), kind=Kind(kind, "", True), limits=limits)
+    facts = NodeFacts(
+        gpus=(), gpu_pci=(), topology=Topology((), (), ()), kind=Kind(kind, "", sysctls_writable=True), limits=limits
+    )
     monkeypatch.setattr(job_sight, "probe", lambda *_words, **_more: {"gpu1": facts})
     monkeypatch.setattr(job_sight, "degraded", lambda *_words: {})
 
