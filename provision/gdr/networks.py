@@ -65,9 +65,12 @@ def stated_network(name: str, variables: Mapping[str, Any]) -> NodeNetwork:
 
 
 def _fabric(endpoints: Sequence[Endpoint]) -> tuple[str, str, list[Endpoint]]:
-    """Return the kind that most ports have: NCCL takes no ports of two link layers."""
+    """Return the kind that most ports have, for NCCL takes no ports of two link layers, and these ports.
+
+    Those made in software are for who asks for them.
+    """
     if endpoints and all(end.soft for end in endpoints):
-        return "tcp", "its RDMA devices are made in software, which is slower than TCP", []
+        return "tcp", "its RDMA devices are made in software, which is slower than TCP", list(endpoints)
     ib = [end for end in endpoints if end.gid_index is None]
     roce = [end for end in endpoints if end.gid_index is not None]
     if len(ib) >= len(roce):

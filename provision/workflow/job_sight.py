@@ -78,11 +78,14 @@ _LIMITS = {"memlock": "Max locked memory", "nofile": "Max open files", "stack": 
 
 
 def _hardware(facts: NodeFacts) -> NodeHardware:
-    """Return what a container may be given: a node can give no more than its own PID 1 has."""
+    """Return what a container may be given: a node that is one itself can give no more than its own PID 1 has."""
     from provision.batch.containers import NodeHardware
-    from provision.facts import Unknown
+    from provision.facts import Unknown, is_container
 
-    limits: Mapping[str, int | None] = {} if isinstance(facts.limits, Unknown) else facts.limits.init
+    # Anywhere else docker's engine is root of the whole machine and may raise what PID 1 has, an eighth of the memory.
+    limits: Mapping[str, int | None] = {}
+    if is_container(facts) and not isinstance(facts.limits, Unknown):
+        limits = facts.limits.init
     most = {name: value for name, kernel in _LIMITS.items() if (value := limits.get(kernel)) is not None}
     return NodeHardware(tuple(_devices(facts)), most)
 

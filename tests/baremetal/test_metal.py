@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.baremetal.conftest import LAB
 from tests.support.command import eventually
+from tests.support.jobs import Jobs
 
 UP = ("lab", "up", LAB, "--driver", "vm", "--nodes", "2", "--machine", "pair")
 KERNEL = ("apply", "--lab", LAB, "--yes", "--json", "--only", "base_system", "--only", "rdma_stack")
@@ -148,6 +150,53 @@ def test_bandwidth_is_measured_between_containers_and_a_cut_data_network_is_name
     assert cut.code == 1, str(cut)
     found = {check["id"]: check for check in cut.document["cluster"]}["rdma_stack.bandwidth"]
     assert (found["status"], second in found["reason"], first in found["reason"]) == ("fail", True, False), found
+
+
+LOOK = "ibv_devices | tail -n +3; ls /dev/infiniband; grep CapEff /proc/self/status; grep locked /proc/self/limits; env"
+MAKE_WITHOUT_DRIVER = """set -e
+docker run --name norxe IMAGE rm /etc/libibverbs.d/rxe.driver
+docker commit norxe norxe:1
+docker rm norxe"""
+
+
+@pytest.mark.long
+@pytest.mark.row(48, 49, 52, 56)
+def test_a_job_has_the_node_s_rdma_devices_and_nccl_s_settings_for_them(provision, lab):
+    """Real verbs devices without --privileged, none with --no-rdma; --fabric roce names the card and its own GID index.
+
+    The locked memory has no limit. An image without a library for the card is named.
+    """
+    second = lab["nodes"][1]["name"]
+    provision.ok(*UP)
+    provision.ok(*ALL)
+    jobs = Jobs(provision, "direct", LAB)
+    ways = {"less": (), "none": ("--no-rdma",), "all": ("--privileged",), "roce": ("--fabric=roce",)}
+    said = {}
+    for name, words in ways.items():
+        jobs.submit("run", name, "--gpus=1", f"--nodes={second}", *words, "--wait", LOOK)
+        said[name] = jobs.logs(name)
+    gids = on_node(provision, second, "cd /sys/class/infiniband/rxe0/ports/1/gids && grep . [0-9]")
+
+    for name in ("less", "all", "roce"):
+        assert said[name][0].split()[0] == "rxe0", said[name]
+        assert {"uverbs0", "rdma_cm"} <= set(said[name])
+        assert any(re.match(r"Max locked memory +unlimited +unlimited", line) for line in said[name])
+    assert "rxe0" not in " ".join(said["none"])
+    rights = {name: next(line for line in lines if line.startswith("CapEff")) for name, lines in said.items()}
+    assert rights["less"] == rights["roce"] != rights["all"]
+    nccl = {
+        name: dict(line.split("=", 1) for line in lines if line.startswith("NCCL_")) for name, lines in said.items()
+    }
+    assert (nccl["less"]["NCCL_IB_DISABLE"], "NCCL_IB_HCA" in nccl["less"]) == ("1", False)  # made in software
+    assert (nccl["roce"]["NCCL_IB_DISABLE"], nccl["roce"]["NCCL_IB_HCA"]) == ("0", "=rxe0:1")
+    routable = [line.partition(":")[0] for line in gids.splitlines() if ":0000:ffff:" in line]
+    assert [nccl["roce"]["NCCL_IB_GID_INDEX"]] == routable
+
+    on_node(provision, second, MAKE_WITHOUT_DRIVER.replace("IMAGE", jobs.image))
+    whole, lacking = (jobs.ok("image inspect", image, "--node", second).out for image in (jobs.image, "norxe:1"))
+    mismatch = "the image has no library for RDMA cards of the kind rxe"
+    assert (mismatch in whole, mismatch in lacking) == (False, True)
+    jobs.ok("delete", *ways)
 
 
 def test_lab_down_leaves_nothing_behind(provision, lab):

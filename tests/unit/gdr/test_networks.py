@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from provision.facts import Unknown
 from provision.facts.network import Address
 from provision.facts.rdma import Gid, RdmaDevice, RdmaPort, RdmaStack
 from provision.gdr.networks import node_network, stated_network
+from provision.profiles import nccl_settings
 from tests.unit.checks.conftest import VARIABLES, healthy, rdma_device
 
 MINE = {**VARIABLES, "cluster_data_address": "10.77.0.1"}
@@ -50,7 +53,17 @@ def test_without_a_usable_card_it_is_tcp_with_the_reason():
     down = network(rdma=stack(rdma_device(state="DOWN")))
     assert (down.fabric, down.why) == ("tcp", "mlx5_0 port 1 is DOWN")
     soft = network(rdma=stack(rdma_device("rxe0", driver="")))
-    assert (soft.fabric, soft.hcas, "made in software" in soft.why) == ("tcp", (), True)
+    assert (soft.fabric, "made in software" in soft.why) == ("tcp", True)
+
+
+@pytest.mark.row(52)
+def test_devices_made_in_software_are_used_by_who_asks_for_them():
+    """--fabric roce names the card and its GID, as of any other; without it they are left alone."""
+    soft = dataclasses.replace(network(rdma=stack(rdma_device("rxe0", driver=""))), nccl="2.9.9")
+    asked = {setting.name: setting.value for setting in nccl_settings([soft], "roce")}
+
+    assert (asked["NCCL_IB_HCA"], asked["NCCL_IB_GID_INDEX"]) == ("=rxe0:1", "3")
+    assert {"NCCL_IB_HCA", "NCCL_IB_GID_INDEX"}.isdisjoint(setting.name for setting in nccl_settings([soft]))
 
 
 def test_what_cannot_be_told_is_not_called_tcp():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.facts import NodeFacts, Unknown
+from provision.facts.system import Kind, Limits, NodeKind
 from provision.model import Topology
 from provision.testing import make_cluster
 from provision.workflow import job_sight
@@ -28,3 +29,19 @@ def test_gpus_that_cannot_be_used_are_told_and_nodes_without_any_are_no_trouble(
     assert known.candidates == {}
     assert dict(known.left_out) == {}
     assert dict(known.gpus_out) == {"gpu1": "nvidia-smi does not see all GPUs that are on the PCI bus"}
+
+
+@pytest.mark.row(48)
+@pytest.mark.parametrize(("kind", "most"), [(NodeKind.METAL, {}), (NodeKind.CONTAINER, {"memlock": 1 << 26})])
+def test_locked_memory_has_no_limit_where_docker_is_root_of_the_whole_machine(
+    monkeypatch: pytest.MonkeyPatch, kind: NodeKind, most: dict[str, int]
+) -> None:
+    """systemd's own, an eighth of the memory, is one only for what a container node can give."""
+    limits = Limits({}, {"Max locked memory": 1 << 26, "Max open files": None})
+    facts = NodeFacts(
+        gpus=(), gpu_pci=(), topology=Topology((), (), ()), kind=Kind(kind, "", sysctls_writable=True), limits=limits
+    )
+    monkeypatch.setattr(job_sight, "probe", lambda *_words, **_more: {"gpu1": facts})
+    monkeypatch.setattr(job_sight, "degraded", lambda *_words: {})
+
+    assert job_sight.Sight().look(make_cluster("gpu1"), ["gpu1"]).hardware["gpu1"].limits == most
