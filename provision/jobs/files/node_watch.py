@@ -17,17 +17,18 @@ def watch(request):
     leases = [lease_path(str(name)) for name in request.get("leases") or ()]
     results = [result_of(attempt) for attempt in request.get("attempts") or ()]
     deadline = time.monotonic() + float(request["seconds"])
-    while not changed(leases, results, request.get("since")):
+    while not changed(leases, results, request):
         left = deadline - time.monotonic()
         if left <= 0 or select.select([0], [], [], min(left, EVERY_SECONDS))[0]:
             return {"changed": False}
     return {"changed": True}
 
 
-def changed(leases, results, since):
+def changed(leases, results, request):
     """Return whether a lease is gone, an attempt is over, or a job is new."""
-    gone = any(not os.path.exists(path) for path in leases)
-    return gone or any(map(os.path.exists, results)) or (since is not None and any_new(float(since)))
+    if any(not os.path.exists(path) for path in leases) or any(map(os.path.exists, results)):
+        return True
+    return request.get("since") is not None and any_new(float(request["since"]), request.get("known") or ())
 
 
 def result_of(attempt):
@@ -35,8 +36,8 @@ def result_of(attempt):
     return os.path.join(attempt_folder(job_name(attempt), number_of(attempt)), "result.json")
 
 
-def any_new(since):
-    """Return whether a job waits that came after a time, and no pass over the queue has said why it does."""
+def any_new(since, known):
+    """Return whether since a time a job came of which no pass says why it waits, or one began that is not known."""
     before = time.time() - TURN_SECONDS
     for name in job_names():
         path = os.path.join(job_folder(name), "queue.json")
@@ -46,5 +47,7 @@ def any_new(since):
             continue
         queue = read_json(path) if recent else {}
         if queue.get("state") == "pending" and not queue.get("reason"):
+            return True
+        if queue.get("state") == "started" and name not in known:
             return True
     return False

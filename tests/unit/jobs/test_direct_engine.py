@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -480,7 +481,7 @@ def heard(jobs: DirectEngine, happens: Callable[[], object], seconds: float = 5.
 def test_what_may_let_a_job_start_is_heard_of_at_once(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GPUs that are given back where a job waits, a failure that leaves tries, a job that nobody tried; no other."""
+    """GPUs given back where a job waits, a failure that leaves tries, a job that nobody tried or others started."""
     submit(jobs, spec("first", gpus=4))
     assert not heard(jobs, lambda: over(jobs, "first"), 0.5), "nobody waits for them"
 
@@ -493,14 +494,15 @@ def test_what_may_let_a_job_start_is_heard_of_at_once(
     submit(jobs, spec("waits", gpus=1))
     assert heard(jobs, lambda: node.ok("stop", name="second", reason="x", grace=0))
 
-    over(jobs, "again")
-    jobs.start_pending([].append)
     told = {"id": "n", "submitted": 1.0, "spec": {"kind": "run", "name": "new", "command": ["true"], "image": "i"}}
-    begun = time.time() - 3
-    monkeypatch.setattr(jobs, "_watched", {"a": {"since": begun}})
+    begun = time.time() - 4
 
-    def hand_in() -> None:
-        node.ok("reserve", name="new", job=told, queue={"state": "pending"})
-        os.utime(node.root / "new" / "queue.json", (begun, begun + 0.5))
+    def hand_in(state: str) -> None:
+        node.ok("reserve", name=state, job=told, queue={"state": state})
+        os.utime(node.root / state / "queue.json", (begun, begun + 0.5))
 
-    assert heard(jobs, hand_in)
+    for state, known, hears in (("held", "", False), ("started", "started", False), ("started", "", True)):
+        monkeypatch.setattr(jobs, "_watched", {"a": {"since": begun, "known": [known]}})
+        assert heard(jobs, partial(hand_in, state), 5.0 if hears else 0.3) is hears
+        (node.root / state).rename(node.folder / f"{state}{known}")
+    assert heard(jobs, partial(hand_in, "pending"))

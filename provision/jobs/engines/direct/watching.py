@@ -30,10 +30,11 @@ def watches(
 ) -> dict[str, dict[str, Any]]:
     """Return what is to be watched after a pass over the queue: node -> more of the request ``watch``.
 
-    The head tells of new jobs. While a job `waits` all leases and attempts may be what it waits for; else only
-    attempts matter that are to be tried again when they fail.
+    The head tells of jobs that are new, or that others have started. While a job `waits` all leases and attempts may
+    be what it waits for; else only attempts matter that are to be tried again when they fail.
     """
     found: dict[str, dict[str, Any]] = {}
+    known = {job for look in looks.values() for job, *_ in _attempts(look, started)}
     for name, look in looks.items():
         leases = sorted(look.leases) if waits else []
         attempts = [
@@ -43,7 +44,7 @@ def watches(
             found[name] = {"leases": leases, "attempts": attempts}
     now = looks[head].document.get("now") if head in looks else None
     if isinstance(now, int | float):
-        found[head] = {**found.get(head, {}), "since": now - SETTLING_SECONDS}
+        found[head] = {**found.get(head, {}), "since": now - SETTLING_SECONDS, "known": sorted(known)}
     return found
 
 
