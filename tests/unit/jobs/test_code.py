@@ -80,15 +80,16 @@ def names(folder):
 
 
 class Watch(threading.Thread):
-    """Reads the arguments and environments of all processes, until it is stopped."""
+    """Reads the arguments and environments of all processes that begin meanwhile, until it is stopped."""
 
     def __init__(self):
         super().__init__(daemon=True)
         self.over, self.seen, self.gits = threading.Event(), set(), 0
+        self.before = set(Path("/proc").glob("[0-9]*")) - {Path(f"/proc/{os.getpid()}")}
 
     def run(self):
         while not self.over.wait(0.01):
-            for place in Path("/proc").glob("[0-9]*"):
+            for place in set(Path("/proc").glob("[0-9]*")) - self.before:
                 try:
                     argv, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
                 except OSError:
