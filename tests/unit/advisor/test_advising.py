@@ -24,7 +24,7 @@ from tests.support.memory_engine import MemoryEngine
 
 WORKING = "import time\nwhile True: sum(range(50_000)); time.sleep(0.005)"
 CHANNEL = "2026-01-31T12:00:00.123456Z o a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
-WINDOW = {"seconds": 1.0, "interval": 0.1}
+WINDOW = {"seconds": 0.5, "interval": 0.1}
 
 
 SIMULATED_SMI = """#!/bin/sh
@@ -100,7 +100,7 @@ def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, mon
     found = advising.advise_job(cluster_of("a", "b"), MemoryEngine((job,)), "train", tell=said.append, **WINDOW)
     by_check = {one.check: one for one in found.findings}
 
-    assert said == ["looking at 2 nodes for 1 s"]
+    assert said == ["looking at 2 nodes for 0.5 s"]
     assert (found.lost, [one.node for one in found.nodes]) == ({}, ["a", "b"])
     assert [list(one.given()) for one in found.nodes] == [gpus[:1], gpus[:1]]
     assert [list(one.job_gpus()) for one in found.nodes] == [gpus[:1], gpus[:1]]
