@@ -103,7 +103,7 @@ _TABLE = {
     _LIFE: """
     --retry|retry|N|Start the whole job again when it failed, N times at most. [0]
     --running-timeout --time -t|running_timeout|TIME|End it after this time.
-    --starting-timeout|starting_timeout|TIME|Give the start up after this time. [10m]
+    --starting-timeout|starting_timeout|TIME|Give the start up after this time, as pulling before it. [10m, pulling 30m]
     --ttl-after-finished|ttl_after_finished|TIME|Forget it so long after its end.
     --clean-task-policy|clean_task_policy|WHICH|Containers that go at the end: None, Running or All.
     --priority -p|priority|N|Higher ones start first. [0]

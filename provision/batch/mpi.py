@@ -10,7 +10,17 @@ from provision.batch.inference import starts_ranks, words_of
 from provision.batch.ranks import slots
 from provision.model.job import JobSpec, Seat
 
-__all__ = ["MOUNT", "RUN_FOLDER", "Login", "files", "launcher_variables", "login_files", "mpi_command", "sshd_command"]
+__all__ = [
+    "MOUNT",
+    "RUN_FOLDER",
+    "Login",
+    "files",
+    "host_files",
+    "launcher_variables",
+    "login_files",
+    "mpi_command",
+    "sshd_command",
+]
 
 MOUNT = "/provision"
 """Where an attempt's folder ``mount`` is seen in its containers."""
@@ -150,5 +160,9 @@ def mpi_command(spec: JobSpec, variables: Mapping[str, str], total: int) -> tupl
 
 def files(spec: JobSpec, seats: Sequence[Seat], logins: Sequence[Login]) -> dict[str, str]:
     """Return all files of `MOUNT` of an mpi job."""
-    hosts = {"hostfile": host_file(spec, seats), "machinefile": machine_file(spec, seats)}
-    return {**hosts, **login_files(logins)}
+    return {**host_files(spec, seats), **login_files(logins)}
+
+
+def host_files(spec: JobSpec, seats: Sequence[Seat]) -> dict[str, str]:
+    """Return the host files: Open MPI's, and Hydra's beside it, as the image alone tells whose mpirun it has."""
+    return {"hostfile": host_file(spec, seats), "machinefile": machine_file(spec, seats)}

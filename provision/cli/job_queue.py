@@ -171,7 +171,8 @@ def unit(
 
     \b
     Examples:
-      provision queue unit -i inventories/prod | sudo tee /etc/systemd/system/provision-queue.service
+      provision queue unit -i inventories/prod \\
+        | sudo tee /etc/systemd/system/provision-queue.service
       sudo systemctl enable --now provision-queue
     """
     import getpass

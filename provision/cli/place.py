@@ -95,7 +95,8 @@ def place(
       provision place --gpus 8 --workers 4
       provision place --gpus 1 --workers 4 --gputopology --explain
       provision place -g 4 --topo-file n1=topo.txt,gpu=V100,busy=0-1
-      provision place -g 8 --workers 2 --uniform --topo-file a=a.txt --topo-file b=b.txt --json
+      provision place -g 8 --workers 2 --uniform --json \\
+        --topo-file a=a.txt --topo-file b=b.txt
     """
     from provision.report.place_report import as_document, as_text
     from provision.topology.candidates import Mode

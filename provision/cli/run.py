@@ -43,7 +43,8 @@ def run(
     lab: LabOption = None,
     limit: LimitOption = None,
     ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", metavar="NP", help="Ranks; all slots without it.")
+        int | None,
+        typer.Option("-n", "--ranks", metavar="NP", help="Ranks; all slots without it.", parser=run_options.ranks),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the command and the host file, start nothing.")
@@ -146,9 +147,9 @@ def run(
       provision run --explain -- python3 train.py
       provision run --launcher torchrun -- train.py --epochs 3
       provision run --gputopology -n 4 -- python3 train.py
-      provision run --gputopology --gpus 8 --workers 2 --explain -- python3 train.py
+      provision run --gputopology --gpus 8 --workers 2 --explain -- ./train.py
       provision run -- mpirun -np 16 -x NCCL_DEBUG=INFO python3 train.py
-      provision run --preset taco -n 16 --lightcc --dry-run --offline -- python3 train.py
+      provision run --preset taco -n 16 --lightcc --dry-run --offline -- ./train.py
     """
     from provision import jobs, workflow
 

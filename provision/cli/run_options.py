@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from provision.model import Cluster, NodePlacement, Secret
     from provision.profiles import NodeNetwork, Wish
 
-__all__ = ["Seats", "environment", "refuse_modes", "request", "seats", "wish"]
+__all__ = ["Seats", "environment", "ranks", "refuse_modes", "request", "seats", "wish"]
+
+
+def ranks(text: str) -> int:
+    """Return a number of ranks as it was typed; ``p`` is what ``-np 4`` leaves of mpirun's flag."""
+    import typer
+
+    try:
+        return int(text)
+    except ValueError:
+        more = "; mpirun's -np 4 is -n 4 here" if text == "p" else ""
+        raise typer.BadParameter(f"{text!r} is no number of ranks{more}") from None
 
 
 def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:

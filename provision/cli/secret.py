@@ -44,7 +44,8 @@ def set_(
     \b
     Examples:
       provision secret set git --server git.example.com --username alice
-      provision secret set registry --server registry.example.com --username robot < token
+      provision secret set registry --server registry.example.com \\
+        --username robot < token
     """
     from provision.model import Secret
     from provision.workflow.kept_secrets import Login, keep

@@ -12,6 +12,8 @@ from tests.integration.conftest import LAB
 from tests.support.command import Provision
 
 NODES = (f"{LAB}-1", f"{LAB}-2")
+MUTE = 'import socket, time; found = socket.create_server(("", 5999), backlog=50); time.sleep(600)'
+"""Takes connections and says nothing."""
 
 
 def left_on_nodes(on_node):
@@ -109,6 +111,27 @@ def test_a_job_waits_with_its_reason_until_all_of_it_fits(jobs):
     assert jobs("stop", "holder").code == 0
     assert jobs("queue run").code == 0
     assert jobs.until("waiter", "SUCCEEDED")["instances"]
+
+
+def test_a_start_that_takes_too_long_is_given_up(jobs, on_node):
+    """With the node and what it waited for; nothing of it is left. An image whose sshd hangs, a registry that does."""
+    for node in NODES:
+        on_node(node, "printf '#!/bin/sh\nexec sleep 600\n' >/srv/mute; chmod 755 /srv/mute")
+    late = ("--gpus=1", "--starting-timeout=6s")
+    mute = "--mount=/srv/mute:/usr/sbin/sshd:ro"
+    jobs.submit("mpi", "mute", *late, "--workers=2", "--spread", mute, "--wait", "mpirun -np 2 true", code=1)
+
+    why = jobs.get("mute")["reason"]
+    assert f"node {NODES[1]} was not ready within 6 s (starting_timeout): waiting for port" in why
+    assert left_on_nodes(on_node) == {node: [] for node in NODES}
+
+    on_node(NODES[0], f"systemd-run --unit=mute python3 -c '{MUTE}'")
+    words = ("--name=pulls", "--image=127.0.0.1:5999/x:1", f"--nodes={NODES[0]}", *late, "true")
+    refused = jobs("submit", "run", *words, timeout=120)
+    on_node(NODES[0], "systemctl stop mute")
+    assert "the image 127.0.0.1:5999/x:1 was not pulled within 6 s" in refused.err
+    assert "pulling the image" in jobs("get", "pulls", "-e").out
+    assert left_on_nodes(on_node) == {node: [] for node in NODES}
 
 
 def test_a_job_that_failed_is_tried_again_as_often_as_asked(jobs, on_node):

@@ -156,6 +156,7 @@ class Judge:
             late = [(name, told) for name, told in self.everybody() if not told.get("up")]
             name, told = late[0] if late else (self.node, {})
             doing = told.get("doing") or ("it was not heard of" if not told else "")
+            name += " (and {} more)".format(len(late) - 1) if late[1:] else ""
             reason = "node {} was not ready within {:.0f} s (starting_timeout)".format(name, starting)
             return self.end(endings.job_end("FAILED", "{}: {}".format(reason, doing) if doing else reason))
         if self.state["go"] is not None and running and now - self.state["go"] > running:

@@ -3,14 +3,27 @@
 import errno
 import os
 import re
+import time
 
 from node_docker import engine_json, quoted
 from node_files import Refused, boot_id, program, read_json, read_text, remove_tree, write_json
 from node_leases import PORT, Locked, Renewal, all_leases, write_lease
-from node_records import FILE, ROOT, RUN, attempt_folder, job_folder, job_name, make_folders, new_record, number_of
+from node_records import (
+    FILE,
+    ROOT,
+    RUN,
+    add_event,
+    attempt_folder,
+    job_folder,
+    job_name,
+    make_folders,
+    new_record,
+    number_of,
+)
 
 PORTS = (20000, 32000)  # below the kernel's own choice of ports
 NO_LOGIN = "no basic auth credentials|unauthorized|authentication required|access denied|access forbidden"
+PULL_SECONDS = 1800
 
 
 def prepare(request):
@@ -20,9 +33,10 @@ def prepare(request):
     look_for(request.get("data") or [], request.get("free_disk") or 0)
     folder = new_attempt(name, attempt, request["job"], record)
     renewal = Renewal(request["job"]["id"], attempt)
+    puller = Puller(name, record.get("node", ""), request)
     try:
         images = {
-            reference: ready_image(reference, policy, request.get("registry") or {})
+            reference: ready_image(reference, policy, puller)
             for reference, policy in sorted((request.get("images") or {}).items())
         }
     finally:
@@ -75,14 +89,14 @@ def new_attempt(name, attempt, job, record):
     return folder
 
 
-def ready_image(reference, policy, registry):
+def ready_image(reference, policy, puller):
     """Have an image as the policy says; return its id and digest."""
     try:
         found = engine_json("/images/{}/json".format(quoted(reference)))
     except OSError as problem:
         raise Refused("docker's engine does not answer: {}".format(problem), "systemctl status docker") from None
     if policy == "always" or (found is None and policy != "never"):
-        pull(reference, registry)
+        puller.pull(reference)
         found = engine_json("/images/{}/json".format(quoted(reference)))
     if found is None:
         raise Refused("there is no image {} on this node".format(reference), "pull it, or submit with --pull missing")
@@ -105,32 +119,57 @@ def user_of(images):
     return users.pop() if users else ""
 
 
-def pull(reference, registry):
-    """Pull an image; what logs in to its registry is in a folder that goes again."""
-    import base64
-    import tempfile
+def registry_of(reference):
+    """Return the registry that an image comes from, as logins name it."""
+    return reference.partition("/")[0] if re.match(r"[^/]*[.:][^/]*/|localhost/", reference) else "docker.io"
 
-    words, folder = ["docker"], ""
-    host = reference.partition("/")[0] if re.match(r"[^/]*[.:][^/]*/|localhost/", reference) else "docker.io"
-    if registry.get("username") and registry.get("server", host) == host:
-        login = "{}:{}".format(registry["username"], registry.get("password", "")).encode()
+
+class Puller:
+    """Pulls a job's images, all of them in the time that its start may take."""
+
+    def __init__(self, job, node, request):
+        self.job, self.node, self.registry = job, node, request.get("registry") or {}
+        self.seconds = float(request.get("seconds") or PULL_SECONDS)
+        self.deadline = time.monotonic() + self.seconds
+
+    def pull(self, reference):
+        """Pull an image; what logs in to its registry is in a folder that goes again."""
+        add_event(self.job, "node {}".format(self.node), "pulling the image {}".format(reference))
+        words, folder = ["docker"], self.login(reference)
+        try:
+            words += ["--config", folder] if folder else []
+            left = max(self.deadline - time.monotonic(), 1)
+            code, out, err = program([*words, "pull", "--quiet", "--", reference], left)
+        finally:
+            if folder:
+                remove_tree(folder)
+        if time.monotonic() > self.deadline:
+            raise Refused(
+                "the image {} was not pulled within {:.0f} s".format(reference, self.seconds),
+                "is its registry well? --starting-timeout gives it longer; `provision image pull` pulls it before",
+            )
+        if code:
+            last = "\n".join((err or out).splitlines()[-6:])
+            remedy = "is it there, and may this node?"
+            if re.search(NO_LOGIN, last):
+                remedy = "give a login that may pull it: provision secret set registry --server {} --username NAME"
+                remedy = remedy.format(registry_of(reference))
+            raise Refused("the image {} could not be pulled".format(reference), remedy, last)
+
+    def login(self, reference):
+        """Return a folder with docker's settings that log in to the image's registry, empty where there is no login."""
+        import base64
+        import tempfile
+
+        host = registry_of(reference)
+        if not self.registry.get("username") or self.registry.get("server", host) != host:
+            return ""
+        login = "{}:{}".format(self.registry["username"], self.registry.get("password", "")).encode()
         folder = tempfile.mkdtemp(dir=RUN)
         place = "https://index.docker.io/v1/" if host == "docker.io" else host
         auths = {place: {"auth": base64.b64encode(login).decode()}}
         write_json(os.path.join(folder, "config.json"), {"auths": auths})
-        words += ["--config", folder]
-    try:
-        code, out, err = program([*words, "pull", "--quiet", "--", reference], 6 * 3600)
-    finally:
-        if folder:
-            remove_tree(folder)
-    if code:
-        last = "\n".join((err or out).splitlines()[-6:])
-        remedy = "is it there, and may this node?"
-        if re.search(NO_LOGIN, last):
-            remedy = "give a login that may pull it: provision secret set registry --server {} --username NAME"
-            remedy = remedy.format(host)
-        raise Refused("the image {} could not be pulled".format(reference), remedy, last)
+        return folder
 
 
 def make_keys(folder, name, uid):

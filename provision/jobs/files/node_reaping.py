@@ -92,7 +92,8 @@ def close_attempt(name, attempt, result, word):
             whole = {"exit_code": None, "first_failure": "", "first_rank": None, "ended": time.time()}
             whole.update(result, chief=bool(told.get("chief")))
             write_json(os.path.join(folder, "result.json"), whole)
-            add_event(name, "node {}".format(told.get("node", "")), result["reason"], "Warning")
+            node = told.get("node") or read_json(os.path.join(folder, "attempt.json")).get("node", "")
+            add_event(name, "node {}".format(node), result["reason"], "Warning")
         take_away_secrets(folder)
         try:
             release_all(str(read_json(os.path.join(folder, "attempt.json")).get("id")), attempt)

@@ -355,6 +355,8 @@ def test_a_node_that_cannot_take_ranks_is_no_choice(run):
         (["--gpus", "2"], "are for --gputopology"),
         (["--gputopology", "-n", "2", "--workers", "2"], "Give -n, or --gpus and --workers"),
         (["--gputopology", "-n", "0"], "0 ranks"),
+        (["-np", "4"], "mpirun's -np 4 is -n 4 here"),
+        (["-n", "four"], "'four' is no number of ranks"),
         (["--gputopology", "-n", "2", "--offline", "--dry-run"], "Leave --offline out"),
         (["--gputopology", "-n", "2", "--preset", "taco"], "--gputopology"),
     ],

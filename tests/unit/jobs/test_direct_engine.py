@@ -254,6 +254,7 @@ def test_an_mpi_line_that_surely_fails_on_its_nodes_is_refused_and_leaves_no_nam
     assert jobs.jobs().jobs == ()
     odd = JobSpec("j", Kind.MPI, (line,), image="image", gpus=1, workers=2, lint=False)
     assert any("-H names z" in note for note in jobs.dry_run(odd).notes)
+    assert jobs.dry_run(odd).files == {"hostfile": "a slots=2\n", "machinefile": "a:2\n"}
     unknown = "mpirun -np=2 --mca orte_keep_fqdn_hostnames t x"  # right or wrong by the image's Open MPI alone
     assert jobs.dry_run(JobSpec("j", Kind.MPI, (unknown,), image="image", gpus=1, workers=2)).notes == ()
 

@@ -602,9 +602,9 @@ def test_the_chief_s_keeper_may_be_killed_and_the_job_goes_on(nodes):
 def test_a_node_that_is_not_ready_in_time_is_named(node):
     seats = [seat("j-worker-0", "a", 0), seat("j-worker-1", "b", 1)]
     port = prepare(node, seats, ports=1)["ports"][0]
-    told = {"nodes": ["a", "b"], "control_port": port, "starting_timeout": 0.6, "secret": SECRET}
+    told = {"nodes": ["a", "b", "c"], "control_port": port, "starting_timeout": 0.6, "secret": SECRET}
     start(node, [container("j-worker-0", "true")], **told)
-    assert "node b was not ready within 1 s (starting_timeout)" in node.result()["reason"]
+    assert "node b (and 1 more) was not ready within 1 s (starting_timeout)" in node.result()["reason"]
     assert node.record("j-worker-0")["status"] == "Stopped", "it never began"
 
 

@@ -15,6 +15,7 @@ import pytest
 from provision.jobs.node_programs import jobs_program, keeper_programs
 from provision.jobs.session import FILES
 from tests.support.node.node import Engine, FakeNode, job, prepare, seat
+from tests.support.processes import marked
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
@@ -405,6 +406,19 @@ def test_prepare_says_what_is_missing_on_this_node(docked):
         ({"job": job(ident="t2")}, "there is another job j"),
     ):
         assert said in docked.ask("prepare", **{**base, **more})["error"]["message"]
+
+
+def test_a_pull_that_hangs_is_given_up_when_the_start_is_late(docked):
+    """Its docker too; and that it is pulled is told while it lasts."""
+    (docked.folder / "bin/docker").write_text("#!/bin/sh\nexec sleep 60\n")
+    record = {"attempt": 1, "seats": [], "node": "a"}
+    request = {"name": "j", "job": job(), "attempt": 1, "attempt_record": record}
+    refused = docked.ask("prepare", images={"missing:1": "missing"}, seconds=1, **request)["error"]
+    assert refused["message"] == "the image missing:1 was not pulled within 1 s"
+    assert "--starting-timeout" in refused["remedy"]
+    assert marked(f"PROVISION_JOBS_ROOT={docked.root}") == []
+    told = docked.ok("report", names=["j"])["jobs"][0]["events"]
+    assert [(event["source"], event["message"]) for event in told] == [("node a", "pulling the image missing:1")]
 
 
 @pytest.mark.long

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provision.batch.queue import Passing, cannot_start, in_order, waiting_for
+from provision.batch.queue import Passing, cannot_start, code_elsewhere, in_order, waiting_for
 from provision.batch.ranks import seats_of
 from provision.batch.records import STARTING, Report, records
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.attempt import Attempt
-from provision.jobs.engines.direct.head import mark, mark_all, marking
+from provision.jobs.engines.direct.head import mark, mark_all, marking, owner
 from provision.jobs.engines.direct.known import Sight
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.looks import NodeLook
@@ -72,7 +72,8 @@ class Booking:
                 self._mark(record, queue, state="failed", reason=never)
                 continue
             try:
-                held = waiting_for(record, found.get) or self._behind(record, passing) or self._hold(record, queue)
+                own = waiting_for(record, found.get) or code_elsewhere(record, owner())
+                held = own or self._behind(record, passing) or self._hold(record, queue)
             except (NeverFits, UsageError, NodeError) as error:
                 if record.spec.name == mine:
                     return attempts, error

@@ -37,7 +37,7 @@ def dry_run(spec: JobSpec, placed: Placed, known: Known, extras: Extras | None =
     if spec.kind is Kind.MPI:
         address = {seat.node: seat.address for seat in seats}
         logins = [mpi.Login(name, address[name], 0, "", "") for name in attempt.nodes]
-        files["hostfile"] = mpi.host_file(spec, seats)
+        files |= mpi.host_files(spec, seats)
     for name, inside in by_container(seats).items():
         seat = inside[0]
         hidden = dict.fromkeys(spec.secret_env, "[secret]")

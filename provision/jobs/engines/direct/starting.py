@@ -30,8 +30,10 @@ __all__ = [
 ]
 
 
-PREPARE_SECONDS = 1800.0
-"""A large image takes its time."""
+PULL_SECONDS = 1800.0
+"""A large image takes its time, where --starting-timeout does not say how much."""
+PREPARE_SECONDS = 60.0
+"""What else a node does to make itself ready."""
 BROKEN_SECONDS = 90.0
 """A start of which nobody tells any more for so long was broken off."""
 GRACE_SECONDS = 15.0
@@ -203,10 +205,12 @@ def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
     seats = [as_document(seat) for seat in attempt.seats]
     ports = 2 * (name == attempt.chief.node) + (spec.kind is Kind.MPI)
     record = {"attempt": attempt.number, "id": attempt.id, "seats": seats, "node": name, "time": time.time()}
+    pulling = PULL_SECONDS if spec.starting_timeout in {0.0, JobSpec.starting_timeout} else spec.starting_timeout
     return ask_jobs(
         way,
         "prepare",
-        timeout=PREPARE_SECONDS,
+        timeout=pulling + PREPARE_SECONDS,
+        seconds=pulling,
         name=spec.name,
         id=attempt.id,
         job=attempt.job,
