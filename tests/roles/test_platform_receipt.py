@@ -172,6 +172,7 @@ def test_what_cannot_be_looked_at_is_not_recorded(
     (tmp_path / "systemctl").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "systemctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setitem(receipt.observe_all.__globals__, "SYSTEMD", str(tmp_path / "no-socket"))
 
     told = run(receipt, receipts=[{"role": "some", "units": ["some.service"]}])
 

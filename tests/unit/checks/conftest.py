@@ -192,7 +192,7 @@ def healthy(number: int = 1) -> NodeFacts:
         docker_info=DockerInfo(
             "20.10.24", "overlay2", "/var/lib/docker", "systemd", "2", True, ("nvidia", "runc"), "runc", (), (), 1  # noqa: FBT003
         ),
-        docker_config=DockerConfig(True, "x", {}, "", {"r:5000": "-----BEGIN-----\nAA\n-----END-----\n"}),  # noqa: FBT003
+        docker_config=DockerConfig(True, {}, "", {"r:5000": "-----BEGIN-----\nAA\n-----END-----\n"}),  # noqa: FBT003
         nvidia_container=NvidiaContainer("/usr/bin/nvidia-container-runtime-hook", "", "", ()),
         image=Image("sha256:11", ("r:5000/t@sha256:22",), ("r:5000/t:1",)),
         container=Container(

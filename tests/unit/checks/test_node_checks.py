@@ -73,7 +73,7 @@ BROKEN = [
         "docker_engine.daemon_json",
         FAIL,
         "not JSON",
-        {"docker_config": DockerConfig(True, "x", None, "it is not JSON")},  # noqa: FBT003
+        {"docker_config": DockerConfig(True, None, "it is not JSON")},  # noqa: FBT003
     ),
     ("docker_engine.registry_ca", FAIL, "r:5000 has none", changed("docker_config", certificates={})),
     ("docker_engine.registry_ca", FAIL, "r:5000 has another", changed("docker_config", certificates={"r:5000": "BB"})),
@@ -263,7 +263,7 @@ def test_a_node_without_gpus_needs_no_gpu_software(judged):
 
 def test_a_role_that_is_switched_off_is_not_judged(judged):
     """The user's own docker, for instance, is none of our business."""
-    results = judged({"docker_engine_enabled": False}, docker_config=DockerConfig(True, "x", None, "broken"))  # noqa: FBT003
+    results = judged({"docker_engine_enabled": False}, docker_config=DockerConfig(True, None, "broken"))  # noqa: FBT003
 
     assert results["docker_engine.daemon_json"].status is SKIP
     assert "switched off" in results["docker_engine.daemon_json"].reason
