@@ -85,11 +85,12 @@ def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(
 
 
 @pytest.mark.row(35)
-def test_the_ranks_of_jobs_that_share_a_node_meet_at_ports_of_their_own(jobs: DirectEngine) -> None:
+def test_the_ranks_of_jobs_that_share_a_node_meet_at_ports_of_their_own(jobs: DirectEngine, tmp_path: Path) -> None:
     """They have the host's network, where a fixed port would be the first job's alone."""
-    line = "echo $MASTER_PORT; exec sleep 1"
+    line = f"echo $MASTER_PORT; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
     for name in ("one", "two"):
         submit(jobs, JobSpec(name, Kind.PYTORCH, (line,), image="image"))
+    (tmp_path / "go").touch()
     assert [over(jobs, name).status for name in ("one", "two")] == [JobStatus.SUCCEEDED] * 2
     first, second = (output(jobs, name)[f"{name}-master-0"].strip() for name in ("one", "two"))
 
