@@ -193,10 +193,10 @@ def test_workers_may_have_an_image_of_their_own_and_lines_reach_their_shell_as_t
     assert output(jobs, "words") == ["a  b|$HOME|; exit 3||"]
 
 
-@pytest.mark.row(52, 53, 54)
+@pytest.mark.row(35, 52, 53, 54)
 def test_a_guides_settings_are_what_the_program_sees(jobs):
     """Horovod's, LightCC's seven and NCCL's by the preset and the fabric; the user's own come first."""
-    light = ("--env=LIGHT_TOPK_ALLREDUCE=1", "--env=LIGHT_TOPK_THRESHOLD=2097152", "--env=NCCL_DEBUG=WARN")
+    light = ("--env=LIGHT_TOPK_ALLREDUCE=1", "--env=LIGHT_TOPK_THRESHOLD=2097152", "--env=NCCL_DEBUG=INFO")
     words = ("--preset=horovod-lightcc", "--fabric=tcp", "--gpus=2", *light)
     jobs.submit("mpi", "guided", "--np=1", "--wait", *words, "--", "env")
 
@@ -209,7 +209,7 @@ def test_a_guides_settings_are_what_the_program_sees(jobs):
         "LIGHT_TOPK_THRESHOLD": "2097152",
     }
     nccl = settings(lines, "NCCL_")
-    assert (nccl["NCCL_DEBUG"], nccl["NCCL_IB_DISABLE"]) == ("WARN", "1")
+    assert (nccl["NCCL_DEBUG"], nccl["NCCL_IB_DISABLE"]) == ("INFO", "1")
     assert nccl["NCCL_SOCKET_IFNAME"]
     refused = jobs.submit("pytorch", "odd", "--env=LIGHT_SPEED=1", "true", code=2)
     assert "LIGHT_SPEED" in refused.err

@@ -28,7 +28,8 @@ from tests.support.watch import Watch
 NODES = (f"{LAB}-1", f"{LAB}-2")
 USER = "yourname"
 WARNING = "the value of GIT_SYNC_PASSWORD can be seen in this machine's list of processes"
-SHOWN = ("get NAME -o json", "get NAME -e", "logs NAME --all")
+SHOWN = ("get NAME -o json", "logs NAME --all")
+"""The document has the job's events, too."""
 PLACES = "/etc /home /opt /root /run /srv /tmp /var/lib/provision /var/log /var/tmp /var/lib/docker/containers"
 OPEN = "/etc /home /opt /root /run /srv /tmp /var"
 PROCESSES = "/proc/[0-9]*/cmdline /proc/[0-9]*/environ"

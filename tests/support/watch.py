@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Self
 
 __all__ = ["Watch"]
@@ -30,7 +31,9 @@ class Watch(threading.Thread):
         self.there: set[str] = set()
         self._forms = [form.encode() for form in forms]
         self._seconds, self._may = seconds, may
-        self._own = Path("/proc/self/ns/pid").readlink()
+        self._own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+        self._seen: dict[str, bytes] = {}
+        """The arguments of each process when it was looked at: another program is looked at again."""
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
@@ -44,17 +47,24 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Look again and again."""
         while not self._over.wait(self._seconds):
-            for place in Path("/proc").glob("[0-9]*"):
-                try:
-                    self._look(place)
-                except OSError:
-                    continue
+            for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+                with suppress(OSError):
+                    self._look(f"/proc/{pid}")
 
-    def _look(self, place: Path) -> None:
-        argv, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
+    def _look(self, place: str) -> None:
+        argv = _content(f"{place}/cmdline")
+        if self._seen.get(place) == argv:
+            return
+        self._seen[place] = argv
+        environment = _content(f"{place}/environ")
         words = [word.decode(errors="replace") for word in argv.split(b"\0")]
         seen = " ".join(words[:2])
-        (self.programs if (place / "ns/pid").readlink() == self._own else self.there).add(seen)
+        (self.programs if os.readlink(f"{place}/ns/pid") == self._own else self.there).add(seen)  # noqa: PTH115
         for what, text in (("arguments", argv), ("environment", environment)):
             if any(form in text for form in self._forms) and not self._may(words):
                 self.found.add(f"{what} of {words[0]}")
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as stream:  # noqa: PTH123 - a hundred times a second for each process
+        return stream.read()

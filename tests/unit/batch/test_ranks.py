@@ -62,6 +62,8 @@ def test_each_rank_is_told_where_the_master_is() -> None:
     assert {one["WORLD_SIZE"] for one in told} == {"3"}
     assert told[2]["PET_NODE_RANK"] == "2"
     assert told[2]["PET_NNODES"] == "3"
+    assert {(one["PET_MASTER_ADDR"], one["PET_MASTER_PORT"]) for one in told} == {("10.0.0.1", "29511")}
+    assert {one["PET_NPROC_PER_NODE"] for one in told} == {"2"}
     assert told[2]["NVIDIA_VISIBLE_DEVICES"] == "GPU-b4,GPU-b5"
     assert (told[0]["workers"], told[0]["gpus"], told[0]["PYTHONUNBUFFERED"]) == ("3", "2", "1")
 

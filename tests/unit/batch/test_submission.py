@@ -58,6 +58,15 @@ def test_the_documents_pytorch_job():
     assert found.notes == ()
 
 
+@pytest.mark.row(6, 7, 10, 11, 22, 27, 28)
+def test_what_a_job_has_that_says_nothing():
+    """One worker without GPUs in /root, all or none of it, placed without topology, and no TensorBoard."""
+    found = spec_of()
+
+    assert (found.workers, found.gpus, found.working_dir, found.logdir) == (1, 0, "/root", "/training_logs")
+    assert (found.gang, found.gputopology, found.tensorboard) == (True, False, False)
+
+
 @pytest.mark.row(6, 13, 14)
 @pytest.mark.parametrize("name", ACK)
 def test_the_documents_mpi_jobs(name):

@@ -156,7 +156,15 @@ def test_drain_and_resume(typed, monkeypatch):
 
 @pytest.mark.row(42)
 def test_states_are_the_words_of_arena():
-    """Six of them; three are ends."""
+    """And one more, for what was ended by hand; three are ends."""
+    assert {str(status) for status in JobStatus} == {
+        "QUEUING",
+        "PENDING",
+        "RUNNING",
+        "SUCCEEDED",
+        "FAILED",
+        "STOPPED",
+    }
     assert [str(status) for status in JobStatus if status.over] == ["SUCCEEDED", "FAILED", "STOPPED"]
 
 

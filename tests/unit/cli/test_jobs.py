@@ -81,12 +81,18 @@ def test_a_job_that_waits_is_said_to_wait_and_why(engine, typed):
 
 @pytest.mark.row(32)
 def test_log_levels_stand_before_or_after_the_verb(engine, typed):
-    """As in arena's document; warn leaves out how it goes, and what may be a mistake stays."""
-    words = [*SUBMIT, "--env=API_TOKEN=t", "x"]
-    code, _, err = typed("--loglevel", "warn", *words)
-    assert code == 0
-    assert "submitted" not in err
-    assert "API_TOKEN" in err
+    """As in arena's document; warn leaves out how it goes, error what may be a mistake too."""
+    told = {}
+    for level in ("debug", "info", "warn", "error"):
+        told[level] = typed("--loglevel", level, *SUBMIT, "--env=API_TOKEN=t", "x")
+        engine.known = {}
+    assert {code for code, _, _ in told.values()} == {0}
+    assert {level: ("submitted" in err, "API_TOKEN" in err) for level, (_, _, err) in told.items()} == {
+        "debug": (True, True),
+        "info": (True, True),
+        "warn": (False, True),
+        "error": (False, False),
+    }
     assert "--loglevel" not in str(engine.calls)
     assert typed("list", "--loglevel=loud")[0] == 2
 

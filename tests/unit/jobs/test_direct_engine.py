@@ -87,6 +87,21 @@ def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(
     assert [over(jobs, name).status for name in ("other", "cpu")] == [JobStatus.SUCCEEDED] * 2
 
 
+@pytest.mark.row(35)
+def test_the_ranks_of_jobs_that_share_a_node_meet_at_ports_of_their_own(jobs: DirectEngine, tmp_path: Path) -> None:
+    """They have the host's network, where a fixed port would be the first job's alone."""
+    line = f"echo $MASTER_PORT; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
+    for name in ("one", "two"):
+        submit(jobs, JobSpec(name, Kind.PYTORCH, (line,), image="image"))
+    (tmp_path / "go").touch()
+    assert [over(jobs, name).status for name in ("one", "two")] == [JobStatus.SUCCEEDED] * 2
+    first, second = (output(jobs, name)[f"{name}-master-0"].strip() for name in ("one", "two"))
+
+    assert first.isdecimal()
+    assert second.isdecimal()
+    assert first != second
+
+
 def test_a_held_job_starts_as_its_first_attempt_when_it_is_released(jobs: DirectEngine) -> None:
     """Nothing is stopped before, and no other job is touched."""
     remarks = {"modelName": "mnist", "remark": "long"}

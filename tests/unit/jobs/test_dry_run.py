@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from provision.jobs.engines.direct.placing import Placed
 from provision.jobs.extras import JobExtras
 from provision.model import Cluster, Connection, Node
 from provision.model.job import CodeSource, JobSpec, Kind
+from provision.profiles import NodeNetwork
 
 PLACED = Placed((Place("a", "10.0.0.1", (0,), ("GPU-0",)), Place("b", "10.0.0.2", (0,), ("GPU-1",))))
 
@@ -32,6 +34,19 @@ def test_workers_may_have_an_image_of_their_own():
     assert all("train:1" in words for words in usual.values())
     assert ("train:1" in own["j-master-0"], "worker:2" in own["j-master-0"]) == (True, False)
     assert ("train:1" in own["j-worker-0"], "worker:2" in own["j-worker-0"]) == (False, True)
+
+
+@pytest.mark.row(35)
+def test_what_the_user_sets_comes_before_all_that_we_would():
+    """Of the ranks' variables, and of NCCL's."""
+    own = {"PYTHONUNBUFFERED": "0", "NCCL_DEBUG": "INFO", "MASTER_PORT": "23456"}
+    network = NodeNetwork("a", "tcp", interface="eth0")
+    spec = JobSpec("j", Kind.PYTORCH, ("x",), image="train:1", gpus=1, workers=2, env=own)
+    known = Known(networks={name: replace(network, node=name) for name in ("a", "b")})
+    found = dry_run(spec, PLACED, known).environment["j-worker-0"]
+
+    assert {name: found[name] for name in own} == own
+    assert (found["RANK"], found["NCCL_SOCKET_IFNAME"]) == ("1", "=eth0")
 
 
 @pytest.mark.row(48)

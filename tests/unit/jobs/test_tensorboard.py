@@ -150,6 +150,16 @@ def test_mounts_of_a_job_are_data_code_and_a_log_folder_of_its_own(tmp_path):
     assert len(extras.mounts(replace(spec, logdir="/data/logs"), "gpu1")) == 2
 
 
+@pytest.mark.row(25)
+def test_a_job_whose_data_is_not_on_a_node_does_not_start(node, tmp_path):
+    """Before its code is brought; the node and the volume are named."""
+    host = replace(make_node("gpu1"), variables={"cluster_data": {"v": {"kind": "path", "path": f"{tmp_path}/gone"}}})
+    job, _ = record(tmp_path, "bare:1")
+
+    with pytest.raises(NodeError, match=r"gpu1: data volume v: .*No such file"):
+        JobExtras(Cluster("c", tmp_path, (host,))).before(job, {"gpu1": node}, print)
+
+
 @pytest.mark.row(30)
 def test_a_forwarded_port_is_of_this_machine_alone():
     """By the operator's own ssh with its settings, host keys checked, and an end when the port is taken."""
