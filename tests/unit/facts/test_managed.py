@@ -429,6 +429,9 @@ def test_systemd_is_asked_at_its_socket_or_else_by_its_program(node: Node, said:
                 connection.recv(65536)
                 connection.sendall(rest[:70])
                 connection.sendall(rest[70:])
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):  # a close before all was read would take the answers away
+                    pass
 
     with server:
         thread = threading.Thread(target=serve, daemon=True)
