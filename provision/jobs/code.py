@@ -15,7 +15,7 @@ from typing import Any
 from provision.batch.code import FALLBACK_KINDS, FILES, explain, fetch_request
 from provision.connectors import Connector
 from provision.errors import NodeError, ProvisionError, UsageError
-from provision.jobs.files import code_sync
+from provision.jobs.files import code_git, code_tools, code_tree
 from provision.jobs.node_ask import ask
 from provision.jobs.syncing import add_member
 from provision.model.job import CodeSource
@@ -146,7 +146,7 @@ class _Task:
 
     def send(self, nodes: Sequence[str], folder: Path, *, everything: bool = False) -> str:
         """Pack a folder of this machine once and send it to `nodes`; return its SHA-256."""
-        names = list(code_sync.walk(str(folder))) if everything else _listed(folder, self.say)
+        names = list(code_tree.walk(str(folder))) if everything else _listed(folder, self.say)
         with _packed(folder, names) as (archive, content):
             more = {"do": "unpack", "content": content}
             found = self._everywhere(nodes, lambda node: self._ask(node, more, archive))
@@ -162,10 +162,10 @@ class _Task:
         with tempfile.TemporaryDirectory(prefix="provision-code-") as place:
             folder = Path(place, self.source.name)
             try:
-                with code_sync.Tools(request) as tools:
-                    request["sha"] = sha = sha or code_sync.find_commit(tools, request)
-                    code_sync.clone(tools, request, str(folder))
-            except code_sync.Failed as error:
+                with code_tools.Tools(request) as tools:
+                    request["sha"] = sha = sha or code_git.find_commit(tools, request)
+                    code_git.clone(tools, request, str(folder))
+            except code_tree.Failed as error:
                 trouble = explain({"kind": error.kind, "what": error.what, "output": error.output})
                 raise NodeError(
                     f"the code of {self.source.source} can be fetched neither there nor on this machine: {trouble.why}",
@@ -225,7 +225,7 @@ def _packed(folder: Path, names: Sequence[str]) -> Iterator[tuple[Path, str]]:
     with tempfile.TemporaryDirectory(prefix="provision-code-") as place:
         path = Path(place, "code.tar.gz")
         try:
-            content = code_sync.tree_sha(str(folder), names)
+            content = code_tree.tree_sha(str(folder), names)
             with tarfile.open(path, "w:gz", compresslevel=1) as archive:
                 for name in names:
                     add_member(archive, folder, name)
@@ -242,7 +242,7 @@ def _listed(folder: Path, say: Say) -> list[str]:
         names = _by_git(folder)
     except FileNotFoundError:
         say("code: there is no git here, so .gitignore is not heeded")
-        names = list(code_sync.walk(str(folder)))
+        names = list(code_tree.walk(str(folder)))
     names = [name for name in names if not {".git", "__pycache__"} & set(name.split("/"))]
     if not names:
         raise UsageError(f"--sync-source {folder}: there is no file in it", remedy="does .gitignore name all of it?")

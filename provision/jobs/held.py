@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provision.connectors import RemoteProcess, connect
@@ -16,6 +17,8 @@ from provision.threads import outcomes
 __all__ = ["held_gpus"]
 
 _MANY = 64
+BEAT_SECONDS = 15.0
+"""The nodes give the GPUs back when they hear nothing of us for a minute, and nothing of the job is left."""
 
 
 @contextlib.contextmanager
@@ -45,7 +48,20 @@ def held_gpus(request: JobRequest, counts: Mapping[str, int]) -> Iterator[None]:
             taken = one[1].get("taken")
             if isinstance(taken, Mapping) and taken:
                 raise _refusal(name, taken)
+        over = threading.Event()
+        stack.callback(over.set)
+        held = [one[0] for one in found if isinstance(one, tuple)]
+        threading.Thread(target=_beat, args=(held, over), daemon=True, name="holds").start()
         yield
+
+
+def _beat(held: Sequence[_Held], over: threading.Event) -> None:
+    """Give the nodes a sign of life now and then; one that is gone ends the job by itself."""
+    while not over.wait(BEAT_SECONDS):
+        for one in held:
+            with contextlib.suppress(ProvisionError, OSError):
+                if one.process is not None:
+                    one.process.write(b"\n")
 
 
 class _Held:
@@ -69,7 +85,14 @@ def _hold(request: JobRequest, name: str, uuids: Any, count: int) -> tuple[_Held
     try:
         leases = dict.fromkeys(uuids, "")
         held.process = begin(
-            held.connector, "hold", job=request.job, id=request.job, attempt=1, leases=leases, count=count
+            held.connector,
+            "hold",
+            job=request.job,
+            id=request.job,
+            attempt=1,
+            leases=leases,
+            count=count,
+            beats=True,
         )
         return held, first_line(held.process, name)
     except BaseException:

@@ -16,12 +16,13 @@ from typing import Any
 
 from provision.connectors import Connector, RemoteProcess
 from provision.errors import ConnectionFailed, NodeError
-from provision.jobs.node_programs import FILES, jobs_program
+from provision.jobs.node_programs import FILES, code_program, jobs_program
 
 __all__ = ["ANSWER_SECONDS", "FILES", "ask", "ask_jobs", "begin", "first_line", "start_program"]
 
 ANSWER_SECONDS = 60.0
 _JOBS = "node_jobs.py"
+_CODE = "code_sync.py"
 
 # Isolated (-I, -S): else a file such as json.py in the login user's home would be imported, as root.
 _LOADER = """
@@ -118,7 +119,8 @@ def _chunks(archive: Path | None) -> Iterator[bytes]:
 
 @functools.cache
 def _code(program: str) -> bytes:
-    return jobs_program() if program == _JOBS else (FILES / program).read_bytes()
+    made = {_JOBS: jobs_program, _CODE: code_program}.get(program)
+    return made() if made else (FILES / program).read_bytes()
 
 
 def _name(program: str) -> str:

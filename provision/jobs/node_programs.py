@@ -1,4 +1,4 @@
-"""What goes to a node for batch jobs: the program that answers requests, and the keeper, each with its parts."""
+"""What goes to a node for batch jobs: the program that answers requests, and others, each with its parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FILES", "jobs_program", "keeper_programs", "unit_programs"]
+__all__ = ["FILES", "code_program", "jobs_program", "keeper_programs", "unit_programs"]
 
 FILES = Path(__file__).with_name("files")
 _OF_UNIT = ("keeper_endings", "keeper_output", "node_docker", "node_files", "node_records", "node_units")
@@ -17,13 +17,15 @@ _OF_KEEPER = (
 )
 """Parts that the keeper imports beside its own."""
 
+_PACKAGE = "provision.jobs.files"
+
 # Parts are imported from the text that came along, and only then compiled.
 _PROGRAM = """import sys
 from _frozen_importlib import ModuleSpec
 PARTS = {parts!r}
 class Parts:
     def find_spec(self, name, path=None, target=None):
-        return ModuleSpec(name, self, origin=name + ".py") if name in PARTS else None
+        return ModuleSpec(name, self, origin=name + ".py", is_package=not PARTS[name]) if name in PARTS else None
     def create_module(self, spec):
         return None
     def exec_module(self, module):
@@ -38,6 +40,19 @@ exec(compile(PARTS["{main}"], "{main}.py", "exec"))
 def jobs_program() -> bytes:
     """Return the program that answers one request: ``node_jobs.py`` with its parts."""
     return _program("node_jobs", (path.stem for path in FILES.glob("node_*.py"))).encode()
+
+
+@cache
+def code_program() -> bytes:
+    """Return the program that brings code: ``code_sync.py`` with its parts, which the submitter's machine imports too.
+
+    So they have the names there that they have here, of modules in packages.
+    """
+    names = {f"{_PACKAGE}.{path.stem}": path.stem for path in FILES.glob("code_*.py")}
+    parts = {name: (FILES / f"{stem}.py").read_text(encoding="utf-8") for name, stem in sorted(names.items())}
+    words = _PACKAGE.split(".")
+    packages = {".".join(words[: at + 1]): "" for at in range(len(words))}
+    return _PROGRAM.format(parts=packages | parts, main=f"{_PACKAGE}.code_sync").encode()
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import time
 
 from node_files import PROC, Refused, names_in, read_json
@@ -13,6 +14,7 @@ from node_records import attempt_folder, drained, job_name, number_of, take_away
 from node_runs import job_runs
 
 LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
+BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
 
 
 def lease(request):
@@ -44,6 +46,7 @@ def lease(request):
 def hold(request):
     """Lease GPUs, the first ``count`` of this node unless ``leases`` names them, for as long as our input is open.
 
+    With ``beats`` no longer than a minute after the last byte of it: its sender may have lost its power.
     Then, when no process carries the job's mark any more (its supervisor may still end it), they are given back.
     """
     if not request.get("leases"):
@@ -56,7 +59,8 @@ def hold(request):
         return
     renewal = Renewal(request["id"], number_of(request))
     try:
-        while os.read(0, 4096):
+        silence = BEAT_SECONDS if request.get("beats") else None
+        while select.select([0], [], [], silence)[0] and os.read(0, 4096):
             pass
         deadline = time.monotonic() + LINGER_SECONDS
         while time.monotonic() < deadline and is_marked(str(request["job"])):

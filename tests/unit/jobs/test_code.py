@@ -16,8 +16,11 @@ import pytest
 from provision.batch.code import fetch_request
 from provision.errors import NodeError, UsageError
 from provision.jobs.code import read_files, sync_code
-from provision.jobs.files.code_sync import Failed, Tools, find_commit
+from provision.jobs.files.code_git import find_commit
+from provision.jobs.files.code_tools import Tools
+from provision.jobs.files.code_tree import Failed
 from provision.jobs.node_ask import FILES, ask
+from provision.jobs.node_programs import code_program
 from provision.model.job import CodeSource
 from tests.support.git_server import BACKEND, NodeFolder, certificate, commit, git, git_server
 from tests.support.watch import Watch
@@ -305,7 +308,8 @@ def test_what_git_says_is_cleaned(form):
 
 def test_the_program_speaks_old_python():
     """The nodes may have Python 3.6, as CentOS 7 does."""
-    assert ast.parse((FILES / "code_sync.py").read_text(), feature_version=(3, 6))
+    texts = [path.read_text() for path in FILES.glob("code_*.py")]
+    assert all(ast.parse(text, feature_version=(3, 6)).body for text in (*texts, code_program().decode()))
 
 
 def test_an_archive_cannot_write_outside_its_folder(nodes, tmp_path):

@@ -139,21 +139,36 @@ def make_deep(top):
     os.close(folder)
 
 
-def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
-    """A connection that nobody ends may stand for hours."""
+def beating(node, part, **request):
+    """A request that has given three signs of life, and will give no more; a third of a second is its minute."""
     code = (
-        f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs, node_queue; node_queue.BEAT_SECONDS = 0.3;"
+        f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs, {part}; {part}.BEAT_SECONDS = 0.3;"
         "sys.exit(node_jobs.main())"
     )
     holder = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=node.environment
     )
-    holder.stdin.write(b'{"do": "hold_queue", "seconds": 1, "beats": true}\n')
+    holder.stdin.write(json.dumps({**request, "beats": True}).encode() + b"\n")
     for _ in range(3):
         holder.stdin.write(b"\n")
         holder.stdin.flush()
         time.sleep(0.2)
-    assert json.loads(holder.stdout.readline()) == {"held": True}
+    return holder, json.loads(holder.stdout.readline())
+
+
+def test_gpus_of_a_run_whose_machine_lost_its_power_are_given_back(docked):
+    """Its job is ended by then, and nobody would end its connection for hours."""
+    holder, held = beating(docked, "node_leasing", do="hold", job="r", id="r", attempt=1, leases={GPU: ""})
+    assert held == {"taken": {}}
+    assert GPU in docked.ok("look")["leases"], "it beats"
+    assert holder.wait(timeout=5) == 0
+    assert docked.ok("look")["leases"] == {}
+
+
+def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
+    """A connection that nobody ends may stand for hours."""
+    holder, held = beating(node, "node_queue", do="hold_queue", seconds=1)
+    assert held == {"held": True}
     assert node.ask("hold_queue", seconds=0)["held"] is False, "it beats"
     assert node.ask("hold_queue", seconds=3) == {"held": True}
     assert holder.wait(timeout=5) == 0
