@@ -178,7 +178,7 @@ class Container(Runtime):
                 continue
             if found is None:
                 removed = {"code": code, "signal": endings.signal_of(code), "reason": "its container was removed"}
-                return self.end(removed, when or time.time())
+                return self.end(dict(removed, removed=True), when or time.time())
             state = found["State"]
             if state["Status"] in ("exited", "dead"):
                 ended = output.seconds_of(state.get("FinishedAt", ""))

@@ -746,6 +746,17 @@ def test_a_worker_s_container_that_ends_under_the_launcher_is_the_failure(nodes,
 
 
 @pytest.mark.long
+def test_a_launcher_s_container_that_is_removed_is_told_by_its_rank(nodes, engines):
+    """The launcher and worker 0 share it, and it has the worker's name."""
+    mpi(nodes, "sleep 60")
+    until(lambda: nodes[0].record("j-launcher-x").get("status") == "Running", "running")
+    engines[0].ask("DELETE", "/containers/j-worker-0?force=1")
+    found = nodes[0].result()
+    assert (found["first_failure"], found["first_rank"]) == ("j-worker-0", 0)
+    assert "j-worker-0 on a failed: its container was removed" in found["reason"]
+
+
+@pytest.mark.long
 def test_a_launcher_that_names_no_rank_fails_by_itself(nodes):
     mpi(nodes, "echo no mpirun here; exit 5")
     found = nodes[0].result()
