@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -13,7 +14,9 @@ from tests.support.node.node import COMPILED, FakeNode, container, prepare, seat
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
+import node_files
 import node_gpus
+import node_mountpoints
 import node_units
 import unit_words
 
@@ -62,6 +65,22 @@ def test_a_path_reaches_systemd_as_it_is():
     words = unit_words.unit_words("u", told)
     assert r"--property=BindReadOnlyPaths=/a\ b\:\'c%n:/d\\e" in words
     assert {"--property=LimitMEMLOCK=infinity", "--property=LimitNOFILE=1024:infinity"} <= set(words)
+
+
+@ROOT_ALONE
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatch, below):
+    """It could lead to the node's own programs, which root's part of the unit would run as that account wants them."""
+    monkeypatch.setattr(node_mountpoints, "MADE", str(tmp_path / "made"))
+    monkeypatch.setattr(node_mountpoints, "Locked", contextlib.nullcontext)
+    (tmp_path / "system").mkdir()
+    for name, owner in (("theirs", 2042), ("roots", 0)):
+        (tmp_path / name).symlink_to("system")
+        os.lchown(tmp_path / name, owner, owner)
+    with pytest.raises(node_files.Refused, match="theirs is a link"):
+        node_mountpoints.make([("", f"{tmp_path}/theirs{below}")])
+    assert list((tmp_path / "system").iterdir()) == []
+    node_mountpoints.make([("", f"{tmp_path}/roots{below}")])
 
 
 @pytest.fixture
