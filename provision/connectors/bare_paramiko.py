@@ -1,7 +1,7 @@
 """paramiko without invoke, which it has for ssh_config's ``Match exec``; that is ssh's here.
 
 To import invoke takes nearly as long as the rest of paramiko, which goes without where there is none. All of
-connectors have paramiko from here, and only where a connection is made: a tenth of a second for whoever needs none.
+connectors have paramiko from here, and only where a connection is made: who makes none does not wait for it.
 """
 
 from __future__ import annotations

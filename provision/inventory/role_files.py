@@ -1,4 +1,4 @@
-"""What the roles' files say, kept while none of them has changed: to read them all takes 40 ms, to look at them one.
+"""What the roles' files say, kept while none of them has changed: to read them all takes much longer than to look.
 
 It is made of the files alone. They are the same files while names, modes, sizes, inodes and times are the same, and
 the times are old enough to tell: what is written twice within the clock's resolution may look unchanged.

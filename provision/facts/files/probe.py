@@ -28,6 +28,7 @@ CONTAINER_FILES = (
 NO_KEY = bytes(set(range(256)) - set(PLAIN + b"+= \n"))
 ENGINE_FILE, PACKAGES_FILE = "engine", "packages"
 DPKG_FILES = ("/var/lib/dpkg/status", "/var/lib/dpkg/updates")
+SETTLED_SECONDS = 2  # of what is written twice in less, some file systems do not tell that it was
 WRAPS = {"group": "set --\n{{\n{}\n}}\n", "subshell": "(\n{}\n)\n"}
 ROW_HEAD = (
     'probe_ended() {{ set -- "$1" "$?"; printf \'\\n{0} %s %s\\n\' "$@"; printf \'\\n{0} %s %s\\n\' "$@" >&2; }}\n'
@@ -280,7 +281,7 @@ def packages(kept):
     """Print all packages of dpkg's, and keep in mind which are installed.
 
     What dpkg-query said in an earlier look still holds where no file that it reads has changed: dpkg puts a new one in
-    place of its list, and leaves what it is about in another folder.
+    place of its list, and leaves what it is about in another folder. What has just been written is not relied on.
     """
     mark = " ".join(map(signature, DPKG_FILES))
     before, _, said = (content_of(kept) or b"").partition(b"\n")
@@ -288,7 +289,7 @@ def packages(kept):
     if before != mark.encode() or not before:
         code, text = told(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}|${Package}|${Version}\\n"])
         said = text.encode(errors="surrogateescape")
-        if not code:
+        if not code and settled(DPKG_FILES[0]):
             leave(kept, mark.encode() + b"\n" + said)
     else:
         sys.stdout.buffer.write(said)
@@ -304,6 +305,14 @@ def signature(path):
     except OSError:
         return "none"
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def settled(path):
+    """Return whether a file is there, and was written long enough ago for its next change to be seen by its times."""
+    try:
+        return time.time() - os.stat(path).st_mtime > SETTLED_SECONDS
+    except OSError:
+        return False
 
 
 def told(command):

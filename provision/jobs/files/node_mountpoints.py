@@ -31,6 +31,7 @@ def make(pairs):
 
 def make_one(target, *, is_file):
     """Make a path where there is none; return what was made."""
+    refuse_links(target)
     missing, path = [], target
     while not os.path.lexists(path):
         missing.insert(0, path)
@@ -41,6 +42,18 @@ def make_one(target, *, is_file):
         else:
             os.mkdir(path, 0o755)
     return missing
+
+
+def refuse_links(target):
+    """Refuse a path that leads through another account's link: root would make, and see, what that account chooses.
+
+    The unit's first program is root's and sees the unit's mounts: one upon the node's own programs would be obeyed.
+    """
+    path = target
+    while os.path.dirname(path) != path:
+        if os.path.islink(path) and os.lstat(path).st_uid:
+            raise Refused("{} is not mounted upon: {} is a link, and not root's".format(target, path))
+        path = os.path.dirname(path)
 
 
 def take_away():

@@ -41,7 +41,10 @@ def limit(value: str) -> str:
 
 
 def quoted(path: str) -> str:
-    """Return a path as systemd reads it in a setting, where blanks and colons part words and % has a meaning."""
+    """Return a path as systemd-run reads it in a setting, where blanks and colons part words.
+
+    It hands a path over as it is: a percent sign has a meaning in the files of units alone.
+    """
     for character in ("\\", ":", '"', "'", " ", "\t"):
         path = path.replace(character, "\\" + character)
-    return path.replace("%", "%%")
+    return path

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from provision.facts import ALL_FACTS, NodeFacts, Parameters, RawOutput, Unknown, as_data, parse
 from provision.facts import script as node_script
 from provision.facts.docker import DockerConfigFact
+from provision.facts.kernel import PackagesFact
 from provision.facts.script import TOGETHER, split
 from provision.facts.system import Hardware, System
 
@@ -110,6 +112,14 @@ class Setter(Quick):
 
 QUICK = RawOutput("it's here\n", 3, "trouble\n")
 SAME_FACTS = [fact for fact in ALL_FACTS if sys.modules["provision.facts.script"]._how(fact) not in DIFFERENT]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept(tmp_path_factory):
+    """What looks keep, in a place that is not this machine's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["provision.facts.script"], "KEPT", str(tmp_path_factory.mktemp("probe") / "kept"))
+        yield
 
 
 @pytest.fixture(params=["python", "shell"])
@@ -223,12 +233,36 @@ def test_python_and_the_shell_tell_the_same(tmp_path):
         text = node_script(
             SAME_FACTS, Parameters(sysctls=("kernel.panic", "no.such", "net.ipv4.tcp_rmem")), python=python
         )
-        text = text.replace("/var/lib/provision/", f"{folder}/").replace("/run/provision-probe", str(tmp_path / "kept"))
+        text = text.replace("/var/lib/provision/", f"{folder}/").replace(
+            sys.modules["provision.facts.script"].KEPT, str(tmp_path / "kept")
+        )
         told[python] = as_data(parse(run(text), SAME_FACTS, keep=False)) | {"read_at": None}
 
     assert told[True] == told[False]
     assert told[True]["receipts"]["some"]["content"]["role"] == "some"
     assert told[True]["container_ssh"]["client_key"] == "ssh-ed25519 AAAAC3"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nothing is kept but what root alone can write")
+def test_the_list_of_packages_is_kept_until_dpkg_has_another(tmp_path, monkeypatch):
+    """A list in the other's place of the same size and time is another; one just written may change unseen."""
+    (tmp_path / "status").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    text = node_script([PackagesFact()]).replace("/var/lib/dpkg/", f"{tmp_path}/")
+    text = text.replace(sys.modules["provision.facts.script"].KEPT, f"{tmp_path}/kept")
+
+    def seen(version: int) -> str:
+        (tmp_path / "dpkg-query").write_text(f"#!/bin/sh\necho 'ii |pigz|{version}'\n")
+        (tmp_path / "dpkg-query").chmod(0o755)
+        return split(run(text), [PackagesFact()])["packages"].stdout.strip().rpartition("|")[2]
+
+    assert [seen(1), seen(2)] == ["1", "2"]
+    os.utime(tmp_path / "status", (time.time() - 60,) * 2)
+    assert [seen(3), seen(4)] == ["3", "3"]
+    (tmp_path / "status-new").touch()
+    shutil.copystat(tmp_path / "status", tmp_path / "status-new")
+    (tmp_path / "status-new").rename(tmp_path / "status")
+    assert seen(5) == "5"
 
 
 def test_what_a_command_sets_is_unset_for_the_next():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -13,7 +14,9 @@ from tests.support.node.node import COMPILED, FakeNode, container, prepare, seat
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
+import node_files
 import node_gpus
+import node_mountpoints
 import node_units
 import unit_words
 
@@ -57,11 +60,27 @@ def test_what_the_node_has_not_is_named(tmp_path):
 
 
 def test_a_path_reaches_systemd_as_it_is():
-    """With blanks, colons, quotes, and what has a meaning for systemd."""
+    """With blanks, colons and quotes; a percent sign, which files of units give a meaning, is none to systemd-run."""
     told = {"limits": {"memlock": "-1", "nofile": "1024:-1"}, "binds": [["/a b:'c%n", "/d\\e", "ro"]], "private": []}
     words = unit_words.unit_words("u", told)
-    assert r"--property=BindReadOnlyPaths=/a\ b\:\'c%%n:/d\\e" in words
+    assert r"--property=BindReadOnlyPaths=/a\ b\:\'c%n:/d\\e" in words
     assert {"--property=LimitMEMLOCK=infinity", "--property=LimitNOFILE=1024:infinity"} <= set(words)
+
+
+@ROOT_ALONE
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatch, below):
+    """It could lead to the node's own programs, which root's part of the unit would run as that account wants them."""
+    monkeypatch.setattr(node_mountpoints, "MADE", str(tmp_path / "made"))
+    monkeypatch.setattr(node_mountpoints, "Locked", contextlib.nullcontext)
+    (tmp_path / "system").mkdir()
+    for name, owner in (("theirs", 2042), ("roots", 0)):
+        (tmp_path / name).symlink_to("system")
+        os.lchown(tmp_path / name, owner, owner)
+    with pytest.raises(node_files.Refused, match="theirs is a link"):
+        node_mountpoints.make([("", f"{tmp_path}/theirs{below}")])
+    assert list((tmp_path / "system").iterdir()) == []
+    node_mountpoints.make([("", f"{tmp_path}/roots{below}")])
 
 
 @pytest.fixture
