@@ -6,8 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -485,40 +484,45 @@ def test_a_start_that_loses_its_head_gives_its_gpus_back(
     assert node.ask("look")["leases"] == {}
 
 
-def heard(jobs: DirectEngine, happens: Callable[[], object], seconds: float = 5.0) -> bool:
-    """Whether a watch that has begun hears of what happens in its time."""
-    timer = threading.Timer(0.1, happens)
-    timer.start()
-    found = jobs.watch(seconds, threading.Event())
-    timer.join()
-    return found
+def heard(jobs: DirectEngine, seconds: float = 5.0) -> bool:
+    """Whether a watch hears of something in its time."""
+    return jobs.watch(seconds, threading.Event())
 
 
-def test_what_may_let_a_job_start_is_heard_of_at_once(
-    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """GPUs given back where a job waits, a failure that leaves tries, a job that nobody tried or others started."""
+@pytest.mark.long
+def test_what_may_let_a_job_start_is_heard_of_when_it_happens(jobs: DirectEngine, node: FakeNode) -> None:
+    """GPUs that are given back where a job waits, and a failure that leaves tries."""
     submit(jobs, spec("first", gpus=4))
-    assert not heard(jobs, lambda: over(jobs, "first"), 0.5), "nobody waits for them"
+    threading.Timer(0.1, lambda: over(jobs, "first")).start()
+    assert not heard(jobs, 0.5), "nobody waits for them"
 
     submit(jobs, spec("again", "exit 3", retry=1))
-    assert heard(jobs, lambda: None)
+    assert heard(jobs)
     until(lambda: jobs.get("again").again, "the first failure")
     assert jobs.start_pending([].append).started == ("again",)
 
     submit(jobs, spec("second", "exec sleep 60", gpus=4))
     submit(jobs, spec("waits", gpus=1))
-    assert heard(jobs, lambda: node.ok("stop", name="second", reason="x", grace=0))
+    threading.Timer(0.1, lambda: node.ok("stop", name="second", reason="x", grace=0)).start()
+    assert heard(jobs)
 
-    told = {"id": "n", "submitted": 1.0, "spec": {"kind": "run", "name": "new", "command": ["true"], "image": "i"}}
+
+def test_a_job_that_nobody_has_tried_is_heard_of_and_so_is_one_that_others_started(
+    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that is held, that a pass has said why it waits, or that is known to run."""
     begun = time.time() - 4
-
-    def hand_in(state: str) -> None:
-        node.ok("reserve", name=state, job=told, queue={"state": state})
-        os.utime(node.root / state / "queue.json", (begun, begun + 0.5))
-
-    for state, known, hears in (("held", "", False), ("started", "started", False), ("started", "", True)):
+    for queue, known, hears in (
+        ({"state": "held"}, "", False),
+        ({"state": "pending", "reason": "no room"}, "", False),
+        ({"state": "pending"}, "", True),
+        ({"state": "started"}, "j", False),
+        ({"state": "started"}, "", True),
+    ):
+        node.ok("reserve", name="j", job={"id": "n", "submitted": 1.0, "spec": {}}, queue=queue)
+        os.utime(node.root / "j" / "queue.json", (begun, begun + 0.5))
         monkeypatch.setattr(jobs, "_watched", {"a": {"since": begun, "known": [known]}})
-        assert heard(jobs, partial(hand_in, state), 5.0 if hears else 0.3) is hears
-        (node.root / state).rename(node.folder / f"{state}{known}")
-    assert heard(jobs, partial(hand_in, "pending"))
+        assert heard(jobs, 5.0 if hears else 0.15) is hears, queue
+        node.ok("delete", name="j", id="n")
+    monkeypatch.setattr(jobs, "_watched", {"a": {"leases": ["GPU-a"]}})
+    assert heard(jobs), "it was given back before we watched"
