@@ -89,7 +89,7 @@ class Judge:
             found = self.of_mpirun(ended)
             if found:
                 return found
-        instance = self.first_instance(box, bool(ended.get("removed")))
+        instance = self.first_instance(box, removed=bool(ended.get("removed")))
         reason = ended.get("reason") or "it ended by itself, which it should not"
         found = endings.job_end("FAILED", "{} on {} failed: {}".format(instance, name, reason), ended.get("code"))
         ranks = {seat.get("instance"): seat.get("rank") for seat in self.seats() if seat.get("role") != "launcher"}
@@ -117,7 +117,7 @@ class Judge:
         """Return the seats of all instances."""
         return [seat for seat in self.record.get("seats") or () if isinstance(seat, dict)]
 
-    def first_instance(self, box, removed=False):
+    def first_instance(self, box, *, removed=False):
         """Return the instance that a container is told by: the launcher, unless the container is gone with its rank."""
         inside = [seat for seat in self.seats() if seat.get("container") == box]
         chief = next((seat for seat in inside if bool(seat.get("chief")) is not removed), None)
