@@ -6,6 +6,7 @@ import contextlib
 import secrets as random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from provision.connectors import connect, each
@@ -46,7 +47,6 @@ Say = Callable[[str], None]
 
 LOOK_SECONDS = 60.0
 TOKEN_BYTES = 6
-_KINDS_OF_SECRETS = ("env", "sync", "files", "registry")
 
 
 class DirectEngine:
@@ -79,7 +79,7 @@ class DirectEngine:
         token = random.token_hex(TOKEN_BYTES)
         job = {"id": token, "owner": owner(), "spec": as_document(spec)}
         queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
-        kept = {kind: dict(getattr(secrets, kind)) for kind in _KINDS_OF_SECRETS}
+        kept = {kind.name: dict(getattr(secrets, kind.name)) for kind in fields(secrets)}
         try:
             with contextlib.closing(connect(self._nodes[self.head])) as way:
                 answer = ask_jobs(way, "reserve", name=spec.name, job=job, queue=queue, secrets=kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from provision.errors import ProvisionError
@@ -46,7 +46,7 @@ def start_all(
 
 def secrets_of(found: Mapping[str, Any]) -> Secrets:
     """Return a job's secrets as the head keeps them."""
-    return Secrets(**{kind: dict(found.get(kind) or {}) for kind in ("env", "sync", "files", "registry")})
+    return Secrets(**{kind.name: dict(found.get(kind.name) or {}) for kind in fields(Secrets)})
 
 
 def _start(
