@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from provision.checks.base import ClusterScene, Scene, Verdict, check, cluster_check, fail, passed, skip, warn
-from provision.frozen import dataclass
 from provision.model import Bandwidth, PairBandwidth, Port
 
 __all__ = ["Blame", "blame", "is_good"]

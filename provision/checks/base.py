@@ -7,12 +7,11 @@ that answers for it and the check that must not have failed before it means anyt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
-from provision.frozen import dataclass
 from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Node
 
 __all__ = [

@@ -6,12 +6,12 @@ It is worked out once, not once for each node: a thousand nodes that are to know
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from provision.checks.base import Scene
 from provision.facts import NodeFacts, data_address
 from provision.facts.container_ssh import ContainerSsh
-from provision.frozen import dataclass
 from provision.model import Cluster, Same
 
 __all__ = ["Everybody", "everybody"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-
-from provision.frozen import dataclass
 
 __all__ = [
     "CLOCK_EVENTS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
 from provision.checks.boot import boot_verdict
@@ -10,7 +11,6 @@ from provision.facts import Unknown
 from provision.facts.peer_modules import InstalledKernel, PeerMemory
 from provision.facts.peer_status import PROGRAM, JudgedKernel, PeerRecord
 from provision.facts.system import NodeKind
-from provision.frozen import dataclass
 from provision.gdr import Cards, GdrPath
 from provision.gdr.conditions import pcie
 from provision.gdr.observed import has_gpus, running_kernel, situation, verdict_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from provision.errors import NodeError
-from provision.frozen import dataclass
 
 __all__ = ["DRAINED_BEFORE", "KINDS", "Hook", "SchedulerState", "hook_of"]
 

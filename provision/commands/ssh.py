@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from provision.frozen import dataclass
 from provision.model import Connection
 
 __all__ = [

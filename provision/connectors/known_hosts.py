@@ -9,10 +9,10 @@ import hashlib
 import hmac
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.connectors.file_cache import remembered
-from provision.frozen import dataclass
 
 __all__ = ["KnownKey", "fingerprint", "host_names", "hosts_with", "trusted"]
 

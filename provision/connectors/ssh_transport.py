@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.commands.ssh import SshSettings
 from provision.connectors import failures, known_hosts
 from provision.connectors.ssh_auth import authenticate
 from provision.errors import ConnectionFailed
-from provision.frozen import dataclass
 from provision.model import Secret
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
-
-from provision.frozen import dataclass
 
 __all__ = ["Fact", "RawOutput", "Unknown"]
 

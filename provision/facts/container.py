@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
 from provision.facts.system import parse_limits
-from provision.frozen import dataclass
 
 __all__ = [
     "Container",

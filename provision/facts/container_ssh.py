@@ -6,11 +6,10 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
-from provision.frozen import dataclass
 
 __all__ = ["ContainerSsh", "ContainerSshFact", "ContainerTrust", "ContainerTrustFact", "fingerprint"]
 

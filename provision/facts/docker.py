@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
 from provision.facts.units import UNITS, units
-from provision.frozen import dataclass
 
 __all__ = [
     "DockerConfig",

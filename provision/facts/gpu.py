@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.gpu_health import FIELDS, GpuHealth, health
-from provision.frozen import dataclass
 
 __all__ = ["Gpu", "GpuPciFact", "GpusFact"]
 

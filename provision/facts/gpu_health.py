@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-
-from provision.frozen import dataclass
 
 __all__ = ["FIELDS", "GpuHealth", "health"]
 

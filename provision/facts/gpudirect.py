@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.pci_links import CARDS
-from provision.frozen import dataclass
 
 __all__ = ["DmaBuf", "DmaBufFact", "Nccl", "NcclFact", "PciRouting", "PciRoutingFact", "Signing", "SigningFact"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.units import TIME_KEEPERS, UNITS, units
-from provision.frozen import dataclass
 
 __all__ = ["ModulesFact", "PackagesFact", "SysctlsFact", "TimeSync", "TimeSyncFact"]
 

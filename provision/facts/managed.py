@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.program import COMMAND, LIMIT_SECONDS, answer
-from provision.frozen import dataclass
 
 __all__ = ["Managed", "ManagedFact"]
 

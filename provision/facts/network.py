@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.frozen import dataclass
 
 __all__ = ["Address", "AddressesFact", "Listening", "ListeningFact", "NamesFact", "Route", "RoutesFact"]
 

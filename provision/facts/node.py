@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from provision.facts.base import Fact, RawOutput, Unknown
@@ -69,7 +70,6 @@ from provision.facts.system import (
 )
 from provision.facts.topology import TopologyFact
 from provision.facts.xid import XidLog, XidsFact
-from provision.frozen import dataclass
 from provision.model import Topology
 
 __all__ = ["ALL_FACTS", "NodeFacts", "as_data", "parse"]

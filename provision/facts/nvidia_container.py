@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
-from provision.frozen import dataclass
 
 __all__ = ["NvidiaContainer", "NvidiaContainerFact"]
 

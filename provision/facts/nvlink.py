@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.frozen import dataclass
 
 __all__ = ["FabricManager", "FabricManagerFact", "Links", "NvLinksFact"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
-from provision.frozen import dataclass
 
 __all__ = ["CARDS", "PciLink", "PciLinksFact"]
 

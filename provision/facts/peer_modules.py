@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
-from provision.frozen import dataclass
 
 __all__ = [
     "PEER_MODULES",

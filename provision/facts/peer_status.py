@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
 from provision.facts.base import RawOutput
-from provision.frozen import dataclass
 
 __all__ = [
     "CONFIG_FILE",

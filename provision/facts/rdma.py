@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 from provision.facts.base import RawOutput
-from provision.frozen import dataclass
 
 __all__ = ["Gid", "RdmaDevice", "RdmaFact", "RdmaPort", "RdmaStack"]
 

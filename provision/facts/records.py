@@ -6,10 +6,10 @@ import functools
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from provision.facts.base import RawOutput
-from provision.frozen import dataclass
 
 __all__ = ["Receipt", "ReceiptsFact", "SimulatedFact", "is_flat"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.frozen import dataclass
 
 __all__ = [
     "Boot",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import ClassVar
 
 from provision.facts.base import RawOutput, Unknown
-from provision.frozen import dataclass
 
 __all__ = ["Xid", "XidLog", "XidsFact"]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
-
-from provision.frozen import dataclass
 
 __all__ = ["Cards", "Evidence", "Flavor", "GdrPath", "GdrVerdict", "NodeGdr", "Situation", "Stack", "Unmet"]
 

@@ -7,7 +7,7 @@ for the first and last branch of each GPU architecture.
 
 from __future__ import annotations
 
-from provision.frozen import dataclass
+from dataclasses import dataclass
 
 __all__ = [
     "ARCHITECTURES",

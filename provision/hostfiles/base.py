@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from provision.errors import UsageError
-from provision.frozen import dataclass
 
 __all__ = ["MASTER_PORT", "HostEntry", "Render", "fitted", "slot_table"]
 

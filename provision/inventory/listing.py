@@ -8,12 +8,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from provision.errors import InventoryError, ProvisionError
-from provision.frozen import dataclass
 from provision.inventory import cache
 from provision.inventory.sources import shown, syntax_problems
 

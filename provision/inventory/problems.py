@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from provision.frozen import dataclass
 from provision.inventory.listing import Listing
 from provision.inventory.sources import SourceIndex
 

@@ -6,10 +6,9 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from provision.frozen import dataclass
 
 __all__ = ["Definition", "SourceIndex", "inventory_files", "shown", "syntax_problems", "variable_files"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from provision.errors import ProvisionError
-from provision.frozen import dataclass
 from provision.inventory.role_files import argument_specs
 
 __all__ = ["Option", "Specs", "as_type", "read_specs", "roles_folder"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
-
-from provision.frozen import dataclass
 
 __all__ = ["DriverName", "LabDriver", "LabNode", "LabSpec", "NodeState", "Progress"]
 

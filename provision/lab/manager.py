@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from provision.errors import LabError, ProvisionError
-from provision.frozen import dataclass
 from provision.lab import state
 from provision.lab.access import ssh_argv
 from provision.lab.base import DriverName, LabDriver, LabNode, LabSpec, NodeState, Progress

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from provision.frozen import dataclass
 from provision.model.difference import Difference
 
 __all__ = ["ApplyReport", "Failure", "NodeReport", "NodeStatus", "RoleReport", "RoleStatus"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
-from provision.frozen import dataclass
 from provision.model.bandwidth import Bandwidth
 
 __all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]

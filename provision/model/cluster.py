@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from provision.frozen import dataclass
 from provision.model.secret import Secret
 
 __all__ = ["Cluster", "Connection", "Node"]

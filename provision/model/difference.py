@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from provision.frozen import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Difference", "FileDiff", "RoleDiff"]
 

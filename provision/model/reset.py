@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from provision.frozen import dataclass
 from provision.model.apply import Failure
 
 __all__ = ["NodeReset", "ResetResult"]

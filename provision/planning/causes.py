@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-
-from provision.frozen import dataclass
 
 __all__ = ["Cause", "CauseKind", "shown"]
 

@@ -11,10 +11,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from provision.frozen import dataclass
 from provision.model import Cluster, Node, Same, Secret
 from provision.planning.causes import Cause, CauseKind
 

@@ -7,11 +7,11 @@ daemon.json, for it learns of it from nvidia_container in the same run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from provision.facts import Unknown, is_container
 from provision.facts.container import Container
 from provision.facts.docker import Image
-from provision.frozen import dataclass
 from provision.gdr.observed import has_gpus
 from provision.planning.causes import Cause, CauseKind
 from provision.planning.classes import hurts_container, replaces_packages

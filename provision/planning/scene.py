@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from provision.checks import judge
 from provision.facts import NodeFacts
-from provision.frozen import dataclass
 from provision.model import CheckResult, CheckStatus, Cluster, Node
 from provision.planning.fingerprint import RoleSource
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
-from provision.frozen import dataclass
 from provision.model import Topology
 from provision.topology.links import PCIE_CLASSES, lanes
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from provision.errors import UsageError
-from provision.frozen import dataclass
 from provision.model import Topology, TopologyGpu, TopologyNic
 from provision.topology.faults import find_faults
 from provision.topology.links import PCIE_CLASSES, SELF, lanes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from provision.errors import UsageError
-from provision.frozen import dataclass
 from provision.model import Cluster
 
 __all__ = ["Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"]

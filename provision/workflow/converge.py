@@ -6,12 +6,11 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
-from provision.frozen import dataclass
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
 from provision.workflow.alone import alone
 from provision.workflow.draining import Draining

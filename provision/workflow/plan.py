@@ -8,13 +8,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import ProvisionError, UsageError
-from provision.frozen import dataclass
 from provision.model import Cluster, Node, NodePlan, Plan
 from provision.workflow.survey import keeping, probe, with_defaults
 

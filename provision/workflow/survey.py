@@ -7,11 +7,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import NodeError, ProvisionError
-from provision.frozen import dataclass
 from provision.model import Cluster, CommandResult, Node, NodeChecks, Verification
 
 if TYPE_CHECKING:
