@@ -10,7 +10,6 @@ from node_files import Refused, boot_id, program, read_json, read_text, remove_t
 from node_leases import PORT, Locked, Renewal, all_leases, write_lease
 from node_records import (
     FILE,
-    ROOT,
     RUN,
     add_event,
     attempt_folder,
@@ -30,7 +29,6 @@ def prepare(request):
     """Make everything ready for an attempt: folders, images, keys, ports."""
     name, attempt = job_name(request), number_of(request)
     record = request["attempt_record"]
-    look_for(request.get("data") or [], request.get("free_disk") or 0)
     folder = new_attempt(name, attempt, request["job"], record)
     renewal = Renewal(request["job"]["id"], attempt)
     puller = Puller(name, record.get("node", ""), request)
@@ -47,21 +45,6 @@ def prepare(request):
     who_for = {"job": name, "id": request["job"]["id"], "attempt": attempt}
     ports = lease_ports(who_for, int(request.get("ports") or 0))
     return {"images": images, "keys": keys, "ports": ports}
-
-
-def look_for(data, free_disk):
-    """Refuse where data is missing, or space."""
-    for item in data:
-        if not os.path.isdir(item["path"]):
-            raise Refused(
-                "the data {} should be at {}, where there is no folder".format(item["name"], item["path"]),
-                "mount it there, or leave this node out",
-            )
-    free = os.statvfs(os.path.dirname(ROOT) if os.path.isdir(os.path.dirname(ROOT)) else "/")
-    there = free.f_bavail * free.f_frsize
-    if there < free_disk:
-        short = "{:.1f} GiB free for jobs, where {:.1f} are wanted".format(there / 2**30, free_disk / 2**30)
-        raise Refused(short, "`docker system prune` and `provision prune` make room")
 
 
 def new_attempt(name, attempt, job, record):
@@ -143,7 +126,7 @@ class Puller:
         finally:
             if folder:
                 remove_tree(folder)
-        if time.monotonic() > self.deadline:
+        if code and time.monotonic() > self.deadline:
             raise Refused(
                 "the image {} was not pulled within {:.0f} s".format(reference, self.seconds),
                 "is its registry well? --starting-timeout gives it longer; `provision image pull` pulls it before",

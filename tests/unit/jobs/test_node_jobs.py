@@ -415,8 +415,6 @@ def test_prepare_says_what_is_missing_on_this_node(docked):
     for more, said in (
         ({"images": {"missing:1": "missing"}}, "could not be pulled"),
         ({"images": {"missing:1": "never"}}, "there is no image missing:1"),
-        ({"data": [{"name": "set", "path": "/nowhere/x", "target": "/x"}]}, "the data set should be at /nowhere/x"),
-        ({"free_disk": 1 << 60}, "GiB free"),
         ({"uid": "ann", "mpi": True}, "no UID:GID"),
         ({"job": job(ident="t2")}, "there is another job j"),
     ):
