@@ -1,12 +1,14 @@
 """The program for jobs as real processes on a node in a folder; docker, systemd and nvidia-smi are STAND-INS."""
 
 import ast
+import contextlib
 import json
 import os
 import resource
 import stat
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -139,39 +141,55 @@ def make_deep(top):
     os.close(folder)
 
 
+@contextlib.contextmanager
 def beating(node, part, **request):
-    """A request that has given three signs of life, and will give no more; a third of a second is its minute."""
+    """A request that gives signs of life until its `silence` is set; three quarters of a second are its minute."""
     code = (
-        f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs, {part}; {part}.BEAT_SECONDS = 0.3;"
+        f"import sys; sys.path.insert(0, {str(FILES)!r}); import node_jobs, {part}; {part}.BEAT_SECONDS = 0.75;"
         "sys.exit(node_jobs.main())"
     )
-    holder = subprocess.Popen(
+    silence = threading.Event()
+
+    def beat():
+        with contextlib.suppress(BrokenPipeError):
+            while not silence.wait(0.05):
+                holder.stdin.write(b"\n")
+                holder.stdin.flush()
+
+    with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=node.environment
-    )
-    holder.stdin.write(json.dumps({**request, "beats": True}).encode() + b"\n")
-    for _ in range(3):
-        holder.stdin.write(b"\n")
-        holder.stdin.flush()
-        time.sleep(0.2)
-    return holder, json.loads(holder.stdout.readline())
+    ) as holder:
+        holder.stdin.write(json.dumps({**request, "beats": True}).encode() + b"\n")
+        life = threading.Thread(target=beat)
+        life.start()
+        try:
+            yield holder, json.loads(holder.stdout.readline()), silence
+        finally:
+            silence.set()
+            life.join()
 
 
 def test_gpus_of_a_run_whose_machine_lost_its_power_are_given_back(docked):
     """Its job is ended by then, and nobody would end its connection for hours."""
-    holder, held = beating(docked, "node_leasing", do="hold", job="r", id="r", attempt=1, leases={GPU: ""})
-    assert held == {"taken": {}}
-    assert GPU in docked.ok("look")["leases"], "it beats"
-    assert holder.wait(timeout=5) == 0
+    request = {"do": "hold", "job": "r", "id": "r", "attempt": 1, "leases": {GPU: ""}}
+    with beating(docked, "node_leasing", **request) as (holder, held, silence):
+        assert held == {"taken": {}}
+        time.sleep(1)
+        assert GPU in docked.ok("look")["leases"], "it beats"
+        silence.set()
+        assert holder.wait(timeout=10) == 0
     assert docked.ok("look")["leases"] == {}
 
 
 def test_the_queue_s_holder_that_gives_no_sign_of_life_any_more_loses_it(node):
     """A connection that nobody ends may stand for hours."""
-    holder, held = beating(node, "node_queue", do="hold_queue", seconds=1)
-    assert held == {"held": True}
-    assert node.ask("hold_queue", seconds=0)["held"] is False, "it beats"
+    with beating(node, "node_queue", do="hold_queue", seconds=1) as (holder, held, silence):
+        assert held == {"held": True}
+        time.sleep(1)
+        assert node.ask("hold_queue", seconds=0)["held"] is False, "it beats"
+        silence.set()
+        assert holder.wait(timeout=10) == 0
     assert node.ask("hold_queue", seconds=3) == {"held": True}
-    assert holder.wait(timeout=5) == 0
 
 
 def test_the_queue_is_written_where_it_stands_as_the_writer_thinks_and_else_told(node):
