@@ -429,8 +429,10 @@ def test_a_node_without_a_part_in_a_job_is_not_asked_about_it(
             jobs.get(name)
             return asked
 
-        submit(jobs, spec("j", "exit 1", nodes=("b",), retry=1))
+        go = tmp_path / "go"
+        submit(jobs, spec("j", f"until [ -e {go} ]; do sleep 0.05; done; exit 1", nodes=("b",), retry=1))
         submit(jobs, spec("waits", gpus=4, depends=("j",)))
+        go.touch()
         until(lambda: jobs.get("j").again, "the first failure")
         jobs.start_pending([].append)
         over(jobs, "j")
