@@ -5,7 +5,6 @@ Python 3.6 or newer, as it runs on the nodes.
 
 from typing import Any, Dict, List
 
-SLICE = "provision-jobs.slice"
 SETTINGS = (
     "KillMode=control-group",  # whatever it has started ends with it, be it a daemon
     "TimeoutStopSec=15",
@@ -24,7 +23,7 @@ def unit_words(unit: str, told: Dict[str, Any]) -> List[str]:
         unit: the unit's name.
         told: see "unit" in README.md of `provision/jobs`.
     """
-    words = ["systemd-run", "--quiet", "--collect", "--unit", unit, "--slice", SLICE]
+    words = ["systemd-run", "--quiet", "--collect", "--unit", unit]
     settings = list(SETTINGS)
     for name, value in sorted(told["limits"].items()):
         settings.append("Limit{}={}".format(name.upper(), ":".join(map(limit, str(value).split(":")))))

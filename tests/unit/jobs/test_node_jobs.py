@@ -16,7 +16,7 @@ import pytest
 
 from provision.jobs.node_programs import jobs_program, keeper_programs
 from provision.jobs.session import FILES
-from tests.support.node.node import Engine, FakeNode, job, prepare, seat
+from tests.support.node.node import Engine, FakeNode, job, prepare, seat, until
 from tests.support.processes import marked
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
@@ -447,7 +447,7 @@ def test_a_pull_that_hangs_is_given_up_when_the_start_is_late(docked):
     refused = docked.ask("prepare", images={"missing:1": "missing"}, seconds=1, **request)["error"]
     assert refused["message"] == "the image missing:1 was not pulled within 1 s"
     assert "--starting-timeout" in refused["remedy"]
-    assert marked(f"PROVISION_JOBS_ROOT={docked.root}") == []
+    until(lambda: marked(f"PROVISION_JOBS_ROOT={docked.root}") == [], "nothing of it goes on")
     told = docked.ok("report", names=["j"])["jobs"][0]["events"]
     assert [(event["source"], event["message"]) for event in told] == [("node a", "pulling the image missing:1")]
 

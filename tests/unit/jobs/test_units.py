@@ -113,7 +113,7 @@ def test_a_process_of_a_unit_is_foreign_only_on_gpus_of_other_jobs(tmp_path, mon
     """By the unit that the kernel names."""
     unit_name = node_units.unit_of("j-worker-0", 1)
     (tmp_path / "4711").mkdir()
-    (tmp_path / "4711/cgroup").write_text(f"0::/provision.slice/provision-jobs.slice/{unit_name}/below\n")
+    (tmp_path / "4711/cgroup").write_text(f"0::/system.slice/{unit_name}/below\n")
     monkeypatch.setattr(node_gpus, "PROC", str(tmp_path))
     monkeypatch.setattr(node_gpus, "all_leases", lambda: {"GPU-0": {"id": "t1", "attempt": 1}})
     found = node_gpus.foreign_uses("GPU-0, 4711\n", [{"uuid": "GPU-0", "mig": []}], {unit_name: owner})
