@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from provision.connectors import RemoteProcess, connect
@@ -36,23 +37,54 @@ def held_gpus(request: JobRequest, counts: Mapping[str, int]) -> Iterator[None]:
         place.node: [uuid for rank in place.ranks for uuid in rank.gpus if not uuid.isdecimal()]
         for place in request.placement
     }
-    names = sorted(counts)
-    with contextlib.ExitStack() as stack:
-        found = outcomes(lambda name: _hold(request, name, wanted.get(name, ()), counts[name]), names, limit=_MANY)
-        for one in found:
-            if isinstance(one, tuple):
-                stack.callback(one[0].close)
-        for name, one in zip(names, found, strict=True):
-            if isinstance(one, Exception):
-                raise one
-            taken = one[1].get("taken")
-            if isinstance(taken, Mapping) and taken:
-                raise _refusal(name, taken)
-        over = threading.Event()
-        stack.callback(over.set)
-        held = [one[0] for one in found if isinstance(one, tuple)]
+    wants = [_Want(name, wanted.get(name, ()), counts[name]) for name in sorted(counts)]
+    held: list[_Held] = []
+    over = threading.Event()
+    try:
+        problem = _hold_all(request, wants, held, at_once=max(len(wants), 1))
+        if isinstance(problem, _RunMeanwhile):
+            outcomes(_Held.give_back, held, limit=_MANY)
+            problem = _hold_all(request, wants, held, at_once=1)
+        if problem:
+            raise problem
         threading.Thread(target=_beat, args=(held, over), daemon=True, name="holds").start()
         yield
+    finally:
+        over.set()
+        for one in held:
+            one.close()
+
+
+class _RunMeanwhile(LaunchError):
+    """Another job of `provision run` holds a GPU: it may be one that starts just now, and be refused for ours."""
+
+
+@dataclass(frozen=True)
+class _Want:
+    """What is wanted of one node."""
+
+    node: str
+    uuids: Sequence[str]
+    """Empty: the first `count` that it has."""
+    count: int
+
+
+def _hold_all(request: JobRequest, wants: Sequence[_Want], held: list[_Held], *, at_once: int) -> Exception | None:
+    """Add to `held` what the nodes give, and return why one gives nothing.
+
+    Two jobs that start at the same time can take from each other what both need when they ask all nodes at once. One
+    node after another in the order of their names, whoever has the last of those that both want gets the others too.
+    """
+    for first in range(0, len(wants), at_once):
+        some = wants[first : first + at_once]
+        found = outcomes(lambda want: _hold(request, want), some, limit=_MANY)
+        held += [one[0] for one in found if isinstance(one, tuple)]
+        for want, one in zip(some, found, strict=True):
+            if isinstance(one, Exception):
+                return one
+            if taken := one[1].get("taken"):
+                return _refusal(want.node, taken, first_try=at_once > 1)
+    return None
 
 
 def _beat(held: Sequence[_Held], over: threading.Event) -> None:
@@ -71,6 +103,14 @@ class _Held:
         self.connector = connect(node)
         self.process: RemoteProcess | None = None
 
+    def give_back(self) -> None:
+        """Let the GPUs go, and return when the node has taken them back; no rank has started."""
+        with contextlib.suppress(ProvisionError):
+            if self.process is not None:
+                self.process.close_stdin()
+                for _ in self.process.output():
+                    pass
+
     def close(self) -> None:
         """Let the GPUs go, as soon as nothing of the job is left on the node."""
         if self.process is not None:
@@ -80,10 +120,10 @@ class _Held:
         self.connector.close()
 
 
-def _hold(request: JobRequest, name: str, uuids: Any, count: int) -> tuple[_Held, dict[str, Any]]:
-    held = _Held(request.nodes[name])
+def _hold(request: JobRequest, want: _Want) -> tuple[_Held, dict[str, Any]]:
+    held = _Held(request.nodes[want.node])
     try:
-        leases = dict.fromkeys(uuids, "")
+        leases = dict.fromkeys(want.uuids, "")
         held.process = begin(
             held.connector,
             "hold",
@@ -91,19 +131,20 @@ def _hold(request: JobRequest, name: str, uuids: Any, count: int) -> tuple[_Held
             id=request.job,
             attempt=1,
             leases=leases,
-            count=count,
+            count=want.count,
             beats=True,
         )
-        return held, first_line(held.process, name)
+        return held, first_line(held.process, want.node)
     except BaseException:
         held.close()
         raise
 
 
-def _refusal(name: str, taken: Mapping[str, Any]) -> LaunchError:
+def _refusal(name: str, taken: Mapping[str, Any], *, first_try: bool) -> LaunchError:
     uuid, lease = next(iter(sorted(taken.items())))
     by = lease.get("job") if isinstance(lease, Mapping) else lease
-    return LaunchError(
+    runs = all(isinstance(one, Mapping) and one.get("job") == one.get("id") for one in taken.values())
+    return (_RunMeanwhile if runs and first_try else LaunchError)(
         f"{uuid} is held by the job {by}",
         node=name,
         remedy="wait until it has ended (`provision top node -d` shows who holds what), "

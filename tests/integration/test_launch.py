@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.integration.conftest import LAB
-from tests.support.command import Provision
+from tests.support.command import Provision, eventually
 from tests.support.engine import engine_host, held
 
 MESH = f"mesh{os.getpid()}"
@@ -215,6 +215,25 @@ def test_a_node_with_a_job_is_no_choice(provision, mesh):
     assert {node for node, *_ in told(second)} == {f"{mesh}-2"}
     assert third.code == 125
     assert "count as busy" in third.err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("_round", range(5))
+def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(provision, mesh, _round):
+    """Each wants all of both nodes; the others say who holds them, and none is refused for one that was refused."""
+    words = ("run", "--lab", mesh, "-n", "16", "--", "sh", "-c", "echo ready; sleep 600")
+    starts = [provision.start(*words) for _ in range(3)]
+    ends = [0, 125, 125]
+    try:
+        eventually(lambda: sorted(done.poll() or 0 for done in starts) == ends, seconds=60, what="two are refused")
+        (winner,) = [done for done in starts if done.poll() is None]
+        assert any("ready" in line for line in winner.stdout)
+        refused = [done.communicate()[0] for done in starts if done is not winner]
+    finally:
+        for done in starts:
+            done.terminate()
+            done.wait(60)
+    assert all("is held by the job" in text for text in refused), refused
 
 
 @pytest.mark.long
