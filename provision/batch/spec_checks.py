@@ -150,6 +150,8 @@ def _target(flag: str, text: str, target: str) -> None:
             f"{flag} {text}: '{target}' is no absolute path below / in the container",
             remedy=f"Such as {flag} {text.split(':', maxsplit=1)[0]}:/data",
         )
+    if not text.isprintable():
+        raise UsageError(f"{flag} {text!r}: a path with a line break, or another letter that cannot be printed")
 
 
 def _data(spec: JobSpec) -> None:

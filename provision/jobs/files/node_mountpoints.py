@@ -23,25 +23,31 @@ def make(pairs):
         made = list(read_json(MADE).get("made") or ())
         try:
             for source, target in pairs:
-                made += make_one(target, is_file=bool(source) and os.path.isfile(source))
+                make_one(target, made, is_file=bool(source) and os.path.isfile(source))
         finally:
             if made:
                 write_json(MADE, {"made": made})
 
 
-def make_one(target, *, is_file):
-    """Make a path where there is none; return what was made."""
+def make_one(target, made, *, is_file):
+    """Make a path where there is none, and add what was made to `made`."""
     refuse_links(target)
     missing, path = [], target
     while not os.path.lexists(path):
         missing.insert(0, path)
         path = os.path.dirname(path)
-    for path in missing:
-        if is_file and path == target:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-        else:
-            os.mkdir(path, 0o755)
-    return missing
+    try:
+        for path in missing:
+            if is_file and path == target:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            else:
+                os.mkdir(path, 0o755)
+            made.append(path)
+    except PermissionError:
+        raise Refused(
+            "{} cannot be made to mount upon: there root may not write, as on homes of an NFS server that squashes "
+            "root; --working-dir or --mount with a path on a disk of the node itself can be".format(target)
+        ) from None
 
 
 def refuse_links(target):

@@ -242,6 +242,7 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
         (["--image=i", "--sync-source=u", "x"], "without --sync-mode"),
         (["--image=i", "--sync-mode=hdfs", "--sync-source=hdfs://x", "x"], "hdfs is not supported"),
         (["--image=i", "-d", "a:/x", "-d", "a:/y", "x"], "mounted twice"),
+        (["--image=i", "-v", "/a:/b\nc", "x"], "line break"),
         (["--image=i", "-d", "a:/x", "-d", "b:/x", "x"], "two things"),
         (["--image=i", "-d", "a:x", "x"], "no absolute path"),
         (["--image=i", "-d", "a:/", "x"], "no absolute path"),

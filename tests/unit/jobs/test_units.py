@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +83,26 @@ def test_nothing_is_mounted_by_way_of_another_accounts_link(tmp_path, monkeypatc
         node_mountpoints.make([("", f"{tmp_path}/theirs{below}")])
     assert list((tmp_path / "system").iterdir()) == []
     node_mountpoints.make([("", f"{tmp_path}/roots{below}")])
+
+
+@ROOT_ALONE
+def test_where_root_may_not_make_what_is_mounted_upon_somebody_is_told(monkeypatch):
+    """As on homes of an NFS server that squashes root; what was made before that is known, and goes again."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:  # pytest's own are closed to other accounts
+        folder = Path(made)
+        (folder / "home").mkdir(0o755)
+        os.chown(folder, 65534, 65534)
+        monkeypatch.setattr(node_mountpoints, "MADE", f"{folder}/made")
+        monkeypatch.setattr(node_mountpoints, "Locked", contextlib.nullcontext)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(node_files.Refused, match=r"home/code .* --working-dir"):
+                node_mountpoints.make([("", f"{folder}/a/b"), ("", f"{folder}/home/code")])
+        finally:
+            os.seteuid(0)
+        assert node_files.read_json(f"{folder}/made") == {"made": [f"{folder}/a", f"{folder}/a/b"]}
+        node_mountpoints.take_away()
+        assert [path.name for path in folder.iterdir()] == ["home"]
 
 
 @pytest.fixture
