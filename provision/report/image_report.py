@@ -24,7 +24,14 @@ def states_text(image: str, states: Mapping[str, Any]) -> str:
     """
     rows = [[name, *_cells(state)] for name, state in states.items()]
     lines = [image, *columns([["NODE", "IMAGE ID", "DIGEST", "SIZE"], *rows])]
-    return "\n".join([*lines, *([f"not the same everywhere: {', '.join(odd)}"] if (odd := _odd(states)) else [])])
+    known = {name: state.id for name, state in states.items() if not isinstance(state, ProvisionError)}
+    lacking = [name for name, own in known.items() if not own]
+    others = [name for name in _odd(states) if known.get(name)]
+    if lacking:
+        lines.append("on none of these nodes" if len(lacking) == len(states) else f"not on {', '.join(lacking)}")
+    if others:
+        lines.append(f"not the same everywhere: {', '.join(others)}")
+    return "\n".join(lines)
 
 
 def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,5 +89,6 @@ def _cells(state: Any) -> list[str]:
 def _odd(states: Mapping[str, Any]) -> list[str]:
     """Return the nodes that do not have what most have."""
     ids = {name: "" if isinstance(state, ProvisionError) else state.id for name, state in states.items()}
-    usual = max(list(ids.values()), key=list(ids.values()).count, default="")
+    there = [own for own in ids.values() if own]
+    usual = max(there, key=there.count, default="")
     return [name for name, own in ids.items() if own != usual or not own]
