@@ -28,6 +28,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LAB = f"bench{os.getpid()}"
 EDITED = "/etc/security/limits.d/90-provision.conf"
 FAN_OUT, APPLY, ANSIBLE, PYINFRA = "fan-out (fabric)", "provision apply", "ansible-playbook", "pyinfra"
+SLOW = r"""
+echo 'session optional pam_exec.so quiet /bin/sleep 0.5' >>/etc/pam.d/sshd
+printf '#!/bin/sh\nsleep 3\nexec /usr/bin/nvidia-smi "$@"\n' >/usr/local/bin/nvidia-smi
+chmod 755 /usr/local/bin/nvidia-smi
+"""
+SOON = "sed -i '/pam_exec.so quiet .bin.sleep/d' /etc/pam.d/sshd; rm /usr/local/bin/nvidia-smi"
+"""How a node's login comes to take half a second and its nvidia-smi three, and how that ends."""
 _CGROUPS = ("cpuacct/provision-lab", "provision-lab", "unified/provision-lab")
 _WANTED = r"""
 import base64, glob, json
@@ -93,6 +100,12 @@ class Bench:
             self.one("converged", FAN_OUT, fan_out)
             for program, argv in programs.items():
                 self.one("converged", program, argv, times=1 if program == ANSIBLE else self.repeat)
+            for name in names:
+                self.shell(name, SLOW)
+            self.one("converged, slow", FAN_OUT, fan_out)
+            self.one("converged, slow", APPLY, programs[APPLY])
+            for name in names:
+                self.shell(name, SOON)
             for program, argv in programs.items():
                 self.one(
                     "one file edited", program, argv,
