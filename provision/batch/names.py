@@ -7,9 +7,11 @@ import re
 from provision.errors import UsageError
 from provision.model.job import Kind
 
-__all__ = ["KINDS", "LONGEST", "check_name", "kind_of", "trainer"]
+__all__ = ["JOBS", "KINDS", "LONGEST", "attempt_folder", "check_name", "kind_of", "trainer"]
 
 LONGEST = 49
+JOBS = "/var/lib/provision/jobs"
+"""Has a folder for each job on its nodes; the programs that run there say the same in ``node_records.py``."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 KINDS = {
@@ -51,6 +53,11 @@ def kind_of(word: str) -> Kind | None:
 def trainer(kind: Kind) -> str:
     """Return what stands under TRAINER: ``MPIJOB``, ``PYTORCHJOB``, ``RUNJOB``."""
     return f"{kind.upper()}JOB"
+
+
+def attempt_folder(name: str, number: int) -> str:
+    """Return where a node keeps what it knows of one attempt of a job."""
+    return f"{JOBS}/{name}/attempts/{number}"
 
 
 def check_name(name: str) -> None:

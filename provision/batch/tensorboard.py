@@ -8,12 +8,12 @@ from posixpath import normpath
 from typing import Any
 
 from provision.batch.data import Volume
+from provision.batch.names import JOBS
 from provision.errors import UsageError
 from provision.model.job import JobRecord, JobSpec
 
 __all__ = ["LogPlace", "container_name", "create_words", "explain_start", "log_place", "warnings_for"]
 
-JOBS = "/var/lib/provision/jobs"
 _ROLE = "tensorboard"
 
 

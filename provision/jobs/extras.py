@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from provision.batch.names import JOBS
 from provision.connectors import Connector
 from provision.errors import ProvisionError
 from provision.jobs.engines.base import Secrets
@@ -13,7 +14,6 @@ from provision.model.job import JobRecord, JobSpec, JobStatus, Seat
 
 __all__ = ["JobExtras", "code_mounts"]
 
-_JOBS = "/var/lib/provision/jobs"
 Say = Callable[[str], None]
 
 
@@ -97,4 +97,4 @@ def code_mounts(spec: JobSpec) -> list[str]:
     if spec.sync is None:
         return []
     inside = f"{spec.working_dir.rstrip('/')}/code/{spec.sync.name}"
-    return [f"{_JOBS}/{spec.name}/code/{spec.sync.name}:{inside}"]
+    return [f"{JOBS}/{spec.name}/code/{spec.sync.name}:{inside}"]

@@ -14,6 +14,7 @@ from provision.advisor.advice import advise_from
 from provision.advisor.base import Finding, Verdict
 from provision.advisor.gpu_advice import idle_seconds
 from provision.advisor.series import NodeSeries
+from provision.batch.names import attempt_folder
 from provision.connectors import Connector, each
 from provision.errors import NodeUnreachable, ProvisionError, UsageError
 from provision.jobs.sampling import sample_node
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["JobAdvice", "advise_job", "containers_of"]
 
-_FOLDER = "/var/lib/provision/jobs"
 _TELL_SECONDS = 20.0
 
 
@@ -156,7 +156,7 @@ def _foreign(engine: Engine) -> dict[str, dict[str, str]]:
 def containers_of(record: JobRecord, node: str) -> Iterator[dict[str, Any]]:
     """Return what the sampler is to know of each container on a node; its first instance stands for all in it."""
     spec = record.spec
-    folder = f"{_FOLDER}/{spec.name}/attempts/{record.attempt}"
+    folder = attempt_folder(spec.name, record.attempt)
     together: dict[str, list[Seat]] = {}
     for seat in record.seats:
         if seat.node == node:

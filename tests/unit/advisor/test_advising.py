@@ -13,6 +13,7 @@ import pytest
 
 from provision.advisor import thresholds
 from provision.advisor.base import Verdict
+from provision.batch import names
 from provision.cli.main import main
 from provision.errors import NodeUnreachable, UsageError
 from provision.model import Cluster
@@ -93,7 +94,7 @@ def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, mon
     folder.mkdir(parents=True)
     (folder / "train-worker-0.log").write_text(CHANNEL + "step 1\n" * 3)
     (tmp_path / "logs").mkdir()
-    monkeypatch.setattr(advising, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(names, "JOBS", str(tmp_path))
     job = job_on("a", "b", gpus=gpus[:1], container=own_cgroup(), tensorboard=True, logdir=str(tmp_path / "logs"))
     said: list[str] = []
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from provision.batch import mpi
 from provision.batch.containers import NodeHardware, create_words, program_words
+from provision.batch.names import attempt_folder
 from provision.batch.ranks import by_container, rank_variables, slots
 from provision.batch.units import unit_of, unit_variables
 from provision.jobs.engines.base import Secrets
@@ -48,7 +49,7 @@ class Attempt:
     @property
     def folder(self) -> str:
         """Where it is kept on each node."""
-        return f"/var/lib/provision/jobs/{self.spec.name}/attempts/{self.number}"
+        return attempt_folder(self.spec.name, self.number)
 
     def leases(self, node: str) -> dict[str, str]:
         """Return UUID -> instance of the GPUs on a node; one that is held for nobody has none."""

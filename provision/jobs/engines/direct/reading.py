@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from provision.batch.names import attempt_folder
 from provision.batch.records import Report, records
 from provision.connectors import Connector, connect, each
 from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotFound, ProvisionError
@@ -266,7 +267,7 @@ def exec_argv(
     connection, words = _node_of(nodes, seat).connection, argv or ("sh",)
     if record.spec.no_container:
         unit = unit_name(seat, record.attempt)
-        folder = f"/var/lib/provision/jobs/{record.spec.name}/attempts/{record.attempt}"
+        folder = attempt_folder(record.spec.name, record.attempt)
         return tuple(attach_unit_argv(connection, folder, unit, words, terminal=terminal))
     return tuple(attach_argv(connection, seat.container, words, terminal=terminal))
 

@@ -1,0 +1,44 @@
+"""What the programs of the nodes and the controller both know, and cannot share, as the former travel alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision.batch.names import attempt_folder
+from provision.commands.docker import NO_LOGIN, login_file
+from provision.jobs.session import FILES
+from provision.workflow.kept_secrets import server_of_image
+
+sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
+
+import node_prepare
+import node_records
+
+
+def test_a_registry_that_wants_a_login_is_known_by_the_same_words():
+    """So that a job and ``image pull`` give the same remedy."""
+    assert node_prepare.NO_LOGIN == NO_LOGIN
+
+
+def test_a_job_lies_where_the_controller_looks_for_it():
+    """Its attempts' folders."""
+    assert node_records.attempt_folder("mine", 2) == attempt_folder("mine", 2)
+
+
+@pytest.mark.parametrize(
+    "image", ["ubuntu", "me/mine:1", "localhost/mine", "10.1.2.3:5000/a/b@sha256:00", "registry.example.com/a"]
+)
+def test_an_images_registry_gets_its_login_by_either_way(image, tmp_path, monkeypatch):
+    """The same server's name, and the same settings for docker."""
+    monkeypatch.setattr(node_prepare, "RUN", str(tmp_path))
+    login = {"server": server_of_image(image), "username": "me", "password": "hunter2"}
+    puller = node_prepare.Puller("mine", "n1", {"registry": login})
+
+    settings = Path(puller.login(image), "config.json")
+
+    assert json.loads(settings.read_text()) == json.loads(login_file(**login))
+    assert settings.stat().st_mode & 0o077 == 0
