@@ -18,6 +18,8 @@ from provision.threads import outcomes
 __all__ = ["held_gpus"]
 
 _MANY = 64
+PATIENCE_SECONDS = 3.0
+"""So long a node waits for the GPUs of a job that starts at the same time, and may give them back."""
 BEAT_SECONDS = 15.0
 """The nodes give the GPUs back when they hear nothing of us for a minute, and nothing of the job is left."""
 
@@ -42,7 +44,7 @@ def held_gpus(request: JobRequest, counts: Mapping[str, int]) -> Iterator[None]:
     over = threading.Event()
     try:
         problem = _hold_all(request, wants, held, at_once=max(len(wants), 1))
-        if isinstance(problem, _RunMeanwhile):
+        if isinstance(problem, _OthersStart):
             outcomes(_Held.give_back, held, limit=_MANY)
             problem = _hold_all(request, wants, held, at_once=1)
         if problem:
@@ -55,8 +57,8 @@ def held_gpus(request: JobRequest, counts: Mapping[str, int]) -> Iterator[None]:
             one.close()
 
 
-class _RunMeanwhile(LaunchError):
-    """Another job of `provision run` holds a GPU: it may be one that starts just now, and be refused for ours."""
+class _OthersStart(LaunchError):
+    """A GPU is held by another job of `provision run` that starts just now, and may be refused for ours."""
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,17 @@ def _hold_all(request: JobRequest, wants: Sequence[_Want], held: list[_Held], *,
     """Add to `held` what the nodes give, and return why one gives nothing.
 
     Two jobs that start at the same time can take from each other what both need when they ask all nodes at once. One
-    node after another in the order of their names, whoever has the last of those that both want gets the others too.
+    node after another in the order of their names, each waiting a while for the other, one of them gets all.
     """
     for first in range(0, len(wants), at_once):
         some = wants[first : first + at_once]
-        found = outcomes(lambda want: _hold(request, want), some, limit=_MANY)
+        found = outcomes(lambda want: _hold(request, want, wait=at_once == 1), some, limit=_MANY)
         held += [one[0] for one in found if isinstance(one, tuple)]
         for want, one in zip(some, found, strict=True):
             if isinstance(one, Exception):
                 return one
             if taken := one[1].get("taken"):
-                return _refusal(want.node, taken, first_try=at_once > 1)
+                return _refusal(want.node, taken, starting=bool(one[1].get("starting")))
     return None
 
 
@@ -120,7 +122,7 @@ class _Held:
         self.connector.close()
 
 
-def _hold(request: JobRequest, want: _Want) -> tuple[_Held, dict[str, Any]]:
+def _hold(request: JobRequest, want: _Want, *, wait: bool) -> tuple[_Held, dict[str, Any]]:
     held = _Held(request.nodes[want.node])
     try:
         leases = dict.fromkeys(want.uuids, "")
@@ -133,6 +135,7 @@ def _hold(request: JobRequest, want: _Want) -> tuple[_Held, dict[str, Any]]:
             leases=leases,
             count=want.count,
             beats=True,
+            patience=PATIENCE_SECONDS if wait else 0,
         )
         return held, first_line(held.process, want.node)
     except BaseException:
@@ -140,11 +143,10 @@ def _hold(request: JobRequest, want: _Want) -> tuple[_Held, dict[str, Any]]:
         raise
 
 
-def _refusal(name: str, taken: Mapping[str, Any], *, first_try: bool) -> LaunchError:
+def _refusal(name: str, taken: Mapping[str, Any], *, starting: bool) -> LaunchError:
     uuid, lease = next(iter(sorted(taken.items())))
     by = lease.get("job") if isinstance(lease, Mapping) else lease
-    runs = all(isinstance(one, Mapping) and one.get("job") == one.get("id") for one in taken.values())
-    return (_RunMeanwhile if runs and first_try else LaunchError)(
+    return (_OthersStart if starting else LaunchError)(
         f"{uuid} is held by the job {by}",
         node=name,
         remedy="wait until it has ended (`provision top node -d` shows who holds what), "

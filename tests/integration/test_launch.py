@@ -218,8 +218,7 @@ def test_a_node_with_a_job_is_no_choice(provision, mesh):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("_round", range(5))
-def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(provision, mesh, _round):
+def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(provision, mesh):
     """Each wants all of both nodes; the others say who holds them, and none is refused for one that was refused."""
     words = ("run", "--lab", mesh, "-n", "16", "--", "sh", "-c", "echo ready; sleep 600")
     starts = [provision.start(*words) for _ in range(3)]

@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import signal
 import time
 
 from node_files import PROC, Refused, names_in, read_json
@@ -14,6 +15,7 @@ from node_records import attempt_folder, drained, job_name, number_of, take_away
 from node_runs import job_runs
 
 LINGER_SECONDS = 60  # what a job of `run` may take to end when nobody holds its leases any more
+START_SECONDS = 5  # so young is the lease of a job of `run` that may still give it back, refused by another node
 BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
 
 
@@ -47,14 +49,20 @@ def hold(request):
     """Lease GPUs, the first ``count`` of this node unless ``leases`` names them, for as long as our input is open.
 
     With ``beats`` no longer than a minute after the last byte of it: its sender may have lost its power.
+    With ``patience`` (seconds) jobs that start at the same time are waited for; ``starting`` tells of those.
     Then, when no process carries the job's mark any more (its supervisor may still end it), they are given back.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a controller on this node, which has closed our input
     if not request.get("leases"):
         gpus = Gpus().answer(job_runs())["gpus"] or []
         first = sorted(gpus, key=lambda gpu: gpu["index"])[: int(request.get("count") or 0)]
         request = dict(request, leases={gpu["uuid"]: "" for gpu in first})
+    deadline = time.monotonic() + float(request.get("patience") or 0)
     answer = lease(request)
-    print(json.dumps(answer), flush=True)
+    while is_starting(answer["taken"]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+        answer = lease(request)
+    print(json.dumps(dict(answer, starting=is_starting(answer["taken"]))), flush=True)
     if answer["taken"]:
         return
     renewal = Renewal(request["id"], number_of(request))
@@ -69,6 +77,12 @@ def hold(request):
         renewal.end()
         release_all(request["id"], number_of(request))
     return
+
+
+def is_starting(taken):
+    """Return whether GPUs are taken, by nobody but jobs of `provision run` that have begun just now."""
+    begun = [held.get("time") for held in taken.values() if held.get("id") and held["id"] == held.get("job")]
+    return bool(taken) and len(begun) == len(taken) and all(abs(time.time() - at) < START_SECONDS for at in begun)
 
 
 def is_marked(job):

@@ -173,7 +173,7 @@ def test_gpus_of_a_run_whose_machine_lost_its_power_are_given_back(docked):
     """Its job is ended by then, and nobody would end its connection for hours."""
     request = {"do": "hold", "job": "r", "id": "r", "attempt": 1, "leases": {GPU: ""}}
     with beating(docked, "node_leasing", **request) as (holder, held, silence):
-        assert held == {"taken": {}}
+        assert held == {"taken": {}, "starting": False}
         time.sleep(1)
         assert GPU in docked.ok("look")["leases"], "it beats"
         silence.set()

@@ -1,0 +1,124 @@
+"""GPUs of `provision run`, leased by the real program on two nodes in folders; docker and nvidia-smi are STAND-INS."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from provision.connectors.local import LocalConnector
+from provision.errors import LaunchError
+from provision.jobs import held
+from provision.jobs.request import JobRequest
+from provision.jobs.session import FILES
+from provision.testing import make_node
+from tests.support.node.node import GPUS, FakeNode, until
+
+sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
+
+import node_leasing
+
+NODES = ("a", "b")
+ALL = {name: len(GPUS) for name in NODES}
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch):
+    """Two nodes that are folders of this machine."""
+    made = {name: FakeNode(tmp_path / name, name).with_docker() for name in NODES}
+
+    class Way(LocalConnector):
+        def start(self, script, *, become=True):
+            pairs = made[self.name].environment.items()
+            exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in pairs)
+            return super().start(exports + script, become=become)
+
+    monkeypatch.setattr(held, "connect", Way)
+    yield made
+    for node in made.values():
+        node.end_engine()
+
+
+def request(job):
+    """A job that wants GPUs of both nodes; its nodes' account tells whose connection one is."""
+    made = {name: make_node(name, local=True) for name in NODES}
+    made = {name: replace(node, connection=replace(node.connection, user=job)) for name, node in made.items()}
+    return JobRequest(("true",), (), made, "a", job=job)
+
+
+def leases(node):
+    """Whose the GPUs of a node are."""
+    return {lease["job"] for lease in node.ok("look")["leases"].values()}
+
+
+def test_of_jobs_that_start_at_the_same_time_one_gets_all_gpus(nodes, monkeypatch):
+    """Though each took a node from the other first; the other one is told whose they are."""
+    connect, first, over = held.connect, {"one": "a", "two": "b"}, threading.Event()
+    both, was_late = threading.Barrier(2), dict.fromkeys(first, False)
+
+    def crossing(node):
+        """Come to the node that is the other job's first one once that has taken it, and not yet given it back."""
+        job = node.connection.user
+        if first[job] != node.name and not was_late[job]:
+            was_late[job] = True
+            until(lambda: leases(nodes[node.name]), "the other one's leases")
+            subprocess.Popen(["sleep", "1"], env={**os.environ, "PROVISION_JOB": job})
+            both.wait(10)
+        return connect(node)
+
+    monkeypatch.setattr(held, "connect", crossing)
+    ends: dict[str, str] = {}
+
+    def run(job):
+        try:
+            with held.held_gpus(request(job), ALL):
+                ends[job] = "started"
+                over.wait(30)
+        except LaunchError as error:
+            ends[job] = str(error)
+
+    jobs = [threading.Thread(target=run, args=(job,)) for job in first]
+    for job in jobs:
+        job.start()
+    until(lambda: len(ends) == 2, "the end of one and the start of the other", 30)
+    (winner,) = [job for job, end in ends.items() if end == "started"]
+    taken = [leases(node) for node in nodes.values()]
+    over.set()
+    for job in jobs:
+        job.join()
+
+    assert all(was_late.values())
+    assert taken == [{winner}, {winner}]
+    (refusal,) = [end for end in ends.values() if end != "started"]
+    assert f"is held by the job {winner}" in refusal
+    until(lambda: not any(leases(node) for node in nodes.values()), "the GPUs are given back")
+
+
+def test_who_is_refused_holds_nothing(nodes):
+    """Neither while the other one runs, nor afterwards."""
+    with held.held_gpus(request("one"), {"a": 1}):
+        with pytest.raises(LaunchError, match="held by the job one"), held.held_gpus(request("two"), ALL):
+            pass
+        until(lambda: [leases(node) for node in nodes.values()] == [{"one"}, set()], "what was held is given back")
+
+
+@pytest.mark.parametrize(
+    ("taken", "is_waited_for"),
+    [
+        ({}, False),
+        ({"GPU-a": {"job": "r", "id": "r", "age": 1}}, True),
+        ({"GPU-a": {"job": "r", "id": "r", "age": 60}}, False),
+        ({"GPU-a": {"job": "batch", "id": "t1", "age": 1}}, False),
+        ({"GPU-a": {"job": "r", "id": "r", "age": 1}, "GPU-b": {"job": "pid 7", "foreign": "pid 7"}}, False),
+    ],
+)
+def test_only_jobs_of_run_that_begin_just_now_are_waited_for(taken, is_waited_for):
+    """Who finds GPUs that are in use is told so at once."""
+    taken = {uuid: {**lease, "time": time.time() - lease.get("age", 0)} for uuid, lease in taken.items()}
+    assert node_leasing.is_starting(taken) is is_waited_for
