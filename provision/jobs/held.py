@@ -44,7 +44,7 @@ def held_gpus(request: JobRequest, counts: Mapping[str, int]) -> Iterator[None]:
     over = threading.Event()
     try:
         problem = _hold_all(request, wants, held, at_once=max(len(wants), 1))
-        if isinstance(problem, _OthersStart):
+        if isinstance(problem, _OthersStart) and len(wants) > 1:
             outcomes(_Held.give_back, held, limit=_MANY)
             problem = _hold_all(request, wants, held, at_once=1)
         if problem:
