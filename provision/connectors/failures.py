@@ -150,6 +150,15 @@ def sudo_refused(node: str, user: str, stderr: str) -> ConnectionFailed:
     return ConnectionFailed(text, node=node, remedy=remedy, output=stderr.strip()[-500:])
 
 
+def no_session(node: str, host: str, *, others: bool) -> ConnectionFailed:
+    """The connection stands, and the server lets no command in."""
+    return ConnectionFailed(
+        f"{host} lets no more commands in at once" if others else f"{host} lets no command in",
+        node=node,
+        remedy="MaxSessions in its sshd_config says how many there may be on a connection; sshd's own default is 10",
+    )
+
+
 def broke(node: str, host: str, doing: str) -> ConnectionFailed:
     """The connection was there and is gone."""
     return ConnectionFailed(

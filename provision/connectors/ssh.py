@@ -6,7 +6,9 @@ paramiko itself and not fabric's Connection: that one installs a policy which ad
 from __future__ import annotations
 
 import select
+import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,9 @@ __all__ = ["SshConnector"]
 
 _CHUNK = 65536
 _POLL_MILLISECONDS = 50
+_ROOM_SECONDS = 60.0
+"""How long a session waits for another one to end where the server lets no more in at once."""
+_ROOM_POLL_SECONDS = 0.1
 
 
 class SshConnector:
@@ -44,6 +49,8 @@ class SshConnector:
         self._user = settings.user
         self._root: bool | None = True if settings.user == "root" else None
         self._transports: list[paramiko.Transport] = []
+        self._channels: weakref.WeakSet[paramiko.Channel] = weakref.WeakSet()
+        self._opening = threading.Lock()
         try:
             for hop in hops:
                 last = self._transports[-1] if self._transports else None
@@ -97,11 +104,32 @@ class SshConnector:
         from provision.connectors.bare_paramiko import paramiko
 
         try:
-            channel = self._transports[-1].open_session(timeout=10)
+            channel = self._channel()
             channel.exec_command(command)
         except (paramiko.SSHException, EOFError, OSError, IndexError) as error:
             raise failures.broke(self.name, self.host, "starting a command") from error
         return SshProcess(self.name, self.host, channel)
+
+    def _channel(self) -> paramiko.Channel:
+        """Open a session, once there is room for it: sshd takes ten of a connection unless MaxSessions says more.
+
+        One after the other, as paramiko gives a refusal to whichever thread asks first.
+        """
+        from provision.connectors.bare_paramiko import paramiko
+
+        end = time.monotonic() + _ROOM_SECONDS
+        while True:
+            others = any(not channel.closed for channel in list(self._channels))
+            try:
+                with self._opening:
+                    channel = self._transports[-1].open_session(timeout=10)
+            except paramiko.ChannelException as error:
+                if not others or time.monotonic() > end:
+                    raise failures.no_session(self.name, self.host, others=others) from error
+                time.sleep(_ROOM_POLL_SECONDS)
+            else:
+                self._channels.add(channel)
+                return channel
 
     def _is_root(self) -> bool:
         """Ask the node once whether we are root or may become it; ConnectionFailed when neither."""

@@ -321,8 +321,8 @@ def data_network_flaps(struck: Struck) -> None:
 
 
 def management_cut(struck: Struck) -> None:
-    """Nobody can ask a node, and its jobs go on."""
-    node, seconds = struck.node(), struck.dice.uniform(3, 30)
+    """Nobody can ask a node, and its jobs go on; it is asked again when that is over."""
+    node, seconds = struck.node(), struck.dice.uniform(3, 20)
     cut(struck, node, ("eth0",), f"the management network of {node} is cut for {seconds:.1f} s", seconds)
 
 

@@ -10,6 +10,7 @@ import pytest
 from provision.connectors import connect, each
 from provision.errors import ConnectionFailed
 from provision.model import Connection, Node, Secret
+from provision.threads import outcomes
 
 SETUP = """
 set -e
@@ -23,6 +24,9 @@ echo 'free ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/test
 echo 'asked ALL=(ALL) ALL' >>/etc/sudoers.d/test
 chmod 440 /etc/sudoers.d/test
 """
+EXTRA = "/etc/ssh/sshd_config.d/test.conf"
+RESTART = "systemctl reset-failed ssh; systemctl restart ssh"
+"""It ends when sshd listens again (its unit is of type notify); sessions that are open stay."""
 TRANSPORTS = {"paramiko": (), "openssh": ("-o", "IPQoS=none")}
 
 
@@ -121,6 +125,38 @@ def test_a_node_behind_a_jump_host_is_reached(make, lab, ssh_files, tmp_path, tr
     assert make is not None
 
 
+@pytest.fixture
+def sessions(make):
+    """Set how many commands at once sshd lets in of a connection; those that are open stay as they were."""
+    connector = connect(make())
+    yield lambda most: connector.run(f"echo MaxSessions {most} >{EXTRA}; {RESTART}")
+    connector.run(f"rm -f {EXTRA}; {RESTART}")
+    connector.close()
+
+
+def test_more_commands_at_once_than_sshd_lets_in_take_turns(make, sessions):
+    """None is refused, also while another one goes on for long."""
+    sessions(3)
+    connector = connect(make())
+    lasting = connector.start("cat")
+    found = outcomes(lambda number: connector.run(f"sleep 0.2; echo {number}"), range(20), limit=20)
+    lasting.close()
+    connector.close()
+
+    assert [getattr(one, "stdout", one) for one in found] == [f"{number}\n" for number in range(20)]
+
+
+def test_where_sshd_lets_no_command_in_that_is_said_at_once(make, sessions):
+    """With what to do about it."""
+    sessions(0)
+    connector = connect(make())
+    with pytest.raises(ConnectionFailed, match="lets no command in") as caught:
+        connector.run("true")
+    connector.close()
+
+    assert "MaxSessions" in (caught.value.remedy or "")
+
+
 def test_a_host_certificate_is_trusted_by_way_of_its_authority(make, tmp_path):
     """@cert-authority in known_hosts is honoured by the ssh program, and the choice is stated."""
     connector = connect(make())
@@ -131,10 +167,8 @@ def test_a_host_certificate_is_trusted_by_way_of_its_authority(make, tmp_path):
     sign = ["ssh-keygen", "-q", "-s", authority, "-I", "node", "-h", "-n", node.connection.host, tmp_path / "host.pub"]
     subprocess.run(sign, check=True)
     connector.put(tmp_path / "host-cert.pub", "/etc/ssh/host-cert.pub")
-    # A restart ends when sshd listens again (its unit is of type notify); sessions that are open stay.
-    reload = "systemctl restart ssh"
-    on = f"echo 'HostCertificate /etc/ssh/host-cert.pub' >/etc/ssh/sshd_config.d/test.conf; {reload}"
-    off = f"rm -f /etc/ssh/sshd_config.d/test.conf; {reload}"
+    on = f"echo 'HostCertificate /etc/ssh/host-cert.pub' >{EXTRA}; {RESTART}"
+    off = f"rm -f {EXTRA}; {RESTART}"
     assert connector.run(on).ok
     try:
         known = tmp_path / "known_hosts"
