@@ -150,10 +150,10 @@ def sudo_refused(node: str, user: str, stderr: str) -> ConnectionFailed:
     return ConnectionFailed(text, node=node, remedy=remedy, output=stderr.strip()[-500:])
 
 
-def no_session(node: str, host: str, *, others: bool) -> ConnectionFailed:
+def no_session(node: str, host: str) -> ConnectionFailed:
     """The connection stands, and the server lets no command in."""
     return ConnectionFailed(
-        f"{host} lets no more commands in at once" if others else f"{host} lets no command in",
+        f"{host} lets no command in",
         node=node,
         remedy="MaxSessions in its sshd_config says how many there may be on a connection; sshd's own default is 10",
     )

@@ -5,10 +5,10 @@ paramiko itself and not fabric's Connection: that one installs a policy which ad
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,13 +28,13 @@ __all__ = ["SshConnector"]
 
 _CHUNK = 65536
 _POLL_MILLISECONDS = 50
-_ROOM_SECONDS = 60.0
-"""How long a session waits for another one to end where the server lets no more in at once."""
-_ROOM_POLL_SECONDS = 0.1
 
 
 class SshConnector:
-    """One SSH connection; every command is a session of its own inside it."""
+    """One SSH connection; every command is a session of its own inside it.
+
+    sshd takes ten sessions of a connection unless MaxSessions says more; further ones get further connections.
+    """
 
     reason = "paramiko can make this connection"
 
@@ -48,14 +48,14 @@ class SshConnector:
         self._password: Secret | None = node.connection.become_password
         self._user = settings.user
         self._root: bool | None = True if settings.user == "root" else None
+        self._login_password: Secret | None = node.connection.password
+        self._hops = hops
         self._transports: list[paramiko.Transport] = []
-        self._channels: weakref.WeakSet[paramiko.Channel] = weakref.WeakSet()
+        self._ends: list[paramiko.Transport] = []
+        """Of each connection the transport to the node itself."""
         self._opening = threading.Lock()
         try:
-            for hop in hops:
-                last = self._transports[-1] if self._transports else None
-                password = node.connection.password if hop is hops[-1] else None
-                self._transports.append(open_transport(node.name, hop, password=password, through=last))
+            self._connect()
         except BaseException:
             self.close()
             raise
@@ -97,6 +97,7 @@ class SshConnector:
 
     def close(self) -> None:
         """End the connection; a connector can be closed twice."""
+        self._ends.clear()
         while self._transports:
             close_transport(self._transports.pop())
 
@@ -110,26 +111,33 @@ class SshConnector:
             raise failures.broke(self.name, self.host, "starting a command") from error
         return SshProcess(self.name, self.host, channel)
 
+    def _connect(self) -> paramiko.Transport:
+        last: paramiko.Transport | None = None
+        for hop in self._hops:
+            password = self._login_password if hop is self._hops[-1] else None
+            last = open_transport(self.name, hop, password=password, through=last)
+            self._transports.append(last)
+        self._ends.append(self._transports[-1])
+        return self._ends[-1]
+
     def _channel(self) -> paramiko.Channel:
-        """Open a session, once there is room for it: sshd takes ten of a connection unless MaxSessions says more.
+        """Open a session on the first connection that has room for it, or on a new one.
 
         One after the other, as paramiko gives a refusal to whichever thread asks first.
         """
         from provision.connectors.bare_paramiko import paramiko
 
-        end = time.monotonic() + _ROOM_SECONDS
-        while True:
-            others = any(not channel.closed for channel in list(self._channels))
+        with self._opening:
+            ends = list(self._ends)
+            if not ends:
+                raise EOFError  # it was closed
+            for end in ends:
+                with contextlib.suppress(paramiko.ChannelException):
+                    return end.open_session(timeout=10)
             try:
-                with self._opening:
-                    channel = self._transports[-1].open_session(timeout=10)
+                return self._connect().open_session(timeout=10)
             except paramiko.ChannelException as error:
-                if not others or time.monotonic() > end:
-                    raise failures.no_session(self.name, self.host, others=others) from error
-                time.sleep(_ROOM_POLL_SECONDS)
-            else:
-                self._channels.add(channel)
-                return channel
+                raise failures.no_session(self.name, self.host) from error
 
     def _is_root(self) -> bool:
         """Ask the node once whether we are root or may become it; ConnectionFailed when neither."""
