@@ -28,6 +28,9 @@ __all__ = ["SshConnector"]
 
 _CHUNK = 65536
 _POLL_MILLISECONDS = 50
+_OPEN_SECONDS = 10.0
+_TURN_SECONDS = 30.0
+"""How long one waits for the others that open sessions: where the node is gone, each of them waits for it in turn."""
 
 
 class SshConnector:
@@ -127,17 +130,21 @@ class SshConnector:
         """
         from provision.connectors.bare_paramiko import paramiko
 
-        with self._opening:
+        if not self._opening.acquire(timeout=_TURN_SECONDS):
+            raise TimeoutError
+        try:
             ends = list(self._ends)
             if not ends:
                 raise EOFError  # it was closed
             for end in ends:
                 with contextlib.suppress(paramiko.ChannelException):
-                    return end.open_session(timeout=10)
+                    return end.open_session(timeout=_OPEN_SECONDS)
             try:
-                return self._connect().open_session(timeout=10)
+                return self._connect().open_session(timeout=_OPEN_SECONDS)
             except paramiko.ChannelException as error:
                 raise failures.no_session(self.name, self.host) from error
+        finally:
+            self._opening.release()
 
     def _is_root(self) -> bool:
         """Ask the node once whether we are root or may become it; ConnectionFailed when neither."""
