@@ -321,8 +321,8 @@ def data_network_flaps(struck: Struck) -> None:
 
 
 def management_cut(struck: Struck) -> None:
-    """Nobody can ask a node, and its jobs go on; it is asked again when that is over."""
-    node, seconds = struck.node(), struck.dice.uniform(3, 20)
+    """Nobody can ask a node, and its jobs go on."""
+    node, seconds = struck.node(), struck.dice.uniform(3, 30)
     cut(struck, node, ("eth0",), f"the management network of {node} is cut for {seconds:.1f} s", seconds)
 
 
@@ -334,12 +334,14 @@ def all_networks_cut(struck: Struck) -> None:
 
 
 def cut(struck: Struck, node: str, interfaces: Sequence[str], told: str, seconds: float = 0.0) -> None:
-    """Take interfaces down, for a while or until it is lifted."""
+    """Take interfaces down until it is lifted, or for a while, in which the jobs are asked for."""
     down, up = ("; ".join(f"ip link set {one} {way}" for one in interfaces) for way in ("down", "up"))
     down = f"ip route show default >/run/default-route; {down}"
     up = f"{up}; if [ -s /run/default-route ]; then ip route replace $(cat /run/default-route); fi"
     struck.lift.callback(struck.scene.on, node, up)
-    struck.comes(told, node, f"{down}; sleep {seconds}; {up}" if seconds else down)
+    struck.comes(told, node, down)
+    if seconds:
+        struck.lift.callback(lambda: time.sleep(max(0.0, struck.since + seconds - time.monotonic())))
 
 
 def started_at(scene: Scene, node: str) -> str:
