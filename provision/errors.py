@@ -6,6 +6,7 @@ ProvisionError                exit 1
 ├── ConnectionFailed          exit 1   a node cannot be reached or authenticated
 │   └── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
 ├── NodeError                 exit 1   a node was reached and something there failed
+│   └── InvalidDocument       exit 1   a node sent something that is not a valid document
 ├── LabError                  exit 1   the lab on this machine cannot do what was asked
 ├── LockedError               exit 4   somebody else holds the lock
 ├── NotFound                  exit 3   there is no such job
@@ -27,6 +28,7 @@ __all__ = [
     "ConnectionFailed",
     "HostNotTrusted",
     "Interrupted",
+    "InvalidDocument",
     "InventoryError",
     "LabError",
     "LaunchError",
@@ -86,6 +88,10 @@ class HostNotTrusted(ConnectionFailed):
 
 class NodeError(ProvisionError):
     """A node was reached, and what was asked of it failed there."""
+
+
+class InvalidDocument(NodeError):
+    """A node sent a document that is too large, malformed or of the wrong type."""
 
 
 class LabError(ProvisionError):

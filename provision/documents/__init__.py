@@ -1,0 +1,9 @@
+"""Parse every document that a node, a recorded job or a container sends: typed, bounded and strict.
+
+Nothing else in this program reads raw JSON from a node. Each module beside this one defines the documents of one
+conversation (jobs, facts, locks, ...) as `msgspec.Struct` types or dataclasses. `decode` is the only parser.
+"""
+
+from provision.documents.decoding import DEPTH_LIMIT, SIZE_LIMIT, convert, decode, decode_last_line
+
+__all__ = ["DEPTH_LIMIT", "SIZE_LIMIT", "convert", "decode", "decode_last_line"]
