@@ -88,8 +88,9 @@ def place(
     fit now, or a node could not be reached.
 
     The nodes are those of the inventory, or of --topo-file alone. What is known of a recorded node follows its file:
-    gpu=H100 (the product), nic_gbit=400, pcie_gen=5, cpu=icelake, busy=0-3,6, mig=7 (GPUs in MIG mode), mode=topology,
-    leaf=L1, rack=R1, domain=D1 (NVLink domain). What is not said is assumed, and named in the warnings.
+    gpu=H100 (the product or its architecture), nic_gbit=400, pcie_gen=5, cpu=icelake, busy=0-3,6, mig=7 (GPUs in MIG
+    mode), mode=topology, leaf=L1, rack=R1, domain=D1 (NVLink domain). What is not said is assumed, and named in the
+    warnings.
 
     \b
     Examples:
