@@ -160,13 +160,16 @@ def _workload(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
 
 def _key(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
     """Return what the colours mean, where there are several."""
-    series = _by_series(runs)
-    if len(series) < 2:  # noqa: PLR2004
+    groups = _by_series(runs)
+    if len(groups) < 2:  # noqa: PLR2004
         return []
-    items = (
-        f'<li class="series{colours[name] % COLOURS}"><span>&#9679;</span> {clean(_configuration(group))}</li>'
-        for name, group in series.items()
-    )
+    items = [
+        f'<li class="series{number % COLOURS}"><span>{"&#9675;" if again else "&#9679;"}</span> {name}</li>'
+        for number, again, name in (
+            (colours[series], colours[series] >= COLOURS, clean(_configuration(group)))
+            for series, group in groups.items()
+        )
+    ]
     return [f'<ul class="key">{"".join(items)}</ul>']
 
 
