@@ -1,4 +1,6 @@
-"""Every version that the verdict hangs on. A new driver, GPU or NCCL is a line here and no line of code.
+"""Every version that the verdict depends on. A new driver, architecture or NCCL is a line here and no line of code.
+
+GPU products are in `provision.model.gpu_products`.
 
 Sources: README of nvidia-peermem in the driver; NVIDIA's GPU operator documentation on GPUDirect RDMA (DMA-BUF);
 NCCL's release tags (which files each looks for); dkms.conf and history of Mellanox/nv_peer_memory; driver release notes
