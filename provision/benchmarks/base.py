@@ -31,6 +31,13 @@ class Run:
     """What the output counts: ``GPU`` or ``CPU``."""
     simulated: bool = False
     """A stand-in was among the devices that it ran on."""
+    configuration: str | None = None
+    """Runs of one configuration scale against its own run on one device; None: those of the same label."""
+
+    @property
+    def series(self) -> str:
+        """Return the name of its configuration."""
+        return self.label if self.configuration is None else self.configuration
 
     @property
     def workload(self) -> tuple[str, int | None, str]:

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 from provision.benchmarks.base import Run
 
-__all__ = ["bases", "efficiencies", "percent"]
-
-Workload = tuple[str, int | None, str]
+__all__ = ["base_runs", "bases", "efficiencies", "percent"]
 
 
 def efficiencies(runs: Sequence[Run]) -> list[float | None]:
@@ -23,17 +21,18 @@ def efficiencies(runs: Sequence[Run]) -> list[float | None]:
 def bases(runs: Sequence[Run]) -> list[float | None]:
     """Return T(1) of each run: the total of the one-device run of the same model, batch and kind of device.
 
-    One of the same label comes first, so that each of several settings is measured by its own; else any among `runs`
-    will do. It is the mean where there are several, and None where there is none.
+    It is that of the same configuration, or else of the only configuration that has one: baselines of different
+    configurations are never mixed. It is the mean where a configuration has several, and None where there is none.
     """
-    own: dict[tuple[str, Workload], list[float]] = {}
-    common: dict[Workload, list[float]] = {}
-    for run in runs:
-        if run.gpus == 1:
-            own.setdefault((run.label, run.workload), []).append(run.total)
-            common.setdefault(run.workload, []).append(run.total)
-    found = [own.get((run.label, run.workload)) or common.get(run.workload) for run in runs]
-    return [sum(totals) / len(totals) if totals else None for totals in found]
+    totals = [[other.total for other in base_runs(run, runs)] for run in runs]
+    return [sum(found) / len(found) if found else None for found in totals]
+
+
+def base_runs(run: Run, runs: Sequence[Run]) -> list[Run]:
+    """Return the one-device runs that `run` is measured by."""
+    single = [other for other in runs if other.gpus == 1 and other.workload == run.workload]
+    own = [other for other in single if other.series == run.series]
+    return own or (single if len({other.series for other in single}) == 1 else [])
 
 
 def percent(fraction: float | None) -> str:

@@ -29,6 +29,11 @@ _LOOK = (
     "MTU; cable and switch port; PCIe width and ACS (lspci -vv)."
 )
 
+_TAKE_PART = (
+    "Measure with two or more idle nodes that have an RDMA device and a running training container, or verify without "
+    "--level full."
+)
+
 
 @dataclass(frozen=True)
 class Blame:
@@ -153,7 +158,7 @@ def _of_cluster(scene: ClusterScene) -> Verdict:
         count = f"{len(good)} of {len(found.pairs)} measurements are as they should be" if found.pairs else ""
         return fail("; ".join(filter(None, [*said, count])), _LOOK)
     if not found.pairs:
-        return skip(_nothing_measured(found))
+        return fail(f"nothing was measured: {_nothing_measured(found)}", _TAKE_PART)
     reason = _summary(good) + _notes(found)
     notes, remedies = [], []
     if found.tool_lacks:

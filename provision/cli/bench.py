@@ -32,11 +32,16 @@ Examples:
 
 FilesArgument = Annotated[
     list[str],
-    typer.Argument(metavar="FILE...", help="Outputs of benchmarks, also packed by gzip; - is standard input."),
+    typer.Argument(
+        metavar="[NAME=]FILE...",
+        help="Outputs of benchmarks, also packed by gzip, and their configuration's name; - is standard input.",
+    ),
 ]
 SourcesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE|NAME...]", help="Outputs, or names or ids of kept results. [all that is kept]"),
+    typer.Argument(
+        metavar="[[NAME=]FILE|NAME...]", help="Outputs, or names or ids of kept results. [all that is kept]"
+    ),
 ]
 
 app.command("run")(bench_run.run)
@@ -73,11 +78,14 @@ def table(sources: SourcesArgument = None, as_json: JsonOption = False) -> None:
     """Show how training scales: throughput and efficiency, by model, batch and number of GPUs.
 
     The efficiency is T(n) / (n T(1)), in per cent cut to two decimals; --json has the fraction. T(1) is the run on one
-    GPU with the same model and batch: of the same file or name where that has one, else among all that are given.
+    GPU with the same model and batch, of the same configuration, or of the only configuration that has one. A
+    configuration is a kept name, or a file's name without the number of GPUs: tcp-1.log and tcp-16.log are one.
+    NAME=FILE gives another name.
 
     \b
     Examples:
       provision bench table 1gpu.log 8gpu.log 16gpu.log
+      provision bench table tcp=monday.log tcp=tuesday.log
       provision bench table --json *.log
       provision bench table resnet50-lightcc
     """

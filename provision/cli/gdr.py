@@ -34,7 +34,7 @@ def gdr(
             "--assume",
             metavar="KEY=VALUE,...",
             help="Judge this machine instead of nodes: driver=V, modules=open|proprietary, kernel=V, "
-            "stack=inbox|inbox-peer|ofed|ofed-4.9, gpu=ARCH, nccl=V, cards=hard|soft|none, peermem=stub|missing|both.",
+            "stack=inbox|inbox-peer|ofed|ofed-4.9, gpu=GPU, nccl=V, cards=hard|soft|none, peermem=stub|missing|both.",
         ),
     ] = None,
     ask_become_pass: AskBecomePassOption = False,
@@ -46,17 +46,17 @@ def gdr(
     it, what is still to be done for the chosen one, and the variables for NCCL. Nothing is changed.
     The exit code is 1 when a node could not be judged.
 
-    With --assume no node is asked. ARCH is maxwell, pascal, volta, turing, ampere, ada, hopper, grace-hopper or
-    blackwell; driver, kernel and stack have to be given. stack=inbox-peer is the stack of a kernel that exports the
-    peer memory interface itself, as some of Ubuntu's do. cards=soft is Soft-RoCE alone. peermem says what is wrong
-    with the module: a stub that was built before the RDMA stack was there, none for this kernel, or both
-    nvidia-peermem and nv_peer_mem loaded.
+    With --assume no node is asked. GPU is a product, such as H100, or its architecture: maxwell, pascal, volta,
+    turing, ampere, ada, hopper, grace-hopper or blackwell. Driver, kernel and stack have to be given.
+    stack=inbox-peer is the stack of a kernel that exports the peer memory interface itself, as some of Ubuntu's do.
+    cards=soft is Soft-RoCE alone. peermem says what is wrong with the module: a stub that was built before the RDMA
+    stack was there, none for this kernel, or both nvidia-peermem and nv_peer_mem loaded.
 
     \b
     Examples:
       provision gdr
       provision gdr -i inventories/prod --limit 'gpu[1-4]' --json
-      provision gdr --assume driver=570.133.20,kernel=6.8.0,stack=inbox,gpu=hopper
+      provision gdr --assume driver=570.133.20,kernel=6.8.0,stack=inbox,gpu=H100
       provision gdr --assume driver=535,kernel=6.8,stack=ofed,gpu=volta,nccl=2.20
       provision gdr --assume driver=550,modules=proprietary,kernel=6.5,stack=inbox-peer,nccl=2.23.4
       provision gdr --assume driver=535,kernel=5.15,stack=ofed,peermem=stub

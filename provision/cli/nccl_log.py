@@ -32,7 +32,7 @@ def nccl_log(
 
     The log is what a job's ranks print with NCCL_DEBUG=INFO; ranks may be mixed, tagged and coloured, and
     other output may stand between. Only the lines of the channels count as proof of use: a log without them
-    says "unknown". The exit code is 0 when the log was read, whatever it says.
+    says "unknown". The exit code is 0 when the log was read, whatever it says, and 1 when no line of NCCL is in it.
 
     \b
     Examples:
@@ -44,12 +44,19 @@ def nccl_log(
     from provision.facts.nccl_log import read
     from provision.report.nccl_report import as_document, as_text
 
-    verdict = judge_nccl_log(read(_chunks(file)))
+    log = read(_chunks(file))
+    verdict = judge_nccl_log(log)
+    if not log.lines:
+        raise ProvisionError(f"{_named(file)}: no line of NCCL is in it", remedy=verdict.remedy or "")
     if as_json:
         print_json(as_document(verdict))
     else:
         typer.echo(as_text(verdict))
     raise typer.Exit(1 if require_gdr and verdict.gdr is not True else 0)
+
+
+def _named(file: str) -> str:
+    return "standard input" if file == "-" else file
 
 
 def _chunks(file: str) -> Iterator[bytes]:

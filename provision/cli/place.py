@@ -70,7 +70,7 @@ def place(
         bool, typer.Option("--uniform", help="The same number of GPUs on every node, as one --nproc-per-node wants it.")
     ] = False,
     prefer: Annotated[
-        Preference, typer.Option("--prefer", help="pack: leave the best sets to others first.")
+        Preference, typer.Option("--prefer", help="pack: use the fewest nodes, then leave good GPUs to other jobs.")
     ] = Preference.BANDWIDTH,
     explain: Annotated[bool, typer.Option("--explain", help="Show what counted, and the next best placement.")] = False,
     inventory: InventoryOption = None,
@@ -83,12 +83,14 @@ def place(
 
     All workers are placed at once, or none; a worker's GPUs are on one node. What counts first is the bandwidth of the
     ring through all GPUs, then fewer nodes, fewer hops between leaf switches, equal numbers of GPUs, cards near the
-    GPUs, few NUMA nodes, and what stays free for others. The exit code is 1 when the job does not fit now, or a
-    node could not be reached.
+    GPUs, few NUMA nodes, and what stays free for others. With --prefer pack, as for batch jobs, fewer nodes count
+    first, then the bandwidth, and what stays free for others after the hops. The exit code is 1 when the job does not
+    fit now, or a node could not be reached.
 
     The nodes are those of the inventory, or of --topo-file alone. What is known of a recorded node follows its file:
-    gpu=H100 (the product), nic_gbit=400, pcie_gen=5, cpu=icelake, busy=0-3,6, mig=7 (GPUs in MIG mode), mode=topology,
-    leaf=L1, rack=R1, domain=D1 (NVLink domain). What is not said is assumed, and named in the warnings.
+    gpu=H100 (the product or its architecture), nic_gbit=400, pcie_gen=5, cpu=icelake, busy=0-3,6, mig=7 (GPUs in MIG
+    mode), mode=topology, leaf=L1, rack=R1, domain=D1 (NVLink domain). What is not said is assumed, and named in the
+    warnings.
 
     \b
     Examples:

@@ -52,7 +52,8 @@ def verify(
     lab is marked SIMULATED. The exit code is 1 when any check fails.
 
     Level full also runs ib_write_bw between the training containers of all idle nodes, in GPU memory where there is
-    a way to it, and compares with the line rate. It puts load on the network; how long it takes is said first.
+    a way to it, and compares with the line rate. It puts load on the network; how long it takes is said first. A
+    measurement without two idle nodes that can take part fails.
 
     --profile holds each node against what a guide asks for, component by component: topology is topology-aware
     scheduling (driver, NCCL, docker, system, card), taco is training on bare metal with RDMA (disk, RDMA, driver,

@@ -9,10 +9,11 @@ from provision.errors import UsageError
 from provision.gdr import versions
 from provision.gdr.base import Cards, Evidence, Flavor, Situation, Stack
 from provision.gdr.compare import at_least
+from provision.model.gpu_products import find_architecture
 
 __all__ = ["assumed"]
 
-_ARCHITECTURES = "|".join(versions.ARCHITECTURES)
+_ARCHITECTURES = f"{', '.join(versions.ARCHITECTURES)}, or a product, such as H100"
 _INBOX_PEER = "inbox-peer"
 """The kernel's own stack, of a kernel that has the peer memory interface itself, as some of Ubuntu's do."""
 _STACKS = (Stack.INBOX.value, _INBOX_PEER, Stack.OFED.value, Stack.OFED_LEGACY.value)
@@ -30,7 +31,7 @@ _KEYS: dict[str, tuple[str, str]] = {
     "stack": ("|".join(map(re.escape, _STACKS)), ", ".join(_STACKS)),
     "cards": ("|".join(Cards), ", ".join(Cards)),
     "peermem": ("|".join(_PEERMEM), ", ".join(_PEERMEM)),
-    "gpu": (_ARCHITECTURES, ", ".join(versions.ARCHITECTURES)),
+    "gpu": (r".+", _ARCHITECTURES),
     "nccl": (r"2\.\d+(\.\d+)?", "a version of NCCL, such as 2.27.5"),
 }
 """Key -> what its value looks like, as a pattern and in words."""
@@ -45,7 +46,7 @@ _FORM = "Give --assume " + ",".join(
         ("stack", "|".join(_STACKS)),
         ("cards", "|".join(Cards)),
         ("peermem", "|".join(_PEERMEM)),
-        ("gpu", _ARCHITECTURES),
+        ("gpu", "PRODUCT|ARCHITECTURE"),
         ("nccl", "V"),
     )
 )
@@ -68,10 +69,11 @@ def assumed(text: str) -> Situation:
         if key in given:
             raise UsageError(f"--assume gives {key} twice", remedy=_FORM)
         pattern, possible = _KEYS[key]
-        value = value.lower() if key in {"modules", "stack", "cards", "peermem", "gpu"} else value
-        if not re.fullmatch(pattern, value):
+        value = value.lower() if key in {"modules", "stack", "cards", "peermem"} else value
+        meant = find_architecture(value) if key == "gpu" else value
+        if not re.fullmatch(pattern, meant):
             raise UsageError(f"--assume {key}={value} is not possible", remedy=f"Possible for {key}: {possible}.")
-        given[key] = value
+        given[key] = meant
     missing = [key for key in _WANTED if key not in given]
     if missing:
         raise UsageError(f"--assume lacks {', '.join(missing)}", remedy=_FORM)

@@ -15,6 +15,7 @@ from provision.gdr.base import Cards, Evidence, Flavor, GdrPath, GdrVerdict, Sit
 from provision.gdr.compare import numbers
 from provision.gdr.verdict import verdict
 from provision.model import Same
+from provision.model.gpu_products import find_architecture
 from provision.topology.links import PCIE_CLASSES, card_links
 
 __all__ = ["architecture", "has_gpus", "oldest_nccl", "running_kernel", "situation", "untold", "verdict_of"]
@@ -79,28 +80,7 @@ def _situation(of: Same[NodeFacts]) -> Situation:
 
 def architecture(gpu: Gpu) -> str:
     """Return the name of a GPU's architecture, empty when neither capability nor product name tells it."""
-    return _architecture(gpu.name, gpu.compute_capability)
-
-
-@functools.cache
-def _architecture(product: str, capability: str) -> str:
-    words = re.split(r"[ -]", product)
-    by_name = next(
-        (
-            name
-            for name, known in versions.ARCHITECTURES.items()
-            if any(part in words or (" " in part and part in product) for part in known.products)
-        ),
-        "",
-    )
-    if by_name and not versions.ARCHITECTURES[by_name].capabilities:
-        return by_name  # one of several architectures of the same capability
-    by_capability = (
-        name
-        for name, known in versions.ARCHITECTURES.items()
-        if capability.startswith(known.capabilities) and known.capabilities and capability
-    )
-    return next(by_capability, by_name)
+    return find_architecture(gpu.name, gpu.compute_capability)
 
 
 def _stack(facts: NodeFacts) -> Stack:

@@ -1,4 +1,6 @@
-"""Every version that the verdict hangs on. A new driver, GPU or NCCL is a line here and no line of code.
+"""Every version that the verdict depends on. A new driver, architecture or NCCL is a line here and no line of code.
+
+GPU products are in `provision.model.gpu_products`.
 
 Sources: README of nvidia-peermem in the driver; NVIDIA's GPU operator documentation on GPUDirect RDMA (DMA-BUF);
 NCCL's release tags (which files each looks for); dkms.conf and history of Mellanox/nv_peer_memory; driver release notes
@@ -79,36 +81,17 @@ class Architecture:
     """The last driver branch for it; empty while new ones support it."""
     open_modules: bool = True
     proprietary_modules: bool = True
-    capabilities: tuple[str, ...] = ()
-    """Compute capabilities, by their beginning."""
-    products: tuple[str, ...] = ()
-    """Parts of product names, for drivers that do not tell the compute capability."""
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "maxwell": Architecture("Maxwell", "340", "580", open_modules=False, capabilities=("5.",), products=("M40", "M60")),
-    "pascal": Architecture(
-        "Pascal", "367", "580", open_modules=False, capabilities=("6.",), products=("P100", "P40", "P4", "GTX 10")
-    ),
-    "volta": Architecture(
-        "Volta", "384", "580", open_modules=False, capabilities=("7.0", "7.2"), products=("V100", "GV100", "TITAN V")
-    ),
-    "turing": Architecture("Turing", "410", capabilities=("7.5",), products=("T4", "RTX 20", "RTX 6000", "RTX 8000")),
-    "ampere": Architecture(
-        "Ampere",
-        "450",
-        capabilities=("8.0", "8.6", "8.7"),
-        products=("A100", "A800", "A30", "A40", "A10", "A10G", "A16", "A2", "A6000", "RTX 30"),
-    ),
-    "ada": Architecture("Ada", "520", capabilities=("8.9",), products=("L4", "L20", "L40", "L40S", "RTX 40")),
-    "grace-hopper": Architecture("Grace Hopper", "520", proprietary_modules=False, products=("GH200",)),
-    "hopper": Architecture("Hopper", "520", capabilities=("9.",), products=("H100", "H200", "H800", "H20")),
-    "blackwell": Architecture(
-        "Blackwell",
-        "570.133.20",
-        proprietary_modules=False,
-        capabilities=("10.", "11.", "12."),
-        products=("B100", "B200", "B300", "GB200", "GB300", "RTX 50"),
-    ),
+    "maxwell": Architecture("Maxwell", "340", "580", open_modules=False),
+    "pascal": Architecture("Pascal", "367", "580", open_modules=False),
+    "volta": Architecture("Volta", "384", "580", open_modules=False),
+    "turing": Architecture("Turing", "410"),
+    "ampere": Architecture("Ampere", "450"),
+    "ada": Architecture("Ada", "520"),
+    "grace-hopper": Architecture("Grace Hopper", "520", proprietary_modules=False),
+    "hopper": Architecture("Hopper", "520"),
+    "blackwell": Architecture("Blackwell", "570.133.20", proprietary_modules=False),
 }
-"""Name, as in ``--assume gpu=NAME`` -> what is known of it, oldest first."""
+"""Name, as in `provision.model.gpu_products`, -> its drivers, oldest first."""

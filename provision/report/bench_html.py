@@ -5,6 +5,7 @@ The page needs nothing else: no network, no script. It is well-formed XML too, s
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.benchmarks import Comparison, Record, Run, Verdict, compare, efficiencies
-from provision.benchmarks.scaling import bases, percent
+from provision.benchmarks.scaling import base_runs, bases, percent
 from provision.model.history import local_time
 from provision.report.bench_report import (
     METHODS,
@@ -53,6 +54,7 @@ def as_document(
 def as_html(runs: Sequence[Run], records: Sequence[Record], *, generated: str, version: str, title: str) -> str:
     """Return the page. `generated` is in UTC, as ``2026-11-22T10:03:11Z``."""
     runs = list(itertools.chain.from_iterable(_workloads(runs)))
+    colours = {name: number for number, name in enumerate(dict.fromkeys(run.series for run in runs))}
     style = _STYLE.read_text(encoding="utf-8")
     series = "".join(f".series{number} {{ color: var(--s{number}); }} " for number in range(COLOURS))
     body = [
@@ -60,7 +62,7 @@ def as_html(runs: Sequence[Run], records: Sequence[Record], *, generated: str, v
         _about(len(runs), generated, version),
         *_warning(runs, records),
         *_summary(runs),
-        *itertools.chain.from_iterable(_workload(group) for group in _workloads(runs)),
+        *itertools.chain.from_iterable(_workload(group, colours) for group in _workloads(runs)),
         *_verdicts(runs),
         *_results(runs, records),
         _METHOD,
@@ -84,8 +86,8 @@ _METHOD = """<h2>How to read this</h2>
 <p>Throughput is counted in images per second (img/s); the images are made up, so that nothing but the model, the GPUs
 and the network between them is measured. Error bars and &#177; are 1.96 standard deviations of the measured
 iterations. The efficiency of n GPUs is T(n) / (n T(1)), T being the throughput of all together and T(1) that of the
-run on one GPU with the same model and batch, of the same result where it has one; it is cut, not rounded, to two
-decimals.</p>
+run on one GPU with the same model, batch and configuration, or that of the only configuration with such a run; it is
+cut, not rounded, to two decimals. Runs of one configuration have one colour.</p>
 <p>A difference is called real when Welch's t-test rejects equal means at 99 % and it is at least 1 %; the samples are
 the iterations, or the runs' means where there are three or more runs on each side. Where no iterations were printed,
 bands that do not overlap are real. Iterations of one run share its placement and clock speeds: repeat runs to be sure
@@ -129,23 +131,59 @@ def _summary(runs: Sequence[Run]) -> list[str]:
     return ["<h2>Results</h2>", _table(heads, rows, right=3)]
 
 
-def _workload(runs: Sequence[Run]) -> list[str]:
-    shares = efficiencies(runs)
-    singles = bases(runs)
-    title = clean(runs[0].title)
-    whole = bars(
-        f"Throughput of {runs[0].title}",
-        "img/s",
-        [_throughput(run, base) for run, base in zip(runs, singles, strict=True)],
-    )
+def _workload(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
+    """Return a workload's heading and charts; `colours` has the number of each configuration's colour."""
+    title, singles = clean(runs[0].title), bases(runs)
+    rows = [
+        dataclasses.replace(_throughput(run, base), series=colours[run.series])
+        for run, base in zip(runs, singles, strict=True)
+    ]
     dashed = " The dashed mark is linear speed-up from one." if any(singles) else ""
-    parts = [f"<h2>{title}</h2>", _figure(whole, f"Throughput of all together, with error bars.{dashed}")]
-    parts += _scaling(runs, singles[0])
-    scaled = [_efficiency(run, share, runs) for run, share in zip(runs, shares, strict=True) if share and run.gpus > 1]
+    whole = bars(f"Throughput of {runs[0].title}", "img/s", rows)
+    parts = [f"<h2>{title}</h2>", *_key(runs, colours)]
+    parts += [
+        _figure(_scroll(whole), f"Throughput of all together, with error bars.{dashed}"),
+        *_scaling(runs, colours),
+    ]
+    scaled = [
+        dataclasses.replace(_efficiency(run, share, runs), series=colours[run.series])
+        for run, share in zip(runs, efficiencies(runs), strict=True)
+        if share and run.gpus > 1
+    ]
     if scaled:
         chart = bars(f"Efficiency of {runs[0].title}", "per cent", scaled, least=100)
-        parts.append(_figure(chart, "Efficiency in per cent of linear speed-up, with error bars from both runs."))
+        parts.append(
+            _figure(_scroll(chart), "Efficiency in per cent of linear speed-up, with error bars from both runs.")
+        )
     return parts
+
+
+def _key(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
+    """Return what the colours mean, where there are several."""
+    groups = _by_series(runs)
+    if len(groups) < 2:  # noqa: PLR2004
+        return []
+    items = [
+        f'<li class="series{number % COLOURS}"><span>{"&#9675;" if again else "&#9679;"}</span> {name}</li>'
+        for number, again, name in (
+            (colours[series], colours[series] >= COLOURS, clean(_configuration(group)))
+            for series, group in groups.items()
+        )
+    ]
+    return [f'<ul class="key">{"".join(items)}</ul>']
+
+
+def _by_series(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.series, []).append(run)
+    return groups
+
+
+def _configuration(runs: Sequence[Run]) -> str:
+    """Return the name of the configuration of these runs."""
+    name = runs[0].series or "unnamed"
+    return f"{name} ({SIMULATED})" if any(run.simulated for run in runs) else name
 
 
 def _throughput(run: Run, base: float | None) -> Bar:
@@ -156,41 +194,40 @@ def _throughput(run: Run, base: float | None) -> Bar:
 
 
 def _efficiency(run: Run, share: float, runs: Sequence[Run]) -> Bar:
-    alone = [other for other in runs if other.gpus == 1]
-    single = next((other for other in alone if other.label == run.label), alone[0])
-    relative = math.hypot(_relative(run), _relative(single))
+    relative = math.hypot(_relative([run]), _relative(base_runs(run, runs)))
     return Bar(f"{run.devices}: {_named(run)}", 100 * share, 100 * share * relative, percent(share), 100, run.simulated)
 
 
-def _relative(run: Run) -> float:
-    return (run.total_plus_minus or 0.0) / run.total if run.total else 0.0
+def _relative(runs: Sequence[Run]) -> float:
+    """Return the error bar of the runs' mean, as a fraction of it."""
+    total, band = _mean(runs)
+    return band / total if total else 0.0
 
 
-def _scaling(runs: Sequence[Run], base: float | None) -> list[str]:
-    """Return the plot over the number of devices, where a result has more than one number."""
-    by_label: dict[str, dict[int, Run]] = {}
-    for run in runs:
-        if run.total > 0:
-            by_label.setdefault(_named(run), {})[run.gpus] = run
-    lines = [
-        Curve(label, tuple((count, run.total, run.total_plus_minus or 0.0) for count, run in sorted(sizes.items())))
-        for label, sizes in by_label.items()
-        if len(sizes) > 1
-    ]
+def _mean(runs: Sequence[Run]) -> tuple[float, float]:
+    """Return the mean throughput of repeated runs and its error bar."""
+    return sum(run.total for run in runs) / len(runs), math.hypot(*(run.total_plus_minus or 0 for run in runs)) / len(
+        runs
+    )
+
+
+def _scaling(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
+    """Return the plot over the number of devices, where a configuration has more than one number."""
+    lines: list[Curve] = []
+    for name, group in _by_series([run for run in runs if run.total > 0]).items():
+        sizes: dict[int, list[Run]] = {}
+        for run in group:
+            sizes.setdefault(run.gpus, []).append(run)
+        if len(sizes) > 1:
+            points = tuple((count, *_mean(some)) for count, some in sorted(sizes.items()))
+            lines.append(Curve(_configuration(group), points, colours[name], bases([group[0], *runs])[0]))
     if not lines:
         return []
-    sizes = sorted({count for line in lines for count, _, _ in line.points})
-    ideals = [(count, base * count) for count in (sizes[0], sizes[-1])] if base else []
-    keys = "".join(
-        f'<li class="series{number % COLOURS}"><span>&#9679;</span> {clean(line.label)}</li>'
-        for number, line in enumerate(lines)
+    plot = curves(f"Scaling of {runs[0].title}", f"{runs[0].device}s", "img/s", lines)
+    told = "Throughput over the number of devices." + (
+        " Dotted: linear speed-up." if any(line.ideal for line in lines) else ""
     )
-    title = f"Scaling of {runs[0].title}"
-    plot = curves(title, f"{runs[0].device}s", "img/s", lines, ideals)
-    told = "Throughput over the number of devices; both axes are logarithmic." + (
-        " Dashed: linear speed-up." if ideals else ""
-    )
-    return [_figure(f'<ul class="key">{keys}</ul>{_scroll(plot)}', told, scroll=False)]
+    return [_figure("".join(_key(runs, colours)) + _scroll(plot), told)]
 
 
 def _verdicts(runs: Sequence[Run]) -> list[str]:
@@ -229,7 +266,7 @@ def _pairs(runs: Sequence[Run]) -> list[Comparison]:
     """Compare what has the same workload and size: each result with each, of many with the fastest alone."""
     groups: dict[tuple[tuple[str, int | None, str], int], dict[str, list[Run]]] = {}
     for run in runs:
-        groups.setdefault((run.workload, run.gpus), {}).setdefault(run.label, []).append(run)
+        groups.setdefault((run.workload, run.gpus), {}).setdefault(run.series, []).append(run)
     found: list[Comparison] = []
     for sides in groups.values():
         ordered = sorted(sides.values(), key=lambda side: -sum(run.total for run in side) / len(side))
@@ -318,8 +355,8 @@ def _named(run: Run) -> str:
     return f"{run.label or 'unnamed'} ({SIMULATED})" if run.simulated else run.label or "unnamed"
 
 
-def _figure(chart: str, caption: str, *, scroll: bool = True) -> str:
-    return f"<figure>{_scroll(chart) if scroll else chart}<figcaption>{clean(caption)}</figcaption></figure>"
+def _figure(chart: str, caption: str) -> str:
+    return f"<figure>{chart}<figcaption>{clean(caption)}</figcaption></figure>"
 
 
 def _scroll(chart: str) -> str:

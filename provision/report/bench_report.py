@@ -57,6 +57,7 @@ def run_document(run: Run, efficiency: float | None) -> dict[str, Any]:
     """Return one run; `efficiency` is a fraction."""
     return {
         "label": run.label,
+        "configuration": run.series,
         "model": run.model,
         "batch": run.batch,
         "gpus": run.gpus,

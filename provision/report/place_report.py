@@ -31,7 +31,12 @@ _CRITERIA = (
     ("free", "free_gpus", "GPUs that were free there"),
     ("weights", "pairs_gb_s", "all pairs of GPUs, GB/s"),
 )
-"""Attribute of the key, name in JSON, and words; bandwidth last but one where packing is preferred."""
+"""Attribute of the key, name in JSON, and words; in the order of the default preference."""
+_PACKED = (
+    *("nodes", "bandwidth", "cross_leaf_hops", "lost", "numa_left", "nodes_broken", "free"),
+    *("spread", "pix_nics", "near_nics", "numa_nodes", "weights"),
+)
+"""The attributes in the order of ``--prefer pack``."""
 _RATES = ("bandwidth", "lost", "weights")
 _LAST = "names of the nodes, numbers of the GPUs"
 
@@ -99,9 +104,7 @@ def _in_order(placement: Placement) -> list[tuple[str, str]]:
     rows = [(attribute, words) for attribute, _, words in _CRITERIA]
     if not placement.request.pack:
         return rows
-    left = [row for row in rows if row[0] in {"lost", "numa_left", "nodes_broken", "free"}]
-    between = [row for row in rows if row not in left and row[0] not in {"bandwidth", "weights"}]
-    return [*left, *between, rows[0], rows[-1]]
+    return sorted(rows, key=lambda row: _PACKED.index(row[0]))
 
 
 def _decided(best: Placement, other: Placement) -> str:

@@ -9,12 +9,12 @@ from html import escape
 
 __all__ = ["Bar", "Curve", "bars", "clean", "curves"]
 
-_WIDTH = 760
+_WIDTH = 600
 _RIGHT = 175
 """Room for a bar's figures."""
-_PITCH, _TALL = 44, 14
+_PITCH, _TALL = 50, 14
 _LEFT_OF_CURVES, _HEIGHT = 64, 360
-_BOTTOM = _HEIGHT - 36
+_BOTTOM = _HEIGHT - 48
 _LETTER = 8.0
 """Wider than most letters of the font size used, in units of the drawing."""
 COLOURS = 8
@@ -34,6 +34,8 @@ class Bar:
     """Where a dashed line stands, e.g. at linear speed-up."""
     striped: bool = False
     """Drawn in another pattern: not to be taken like the others."""
+    series: int = 0
+    """The number of its colour."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Curve:
     label: str
     points: tuple[tuple[int, float, float], ...]
     """Number, value, half the length of the error bar; all positive but the last, which may be zero."""
+    series: int = 0
+    """The number of its colour; beyond `COLOURS` colours repeat with a dashed line."""
+    ideal: float | None = None
+    """The value at one device from which linear speed-up is drawn, as a thin dotted line."""
 
 
 def clean(text: str) -> str:
@@ -72,17 +78,17 @@ def bars(title: str, unit: str, rows: Sequence[Bar], *, least: float = 0.0) -> s
 
 def _bar(row: Bar, top: int, scale: float) -> list[str]:
     low, high = (max(0.0, row.value - (row.half or 0)) * scale, (row.value + (row.half or 0)) * scale)
-    y, middle = top + 19, top + 19 + _TALL / 2
+    y, middle = top + 22, top + 22 + _TALL / 2
     kind = "bar striped" if row.striped else "bar"
     parts = [
-        f"<g><title>{clean(row.label)}: {clean(row.told)}</title>",
+        f'<g class="series{row.series % COLOURS}"><title>{clean(row.label)}: {clean(row.told)}</title>',
         f'<rect class="{kind}" x="0" y="{y}" width="{row.value * scale:.1f}" height="{_TALL}"/>',
     ]
     if row.half:
         parts.append(f'<path class="error" d="{_whisker(low, high, middle)}"/>')
     if row.mark is not None:
         x = row.mark * scale
-        parts.append(f'<line class="mark" x1="{x:.1f}" y1="{y - 3}" x2="{x:.1f}" y2="{y + _TALL + 3}"/>')
+        parts.append(f'<line class="mark" x1="{x:.1f}" y1="{y - 1}" x2="{x:.1f}" y2="{y + _TALL + 5}"/>')
     mark = (row.mark or 0) * scale
     fits = mark - high > len(row.told) * _LETTER + 14  # between bar and mark
     right = (high if fits else max(high, mark)) + 7
@@ -95,38 +101,39 @@ def _whisker(low: float, high: float, y: float) -> str:
     return f"M{low:.1f} {y}H{high:.1f}M{low:.1f} {y - 4}v8M{high:.1f} {y - 4}v8"
 
 
-def curves(title: str, across: str, up: str, lines: Sequence[Curve], ideals: Sequence[tuple[int, float]] = ()) -> str:
-    """Return a plot with a line for each curve; both axes are logarithmic, so that linear speed-up is straight.
+def curves(title: str, across: str, up: str, lines: Sequence[Curve]) -> str:
+    """Return a plot with a line for each curve; both axes begin at zero.
 
-    `ideals` are the points of a dashed line. What the colours mean is for the page to say: ``series0``, ``series1``...
+    What the colours mean is for the page to say: ``series0``, ``series1``...
     """
     points = [point for line in lines for point in line.points]
-    plane = _Plane(
-        _Log([number for number, _, _ in points], _WIDTH - _LEFT_OF_CURVES - 20),
-        _Log([*(value for _, value, _ in points), *(value for _, value in ideals)], _BOTTOM - 22),
-    )
-    parts = [_open(_WIDTH, _HEIGHT, title), *_axes(plane, sorted({number for number, _, _ in points}))]
-    parts.append(f'<text class="tick" x="{_WIDTH}" y="{_HEIGHT - 5}" text-anchor="end">{clean(across)}</text>')
+    sizes = sorted({number for number, _, _ in points})
+    ideals = [[(n, line.ideal * n) for n in (sizes[0], sizes[-1])] if line.ideal else [] for line in lines]
+    highest = max([*(value for _, value, _ in points), *(value for way in ideals for _, value in way)])
+    plane = _Plane(sizes[-1], _steps(highest))
+    parts = [_open(_WIDTH, _HEIGHT, title), *_axes(plane, sizes)]
+    parts.append(f'<text class="tick" x="{_WIDTH}" y="{_HEIGHT - 8}" text-anchor="end">{clean(across)}</text>')
     parts.append(f'<text class="tick" x="0" y="12">{clean(up)}</text>')
-    if len(ideals) > 1:
-        parts.append(f'<polyline class="mark" points="{plane.way(ideals)}"/>')
-    for series, line in enumerate(lines):
-        parts += _curve(plane, line, series % COLOURS)
+    for line, way in zip(lines, ideals, strict=True):
+        if way:
+            parts.append(f'<polyline class="ideal series{line.series % COLOURS}" points="{plane.way(way)}"/>')
+    for line in lines:
+        parts += _curve(plane, line)
     return "\n".join([*parts, "</svg>"])
 
 
 @dataclass(frozen=True)
 class _Plane:
-    """Where values stand in a plot."""
+    """Where values stand in a plot: the largest number of devices, and the steps of the other axis."""
 
-    across: _Log
-    up: _Log
+    most: int
+    steps: Sequence[float]
 
     def x(self, number: float) -> float:
-        return _LEFT_OF_CURVES + 10 + self.across(number)
+        return _LEFT_OF_CURVES + number / self.most * (_WIDTH - _LEFT_OF_CURVES - 20)
 
     def y(self, value: float) -> float:
-        return _BOTTOM - self.up(value)
+        return _BOTTOM - min(value, self.steps[-1]) / (self.steps[-1] or 1.0) * (_BOTTOM - 24)
 
     def way(self, points: Sequence[tuple[int, float]]) -> str:
         return " ".join(f"{self.x(number):.1f},{self.y(value):.1f}" for number, value in points)
@@ -134,7 +141,7 @@ class _Plane:
 
 def _axes(plane: _Plane, numbers: Sequence[int]) -> list[str]:
     parts: list[str] = []
-    for value in _decades(plane.up.low, plane.up.high):
+    for value in plane.steps:
         y = plane.y(value)
         parts.append(f'<line class="grid" x1="{_LEFT_OF_CURVES}" y1="{y:.1f}" x2="{_WIDTH}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{_LEFT_OF_CURVES - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
@@ -147,27 +154,18 @@ def _axes(plane: _Plane, numbers: Sequence[int]) -> list[str]:
     return parts
 
 
-def _curve(plane: _Plane, line: Curve, series: int) -> list[str]:
+def _curve(plane: _Plane, line: Curve) -> list[str]:
     way = plane.way([(number, value) for number, value, _ in line.points])
-    parts = [f'<g class="series{series}"><title>{clean(line.label)}</title><polyline class="curve" points="{way}"/>']
+    kind = "curve" if line.series < COLOURS else "curve again"
+    head = f'<g class="series{line.series % COLOURS}"><title>{clean(line.label)}</title>'
+    parts = [f'{head}<polyline class="{kind}" points="{way}"/>']
     for number, value, half in line.points:
         x = f"{plane.x(number):.1f}"
         if half:
-            low, high = plane.y(max(value - half, plane.up.low)), plane.y(value + half)
+            low, high = plane.y(max(value - half, 0.0)), plane.y(value + half)
             parts.append(f'<path class="error" d="M{x} {low:.1f}V{high:.1f}"/>')
         parts.append(f'<circle cx="{x}" cy="{plane.y(value):.1f}" r="4"/>')
     return [*parts, "</g>"]
-
-
-class _Log:
-    """From a value to its place on a logarithmic axis with a little room at both ends."""
-
-    def __init__(self, values: Sequence[float], length: float) -> None:
-        self.low, self.high = min(values) * 0.9, max(values) * 1.1
-        self._length = length
-
-    def __call__(self, value: float) -> float:
-        return math.log(value / self.low) / math.log(self.high / self.low) * self._length
 
 
 def _open(width: int, height: int, title: str) -> str:
@@ -183,14 +181,6 @@ def _steps(largest: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
     return [round(number * step, 10) for number in range(math.ceil(largest / step - 1e-9) + 1)]
-
-
-def _decades(low: float, high: float) -> list[float]:
-    """Return the round values of a logarithmic axis: 1, 2 and 5 times the powers of ten."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
-    inside = [value for value in found if low <= value <= high]
-    return inside if len(inside) <= 9 else [value for value in inside if math.log10(value).is_integer()]  # noqa: PLR2004
 
 
 def _shortened(text: str, width: float) -> str:

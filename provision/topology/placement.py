@@ -33,9 +33,11 @@ class Request:
     uniform: bool = False
     """Every node gives the same number of GPUs, as one ``--nproc-per-node`` for all wants it."""
     pack: bool = False
-    """What stays free for others weighs most."""
+    """Use the fewest nodes, then leave the most useful GPUs to other jobs."""
     mode: Mode = Mode.DEFAULT
     """Only nodes of this mode, and those whose mode nobody has said."""
+    most_per_node: int = 0
+    """The most workers on one node; 0 for any number."""
 
     @property
     def total(self) -> int:
@@ -79,11 +81,10 @@ class Key:
     def order(self, *, pack: bool) -> tuple[int, ...]:
         """Return what is compared, weightiest first; less is better."""
         left_free = (self.lost, self.numa_left, self.nodes_broken, self.free)
-        nics = (-self.pix_nics, -self.near_nics)
-        between = (self.nodes, self.cross_leaf_hops, self.spread, *nics, self.numa_nodes)
+        on_nodes = (self.spread, -self.pix_nics, -self.near_nics, self.numa_nodes)
         if pack:
-            return (*left_free, *between, -self.bandwidth, -self.weights)
-        return (-self.bandwidth, *between, *left_free, -self.weights)
+            return (self.nodes, -self.bandwidth, self.cross_leaf_hops, *left_free, *on_nodes, -self.weights)
+        return (-self.bandwidth, self.nodes, self.cross_leaf_hops, *on_nodes, *left_free, -self.weights)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from provision.model.gpu_products import ARCHITECTURES, Lanes, find_architecture, find_product
 
 __all__ = [
     "DEFAULT_LANE",
@@ -19,6 +20,7 @@ __all__ = [
     "lanes",
     "nic_rate",
     "pcie_rate",
+    "typical_product",
 ]
 
 DEFAULT_LANE = 200
@@ -29,51 +31,13 @@ DEFAULT_NIC = 125
 """A network card where nobody says its rate: 100 Gbit/s."""
 
 
-@dataclass(frozen=True)
-class Lanes:
-    """The NVLink lanes of a product."""
-
-    rate: int
-    """Tenths of GB/s of one lane, one way."""
-    count: int | None = None
-    """How many lanes a GPU has; None where that differs or is not known."""
-
-
-_PASCAL, _VOLTA, _AMPERE = Lanes(180, 4), Lanes(200, 6), Lanes(200, 12)
-_CUT_AMPERE, _CUT_HOPPER = Lanes(200, 8), Lanes(206, 8)
-_WORKSTATION, _TURING = Lanes(120, 4), Lanes(200)
-_HOPPER, _BLACKWELL = Lanes(206, 18), Lanes(401, 18)
-
-_PRODUCTS: Mapping[str, Lanes] = {
-    "P100": _PASCAL,
-    "V100": _VOLTA,
-    "V100S": _VOLTA,
-    "A100": _AMPERE,
-    "A800": _CUT_AMPERE,
-    "A10": _WORKSTATION,
-    "A40": _WORKSTATION,
-    "A5000": _WORKSTATION,
-    "A6000": _WORKSTATION,
-    "3090": _WORKSTATION,
-    "RTX8000": _TURING,
-    "RTX 8000": _TURING,
-    "H800": _CUT_HOPPER,
-    "H100": _HOPPER,
-    "H200": _HOPPER,
-    "H20": _HOPPER,
-    "GH200": _HOPPER,
-    "B200": _BLACKWELL,
-    "B300": _BLACKWELL,
-    "GB200": _BLACKWELL,
-    "GB300": _BLACKWELL,
-}
 _CAPABILITIES: tuple[tuple[tuple[int, int], Lanes], ...] = (
-    ((10, 0), Lanes(_BLACKWELL.rate)),
-    ((9, 0), Lanes(_HOPPER.rate)),
-    ((8, 7), Lanes(_AMPERE.rate)),
-    ((8, 6), Lanes(_WORKSTATION.rate)),
-    ((7, 0), Lanes(_VOLTA.rate)),
-    ((6, 0), Lanes(_PASCAL.rate)),
+    ((10, 0), Lanes(401)),
+    ((9, 0), Lanes(206)),
+    ((8, 7), Lanes(200)),
+    ((8, 6), Lanes(120)),
+    ((7, 0), Lanes(200)),
+    ((6, 0), Lanes(180)),
 )
 """From this compute capability on, newest first."""
 
@@ -96,19 +60,25 @@ INTER_CPU: Mapping[str, int] = {
 
 
 def lanes(product: str, capability: str = "") -> Lanes | None:
-    """Return the NVLink lanes of a product by its name (``H100``, ``NVIDIA H100 80GB HBM3``), else by its capability.
+    """Return the NVLink lanes of a product (``H100``, ``NVIDIA H100 80GB HBM3``), else of its compute capability.
 
-    None when neither is known; a product without NVLink needs no lanes, and none is returned for it either.
+    The name of an architecture (``hopper``) means its typical product. None when nothing is known; a product without
+    NVLink needs no lanes, and none is returned for it either.
     """
-    words = re.sub(r"[^0-9A-Z]+", " ", product.upper())
-    for name in sorted(_PRODUCTS, key=len, reverse=True):
-        if re.search(rf"(?<![0-9A-Z]){name}(?![0-9])", words):
-            return _PRODUCTS[name]
+    known = find_product(typical_product(product) or product)
+    if known is not None and known.nvlink is not None:
+        return known.nvlink
     found = re.fullmatch(r"(\d{1,2})\.(\d)", capability)
     if not found:
         return None
     version = (int(found[1]), int(found[2]))
     return next((known for since, known in _CAPABILITIES if version >= since), None)
+
+
+def typical_product(name: str) -> str:
+    """Return the typical product of an architecture; empty for any other name."""
+    known = ARCHITECTURES.get(find_architecture(name)) if find_product(name) is None else None
+    return known.typical if known else ""
 
 
 def pcie_rate(generation: int, width: int = _PCIE_WIDTH) -> int | None:

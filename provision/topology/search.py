@@ -32,8 +32,12 @@ _BETWEEN = (Sum.NODES, Sum.LEAVES, Rule.SPREAD, Sum.PIX_NICS, Sum.NEAR_NICS, Sum
 BALANCED: Order = (Rule.BANDWIDTH, *_BETWEEN, *_LEFT_FREE, Sum.WEIGHTS)
 """Leaf switches stand behind the number of nodes and before the spread: a node more costs more than a hop over the
 spine, and counts that differ cost nothing at all where a launcher takes them (where not, ask for uniform ones)."""
-PACKED: Order = (*_LEFT_FREE, *_BETWEEN, Rule.BANDWIDTH, Sum.WEIGHTS)
-"""What stays free for others first, the job's own bandwidth late."""
+PACKED: Order = (
+    *(Sum.NODES, Rule.BANDWIDTH, Sum.LEAVES, *_LEFT_FREE),
+    *(Rule.SPREAD, Sum.PIX_NICS, Sum.NEAR_NICS, Sum.NUMA, Sum.WEIGHTS),
+)
+"""The fewest nodes first, so that a job that fits one node never uses the network; then the bandwidth. Among equals,
+the GPUs that are least useful to other jobs."""
 
 Window = tuple[int, int]
 Table = Mapping[int, Sequence[Pick]]

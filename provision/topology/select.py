@@ -129,8 +129,9 @@ class _Chooser:
         def without(nodes: Sequence[FreeNode]) -> list[FreeNode]:
             return [replace(node, barred=barred[node.name]) if node.name in barred else node for node in nodes]
 
-        nodes = without(self._nodes)
-        yield _Scope([node for node in nodes if node.free.bit_count() >= self._request.total], several=False)
+        nodes, limit = without(self._nodes), self._request.most_per_node
+        if not limit or limit >= self._request.workers:
+            yield _Scope([node for node in nodes if node.free.bit_count() >= self._request.total], several=False)
         if len(nodes) < 2 or self._request.workers < 2:  # noqa: PLR2004
             return
         for domain, inside in self._domains.items():
@@ -144,14 +145,18 @@ class _Chooser:
         if not scope.several:
             return [(total, total)]
         most = min(total, max(node.free.bit_count() for node in scope.nodes))
+        if self._request.most_per_node:
+            most = min(most, self._request.most_per_node * step)
         if not self._request.uniform:
             return [(step, most)]
         return [(size, size) for size in range(step, most + 1, step) if total % size == 0]
 
     def _hopeless(self, scope: _Scope, best: Key) -> bool:
-        """Return whether a combination of rails cannot do better: too little bandwidth, or too few nodes on them."""
+        """Return whether several nodes, or a combination of rails, cannot do better than `best`."""
+        if self._request.pack and best.nodes == 1:
+            return True
         network = scope.network
-        if network is None or not network.rails or self._request.pack:
+        if network is None or not network.rails:
             return False
         rates = [(node.scores.cards.outside(node.free, network), node.free.bit_count()) for node in scope.nodes]
         most = max(rate for rate, _ in rates)
@@ -160,7 +165,11 @@ class _Chooser:
             missing, nodes = missing - count, nodes + 1
             if missing <= 0:
                 break
-        return missing > 0 or (-most, nodes) > (-best.bandwidth, best.nodes)
+        if missing > 0:
+            return True
+        if self._request.pack:
+            return (nodes, -most) > (best.nodes, -best.bandwidth)
+        return (-most, nodes) > (-best.bandwidth, best.nodes)
 
     # What was found
 

@@ -23,7 +23,8 @@ def offered(candidate: Candidate, request: Request) -> frozenset[int]:
 def shortage(candidates: Sequence[Candidate], request: Request) -> str:
     """Return why the job does not fit: how much is missing, what is free where, and the largest job that would fit."""
     free = {candidate.name: len(offered(candidate, request)) for candidate in candidates}
-    places = [count // request.gpus for count in free.values()]
+    limit = request.most_per_node
+    places = [min(count // request.gpus, limit or count) for count in free.values()]
     most = _most_alike(places) if request.uniform else sum(places)
     missing = request.workers - most
     gang = "a job starts with all its workers or not at all"
@@ -31,7 +32,8 @@ def shortage(candidates: Sequence[Candidate], request: Request) -> str:
         lack = f"{missing} of {_count(request.workers, 'worker')} cannot be placed, and {gang}"
     else:
         lack = f"no number of workers that is the same on every node adds up to {request.workers}, and {gang}"
-    parts = (lack, f"a worker takes {_count(request.gpus, 'GPU')} of one node", f"free: {_free(free)}")
+    per_node = f", at most {_count(limit, 'worker')} on a node" if limit else ""
+    parts = (lack, f"a worker takes {_count(request.gpus, 'GPU')} of one node{per_node}", f"free: {_free(free)}")
     largest = (
         f"the largest job that fits now has {_count(most, 'worker')}" if most else "no job of such workers fits now"
     )

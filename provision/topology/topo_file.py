@@ -18,13 +18,14 @@ from provision.topology.products import (
     lanes,
     nic_rate,
     pcie_rate,
+    typical_product,
 )
 
 __all__ = ["KEYS", "TopoFile", "candidate", "grouped", "topo_file"]
 
 KEYS = ("gpu", "nic_gbit", "pcie_gen", "cpu", "busy", "mig", "mode", "leaf", "rack", "domain")
 _LISTS = ("busy", "mig")
-_FORM = "NAME=FILE[,gpu=PRODUCT][,nic_gbit=N][,pcie_gen=N][,busy=0-3]"
+_FORM = "NAME=FILE[,gpu=PRODUCT|ARCHITECTURE][,nic_gbit=N][,pcie_gen=N][,busy=0-3]"
 _MOST_GBIT = 100_000
 _SHOWN = 4
 
@@ -152,7 +153,10 @@ def _of(file: TopoFile, topology: Topology, key: str) -> frozenset[int]:
 
 def _assumed(file: TopoFile, machine: Machine) -> Iterator[str]:
     """Yield what nobody has said and what is taken for it, then what the matrix itself warns of."""
-    if machine.p2p is None and lanes(file.said.get("gpu", "")) is None:
+    gpu = file.said.get("gpu", "")
+    if machine.p2p is None and typical_product(gpu):
+        yield f"gpu={gpu} is an architecture: NVLink lanes as of {typical_product(gpu)} are assumed"
+    elif machine.p2p is None and lanes(gpu) is None:
         why = f"of {file.said['gpu']} no lane is known" if "gpu" in file.said else "no gpu= is given"
         yield f"{why}: {DEFAULT_LANE // 10} GB/s are taken for an NVLink lane"
     if "pcie_gen" not in file.said:

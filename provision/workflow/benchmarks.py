@@ -7,10 +7,11 @@ import os
 import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.benchmarks import Record, Run, Unfinished, parse
+from provision.benchmarks.configurations import of_file, of_records
 from provision.errors import ProvisionError, UsageError
 from provision.workflow.kept_benchmarks import on_file
 
@@ -39,7 +40,8 @@ class Results:
 def load(words: Sequence[str]) -> Results:
     """Return the runs of all sources, in their order.
 
-    A word is a file, whose name labels its runs; else the id or the name of kept results, and a name labels its own.
+    A word is a file, whose name labels its runs, or NAME=FILE with the name of their configuration; else the id or the
+    name of kept results, and a name labels its own.
 
     Raises:
         UsageError: a source does not exist or is a folder.
@@ -49,18 +51,30 @@ def load(words: Sequence[str]) -> Results:
     unfinished: list[Unfinished] = []
     empty: list[str] = []
     records: list[Record] = []
-    for word, label in zip(words, _labels(words), strict=True):
-        if word != "-" and not os.path.lexists(word) and (found_here := on_file(word)):
+    kept = {word: on_file(word) for word in words if word != "-" and not os.path.lexists(word)}
+    every = [record for found_here in kept.values() for record in found_here]
+    configurations = dict(zip([record.id for record in every], of_records(every), strict=True))
+    files = [(None, word) if kept.get(word) else _named_file(word) for word in words]
+    for (name, word), label in zip(files, _labels([word for _, word in files]), strict=True):
+        if found_here := kept.get(word):
             records += found_here
-            runs += [run for record in found_here for run in record.runs]
+            for record in found_here:
+                runs += [replace(run, configuration=configurations[record.id]) for run in record.runs]
             continue
         found, ended = parse(_text(word), label)
-        runs += found
+        configuration = of_file(label, {run.gpus for run in found}) if name is None else name
+        runs += [replace(run, configuration=configuration) for run in found]
         unfinished += ended
         empty += [] if found or ended else [label]
     if not runs:
         raise _nothing(words, unfinished)
     return Results(tuple(runs), tuple(unfinished), tuple(empty), tuple(records))
+
+
+def _named_file(word: str) -> tuple[str | None, str]:
+    """Return the configuration and the file that NAME=FILE names; None and the word where it is a file by itself."""
+    name, equals, path = word.partition("=")
+    return (name, path) if equals and not os.path.lexists(word) and os.path.lexists(path) else (None, word)
 
 
 def _labels(words: Sequence[str]) -> list[str]:

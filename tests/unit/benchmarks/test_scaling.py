@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from provision.benchmarks import efficiencies, parse
+from provision.benchmarks import Record, efficiencies, parse
+from provision.benchmarks.configurations import of_file, of_records
 from provision.benchmarks.scaling import percent
 from tests.support.benchmark import rendered
 
@@ -51,6 +52,53 @@ def test_each_setting_is_measured_by_its_own_run_on_one_gpu():
 
     assert efficiencies([*fast, *slow]) == [1.0, 0.75, 1.0, 1.0]
     assert efficiencies([fast[0], slow[1]])[1] == 0.5
+
+
+def test_baselines_of_two_configurations_are_never_mixed():
+    """95.06 per cent stays so beside another configuration; a third one has no baseline."""
+    slow = [dataclasses.replace(run_of(n, total), configuration="tcp") for n, total in ((1, 780.0), (16, 11863.5))]
+    fast = [dataclasses.replace(run_of(n, total), configuration="rdma") for n, total in ((1, 829.0), (16, 12998.7))]
+    other = dataclasses.replace(run_of(16, 12000.0), configuration="other")
+
+    assert [percent(share) for share in efficiencies([*slow, *fast, other])][1:4:2] == ["95.06%", "97.99%"]
+    assert efficiencies([*slow, *fast, other])[4] is None
+    assert efficiencies([*slow, other])[2] == pytest.approx(12000 / (16 * 780))
+
+
+@pytest.mark.parametrize(
+    ("label", "counts", "name"),
+    [
+        ("tcp-16.log", [16], "tcp"),
+        ("tcp_16gpus.log.gz", [16], "tcp"),
+        ("np8-tcp.txt", [8], "tcp"),
+        ("16gpu.log", [16], ""),
+        ("2nodes-16-rdma.out", [16], "rdma"),
+        ("on/tcp-8.log", [8], "on/tcp"),
+        ("vgg16.log", [16], "vgg16"),
+        ("vgg16-16.log", [16], "vgg16"),
+        ("run-1.log", [1, 8, 16], "run-1"),
+        ("run-2.log", [16], "run-2"),
+        ("-", [1], ""),
+    ],
+)
+def test_a_files_configuration_is_its_name_without_the_number_of_gpus(label, counts, name):
+    """The number is a word of its own; a file with several sizes is a configuration by itself."""
+    assert of_file(label, counts) == name
+
+
+def test_kept_results_of_one_name_and_other_settings_are_configurations_of_their_own():
+    """Options and variables count, the number of iterations does not."""
+    records = [
+        Record("1", "resnet50", "", command="p --num-iters 10"),
+        Record("2", "resnet50", "", command="p --num-iters 20"),
+        Record("3", "resnet50", "", command="p --num-iters 10", environment={"NCCL_ALGO": "Ring"}),
+        Record("4", "other", "", options="--gdr"),
+    ]
+
+    assert of_records(records[:2]) == ["resnet50", "resnet50"]
+    first, second, third, other = of_records(records)
+    assert (first, third, other) == (second, "resnet50 (NCCL_ALGO=Ring)", "other")
+    assert first == "resnet50"
 
 
 @pytest.mark.parametrize(

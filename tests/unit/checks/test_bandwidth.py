@@ -167,13 +167,15 @@ def test_a_node_whose_data_port_is_down_fails_without_a_measurement():
     assert nodes["gpu1"].status is CheckStatus.SKIP
 
 
-def test_nodes_without_rdma_are_skipped_with_the_reason():
-    """As in a lab of containers."""
+def test_a_measurement_in_which_no_pair_took_part_fails_with_the_reason():
+    """As in a lab of containers: who asks for level full is never told that all is well without a measurement."""
     none = "it has no RDMA device"
     cluster, nodes = judged(Bandwidth(left_out={"gpu1": none, "gpu2": none}), 2)
+    alone, _ = judged(Bandwidth(idle=("gpu1",)), 1)
 
-    assert cluster.status is CheckStatus.SKIP
-    assert cluster.reason == f"on every node: {none}"
+    assert (cluster.status, alone.status) == (CheckStatus.FAIL, CheckStatus.FAIL)
+    assert cluster.reason == f"nothing was measured: on every node: {none}"
+    assert alone.reason == "nothing was measured: fewer than two nodes could take part: there is one node"
     assert {(result.status, result.reason) for result in nodes.values()} == {(CheckStatus.SKIP, none)}
 
 

@@ -184,3 +184,20 @@ def test_without_any_result_there_is_no_report(capsys, tmp_path, monkeypatch):
     assert code == 2
     assert "provision bench run" in err
     assert not (tmp_path / "a.html").exists()
+
+
+def test_files_of_two_configurations_are_reported_apart(capsys, tmp_path):
+    """By their names without the number of GPUs, or by the name that is given with each."""
+    totals = {"tcp-1": 780.0, "tcp-16": 11863.5, "rdma-1": 829.0, "rdma-16": 12998.7}
+    for name, total in totals.items():
+        (tmp_path / f"{name}.log").write_text(rendered(batch=256, gpus=int(name.split("-")[1]), total=total))
+    files = [tmp_path / f"{name}.log" for name in totals]
+    named = [f"{'slow' if 'tcp' in file.name else 'fast'}={file}" for file in files]
+
+    for sources, names in ((files, ["tcp", "rdma"]), (named, ["slow", "fast"])):
+        _, out, _ = exit_of(capsys, "report", tmp_path / "page.html", "--json", *sources)
+        runs = [run for run in json.loads(out)["runs"] if run["gpus"] > 1]
+
+        assert [f"{run['efficiency']:.4f}" for run in runs] == ["0.9506", "0.9800"]
+        assert (tmp_path / "page.html").read_text().count('class="curve"') == 2
+        assert [run["configuration"] for run in runs] == names

@@ -23,7 +23,10 @@ def exit_of(capsys, *words):
     return stopped.value.code, out.out, out.err
 
 
-@pytest.mark.parametrize(("text", "code"), [(DIRECT, 0), (PLAIN, 1), ("", 1)])
+VERSION = "NCCL version 2.27.5+cuda12.9\n"
+
+
+@pytest.mark.parametrize(("text", "code"), [(DIRECT, 0), (PLAIN, 1), (VERSION, 1)])
 def test_a_script_can_insist_on_gpudirect(capsys, tmp_path, text, code):
     """A log that was read is no failure, unless --require-gdr asks for proof; unknown is no proof."""
     file = tmp_path / "job.log"
@@ -33,6 +36,20 @@ def test_a_script_can_insist_on_gpudirect(capsys, tmp_path, text, code):
     assert exit_of(capsys, file, "--require-gdr")[0] == code
     strict, out, _ = exit_of(capsys, "--json", "--require-gdr", file)
     assert (strict, json.loads(out)["gdr"]) == (code, {DIRECT: True, PLAIN: False}.get(text))
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", "\0\xff" * 1000, "Model: vgg16\nTotal img/sec on 1 GPU(s): 5\n"])
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_file_without_a_line_of_nccl_fails(capsys, tmp_path, text, more):
+    """It is no log, and the message names the file and how to get one."""
+    file = tmp_path / "job.log"
+    file.write_text(text)
+    code, out, err = exit_of(capsys, file, *more)
+
+    assert code == 1
+    assert "job.log: no line of NCCL is in it" in err
+    assert "NCCL_DEBUG=INFO" in err
+    assert not more or json.loads(out)["ok"] is False
 
 
 def test_standard_input_is_read(capsys, monkeypatch):

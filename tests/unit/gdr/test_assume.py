@@ -8,6 +8,7 @@ from provision.errors import UsageError
 from provision.gdr import Flavor, Situation, Stack, assumed, verdict
 from provision.gdr.compare import at_least
 from provision.gdr.versions import ARCHITECTURES
+from provision.model.gpu_products import ARCHITECTURES as PRODUCT_ARCHITECTURES
 
 
 def test_all_keys_are_read():
@@ -66,7 +67,7 @@ def test_without_modules_the_installer_s_choice_counts(text, flavor):
         ("stack=doca", "inbox, inbox-peer, ofed, ofed-4.9"),
         ("cards=two", "hard, soft, none"),
         ("peermem=good", "stub, missing, both"),
-        ("gpu=h100", ", ".join(ARCHITECTURES)),
+        ("gpu=kepler", ", ".join(ARCHITECTURES)),
         ("nccl=1.3", "2.27.5"),
         ("nccl=", "2.27.5"),
         ("cuda=12", "driver=V,modules=open|proprietary"),
@@ -98,3 +99,35 @@ def test_what_is_not_possible_is_refused_with_what_is(text, remedy):
 def test_versions_are_compared_by_their_numbers(version, bound, expected):
     """5.9 is older than 5.12, and a distribution's own suffix does not count."""
     assert at_least(version, bound) is expected
+
+
+@pytest.mark.parametrize(
+    ("word", "architecture"),
+    [
+        ("H100", "hopper"),
+        ("hopper", "hopper"),
+        ("NVIDIA H100 80GB HBM3", "hopper"),
+        ("GH200", "grace-hopper"),
+        ("Grace Hopper", "grace-hopper"),
+        ("rtx 3080", "ampere"),
+        ("A10G", "ampere"),
+        ("l40s", "ada"),
+        ("gb200", "blackwell"),
+    ],
+)
+def test_a_gpu_is_named_by_product_or_architecture(word, architecture):
+    """The same words as for `place --topo-file`, by the same table."""
+    assert assumed(f"driver=570.86,kernel=6.8,stack=inbox,gpu={word}").gpus == (architecture,)
+
+
+def test_an_unknown_gpu_is_named_in_the_message():
+    """With both kinds of names that are possible."""
+    with pytest.raises(UsageError, match="gpu=H10000 is not possible") as refused:
+        assumed("driver=570.86,kernel=6.8,stack=inbox,gpu=H10000")
+    assert "H100" in refused.value.remedy
+    assert "hopper" in refused.value.remedy
+
+
+def test_every_architecture_of_the_product_table_has_its_drivers():
+    """And no other one has."""
+    assert list(ARCHITECTURES) == list(PRODUCT_ARCHITECTURES)

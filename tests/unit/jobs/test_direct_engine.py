@@ -86,6 +86,17 @@ def test_an_exclusive_job_has_the_gpu_that_it_asked_for_and_the_node_for_itself(
     assert [over(jobs, name).status for name in ("other", "cpu")] == [JobStatus.SUCCEEDED] * 2
 
 
+@pytest.mark.long
+def test_the_workers_of_an_exclusive_job_share_its_node(jobs: DirectEngine) -> None:
+    """Each has a GPU of its own, and the job holds the others."""
+    alone = submit(jobs, JobSpec("alone", Kind.PYTORCH, (SHOW,), image="image", gpus=1, workers=2, exclusive=True))
+
+    assert sorted(alone.leases["a"]) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    assert over(jobs, "alone").status is JobStatus.SUCCEEDED
+    gpus = [line.split()[0] for line in output(jobs, "alone").values()]
+    assert len(set(gpus)) == 2
+
+
 @pytest.mark.row(35)
 def test_the_ranks_of_jobs_that_share_a_node_meet_at_ports_of_their_own(jobs: DirectEngine, tmp_path: Path) -> None:
     """They have the host's network, where a fixed port would be the first job's alone."""

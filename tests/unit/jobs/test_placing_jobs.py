@@ -259,3 +259,22 @@ def test_many_workers_without_gpus_are_shared_out_as_few_are() -> None:
     assert counts(workers=5, max_per_node=2) == [2, 1, 2]
     with pytest.raises(NeverFits, match="7 workers do not fit on 3 nodes with 2"):
         counts(workers=7, max_per_node=2)
+
+
+@pytest.mark.parametrize("limits", [{"max_per_node": 4}, {"exclusive": True}, {"exclusive": True, "gputopology": True}])
+def test_workers_share_a_node_unless_spread(limits: dict[str, Any]) -> None:
+    """Limits that one node satisfies, and a node without other jobs, do not split a job."""
+    nodes = known("a", "b", mode=Mode.TOPOLOGY if limits.get("gputopology") else Mode.DEFAULT)
+    placed = place_job(job(1, 4, **limits), nodes, looks(look("a"), look("b")), ["a", "b"])
+
+    assert [place.node for place in placed.places] == ["a"] * 4
+
+
+def test_a_limit_of_workers_per_node_is_named_when_they_do_not_fit() -> None:
+    """With the workers that would fit."""
+    taken = looks(look("a", 0, 1, 2), look("b"))
+    placed = place_job(job(1, 4, max_per_node=2), known("a", "b"), taken, ["a", "b"])
+
+    assert placed.places == ()
+    assert "1 of 4 workers" in placed.reason
+    assert "at most 2 workers on a node" in placed.reason

@@ -114,6 +114,43 @@ def test_the_figures_beside_the_page_are_the_same():
     }
 
 
+def two_settings():
+    """Two configurations, each on one GPU and on sixteen."""
+    return [
+        Run(f"{name}-{gpus}.log", "resnet50", 256, gpus, each, 1.0, each * gpus, 1.0 * gpus, configuration=name)
+        for name, figures in (("tcp", {1: 780.0, 16: 741.468}), ("rdma", {1: 829.0, 16: 812.42}))
+        for gpus, each in figures.items()
+    ]
+
+
+def test_each_configuration_has_its_own_baseline_colour_and_curve():
+    """Efficiencies are not those of a mean of both; bars and curves of one configuration have one colour."""
+    root = parsed(as_html(two_settings(), [], **ABOUT))
+    rows = [words_of(row) for row in root.iter(f"{XHTML}tr")]
+    groups = [(item.get("class"), item) for item in root.iter(f"{SVG}g")]
+    colours = {name: {colour for colour, item in groups if f"{name}-" in words_of(item)} for name in ("tcp", "rdma")}
+    curved = [
+        (colour, item.find(f"{SVG}title").text) for colour, item in groups if item.find(f"{SVG}circle") is not None
+    ]
+    key = [(item.get("class"), words_of(item)[2:]) for item in root.iter(f"{XHTML}li")]
+
+    assert [row.split()[-1] for row in rows if "16.log 16 GPUs" in row] == ["95.06%", "98.00%"]
+    assert {len(found) for found in colours.values()} == {1}
+    assert colours["tcp"] != colours["rdma"]
+    assert sorted(curved) == sorted(set(key)) == sorted((colour, name) for name, (colour,) in colours.items())
+
+
+def test_a_point_of_a_curve_is_the_mean_of_repeated_runs():
+    """Not the last of them."""
+    runs = two_settings()[:2]
+    again = dataclasses.replace(runs[1], total=runs[1].total - 2000)
+    root = parsed(as_html([*runs, again], [], **ABOUT))
+    once = parsed(as_html([runs[0], dataclasses.replace(runs[1], total=runs[1].total - 1000)], [], **ABOUT))
+    spots, expected = ([item.get("cy") for item in page.iter(f"{SVG}circle")] for page in (root, once))
+
+    assert spots == expected
+
+
 def test_many_results_are_compared_with_the_fastest_only():
     """A hundred results would else give five thousand lines."""
     runs = [Run(f"{i}", "m", 1, 1, 100.0 + i, 0.1, 100.0 + i, 0.1, (100.0 + i,) * 3) for i in range(100)]
@@ -143,6 +180,10 @@ def test_nothing_of_a_bar_chart_leaves_it_or_lies_on_another(rows):
     assert all(
         float(text.get("x")) + 7 * len(text.text) <= width for text in root.iter(f"{SVG}text") if text.get("x") == "0"
     )
+    for row in root.iter(f"{SVG}g"):
+        label = next(text for text in row.iter(f"{SVG}text") if text.get("x") == "0")
+        tops = [float(item.get("y") or item.get("y1")) for item in (*row.iter(f"{SVG}rect"), *row.iter(f"{SVG}line"))]
+        assert min(tops) >= float(label.get("y")) + 5  # below the letters that reach below the line
     assert sorted(lines) == sorted(set(lines))
     assert min(b - a for a, b in itertools.pairwise(sorted(lines))) >= 14
 
@@ -150,17 +191,17 @@ def test_nothing_of_a_bar_chart_leaves_it_or_lies_on_another(rows):
 def test_a_plot_keeps_its_points_inside_and_its_ticks_apart():
     """From one GPU to a thousand, with an error bar that would reach below zero."""
     sizes = (1, 2, 3, 4, 7, 8, 15, 16, 1000, 1024)
-    drawn = curves(
-        "t", "GPUs", "img/s", [Curve("a", tuple((n, 3.0 * n, 50.0) for n in sizes))], [(1, 3.0), (1024, 3072.0)]
-    )
+    drawn = curves("t", "GPUs", "img/s", [Curve("a", tuple((n, 3.0 * n, 50.0) for n in sizes), ideal=3.0)])
     root = ET.fromstring(drawn)  # noqa: S314
     spots = [(float(item.get("cx")), float(item.get("cy"))) for item in root.iter(f"{SVG}circle")]
     ticks = [float(item.get("x")) for item in root.iter(f"{SVG}text") if item.get("text-anchor") == "middle"]
 
     assert len(spots) == len(sizes)
-    assert all(0 < x < 760 and 0 < y < 360 for x, y in spots)
+    assert all(0 < x < 600 and 0 < y < 360 for x, y in spots)
     assert spots == sorted(spots, key=lambda spot: (spot[0], -spot[1]))
     assert all(b - a > 30 for a, b in itertools.pairwise(ticks))
+    texts = [(float(item.get("x")), float(item.get("y"))) for item in root.iter(f"{SVG}text")]
+    assert all(abs(x - u) > 30 or abs(y - v) >= 13 for (x, y), (u, v) in itertools.combinations(texts, 2))
     assert not re.search(r"nan|inf", drawn)
 
 

@@ -138,9 +138,11 @@ def key(job, leaves, *, pack=False):
     hops = sum(here != there for here, there in zip(way, way[1:] + way[:1], strict=True))
     sums = [node_sums(box, free, gpus) for _, box, free, gpus in job]
     lost = tuple(map(sum, zip(*(one[1] for one in sums), strict=True)))
-    between = (len(job), hops, max(counts) - min(counts), -pix, -near, sum(one[0] for one in sums))
+    on_nodes = (max(counts) - min(counts), -pix, -near, sum(one[0] for one in sums))
     last = (-sum(one[2] for one in sums), [(number, gpus) for number, _, _, gpus in job])
-    return (*lost, *between, -rate, *last) if pack else (-rate, *between, *lost, *last)
+    if pack:
+        return (len(job), -rate, hops, *lost, *on_nodes, *last)
+    return (-rate, len(job), hops, *on_nodes, *lost, *last)
 
 
 def best_sets(box, free, size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -271,12 +272,31 @@ def test_the_next_best_shows_what_decided():
     assert place(nodes[:2], Request(4, 2), explain=True).runner_up is None
 
 
-def test_packing_leaves_the_best_sets_to_others():
-    """Of 0, 2, 4, 5 the pair 0-4 has two lanes, 2-5 none."""
-    node = BOXES["DGX-1V"].candidate("n", sum(1 << gpu for gpu in (0, 2, 4, 5)))
+def test_packing_leaves_the_best_sets_to_others_at_equal_bandwidth():
+    """Of 0, 1, 2, 4, 5 the pairs 0-4, 1-2 and 1-5 have two lanes; only 0-4 leaves another such pair free."""
+    node = BOXES["DGX-1V"].candidate("n", sum(1 << gpu for gpu in (0, 1, 2, 4, 5)))
 
-    assert gpus_of(place([node], Request(2, 1))) == [("n", 0, 4)]
-    assert gpus_of(place([node], Request(2, 1, pack=True))) == [("n", 2, 5)]
+    assert gpus_of(place([node], Request(2, 1))) == [("n", 1, 2)]
+    assert gpus_of(place([node], Request(2, 1, pack=True))) == [("n", 0, 4)]
+
+
+def test_packing_takes_fewer_nodes_before_more_bandwidth():
+    """Four GPUs of two sockets carry less over PCIe than two of each of two nodes with a card for each pair."""
+    nodes = [SMALL["PCIe"].candidate(name) for name in "ab"]
+    fast, packed = (place(nodes, Request(2, 2, pack=pack)) for pack in (False, True))
+
+    assert (fast.key.nodes, fast.bandwidth, packed.key.nodes, packed.bandwidth) == (2, 120, 1, 60)
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_limit_of_workers_per_node_is_kept(pack):
+    """Eight workers of a GPU, at most three on a node of four."""
+    nodes = [SMALL["quad"].candidate(name) for name in "abc"]
+    placed = place(nodes, Request(1, 8, pack=pack, most_per_node=3))
+
+    assert sorted(Counter(worker.node for worker in placed.workers).values()) == [2, 3, 3]
+    assert place(nodes, Request(1, 3, pack=pack, most_per_node=3)).key.nodes == 1
+    assert "at most 2 workers on a node" in place(nodes, Request(1, 7, pack=pack, most_per_node=2)).reason
 
 
 def in_use(kind):

@@ -48,6 +48,15 @@ def test_a_product_without_known_lanes_is_named():
     assert warnings == ("of T1000 no lane is known: 20 GB/s are taken for an NVLink lane",)
 
 
+@pytest.mark.parametrize(("word", "lanes"), [("hopper", (206, 18)), ("Grace Hopper", (206, 18)), ("volta", (200, 6))])
+def test_an_architecture_is_accepted_as_for_gdr(word, lanes):
+    """Its typical product is assumed, and the warning names that."""
+    node, (warning,) = candidate(topo_file(f"n1=a.txt,gpu={word},pcie_gen=3,nic_gbit=100"), QUAD)
+
+    assert (node.machine.lane, node.machine.lanes) == lanes
+    assert warning.startswith(f"gpu={word} is an architecture: NVLink lanes as of ")
+
+
 def test_a_matrix_without_cards_gets_one_through_the_host():
     _, warnings = candidate(
         topo_file("n1=a.txt,gpu=A6000,pcie_gen=4,nic_gbit=100"), SMALL["bridges"].machine().topology

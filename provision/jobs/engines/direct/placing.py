@@ -90,7 +90,7 @@ def place_job(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names:
 def _room(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], names: Sequence[str]) -> int:
     """Return how many workers there may be room for, at most: fewer than asked for."""
     if not spec.gpus:
-        most = _most(spec)
+        most = spec.max_per_node
         return min(spec.workers - 1, most * len(names)) if most else spec.workers - 1
     found = [known.candidates[name] for name in names if name in known.candidates and name in looks]
     free = [len(one.machine.topology.gpus) - len(looks[one.name].taken()) for one in found]
@@ -106,9 +106,9 @@ def _place_all(
     closed = {name: why for name in usable if (why := _closed(spec, looks[name]))}
     ready = [name for name in usable if name not in closed]
     if not spec.gpus:
-        if sure and _most(spec) and spec.workers > _most(spec) * len(names):
+        if sure and spec.max_per_node and spec.workers > spec.max_per_node * len(names):
             raise NeverFits(
-                f"{spec.workers} workers do not fit on {len(names)} nodes with {_most(spec)} on each",
+                f"{spec.workers} workers do not fit on {len(names)} nodes with {spec.max_per_node} on each",
                 remedy="ask for fewer workers, or let more of them share a node",
             )
         return _without_gpus(spec, known, looks, ready) if ready else Placed(reason=_nobody(known, closed, names))
@@ -138,7 +138,7 @@ def _nobody(known: Known, closed: Mapping[str, str], names: Sequence[str]) -> st
 
 def _without_gpus(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], ready: Sequence[str]) -> Placed:
     """Fill a node up to its processors and go on to the next, or a worker on each in turn; nothing is leased."""
-    most = _most(spec)
+    most = spec.max_per_node
     if most and spec.workers > most * len(ready):
         return Placed(reason=f"{spec.workers} workers do not fit on {len(ready)} nodes with {most} on each")
     load = {name: _instances(looks[name]) for name in ready}
@@ -157,11 +157,6 @@ def _without_gpus(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], re
             left -= 1
     places = [Place(name, known.addresses.get(name, "")) for name in ready for _ in range(mine[name])]
     return Placed(tuple(places))
-
-
-def _most(spec: JobSpec) -> int:
-    """Return how many workers without GPUs go to one node; 0 for any number."""
-    return spec.max_per_node or (1 if spec.exclusive else 0)
 
 
 def _instances(look: NodeLook) -> int:
@@ -209,19 +204,24 @@ def _as_it_is(candidate: Candidate, look: NodeLook, spec: JobSpec) -> Candidate:
 
 def _choose(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Sequence[Worker] | str:
     """Return the workers, or why they do not fit."""
-    uniform = spec.launcher == "launch"
-    if not (spec.spread or spec.max_per_node or spec.exclusive):
-        request = Request(spec.gpus, spec.workers, uniform=uniform, pack=not spec.gputopology, mode=mode)
-        found = place(candidates, request)
-        return found.workers if found.fits else found.reason
-    return _spread(spec, candidates, mode)
+    if spec.spread:
+        return _spread(spec, candidates, mode)
+    request = Request(
+        spec.gpus,
+        spec.workers,
+        uniform=spec.launcher == "launch",
+        pack=not spec.gputopology,
+        most_per_node=spec.max_per_node,
+        mode=mode,
+    )
+    found = place(candidates, request)
+    return found.workers if found.fits else found.reason
 
 
 def _spread(spec: JobSpec, candidates: Sequence[Candidate], mode: Mode) -> Sequence[Worker] | str:
     """Share the workers out over the nodes, the freest first, no more than allowed on each."""
     free = {one.name: len(one.machine.topology.gpus) - len(one.busy | one.faulty) for one in candidates}
-    most = 1 if spec.exclusive else spec.max_per_node
-    rooms = {name: min(count // spec.gpus, most or count) for name, count in free.items()}
+    rooms = {name: min(count // spec.gpus, spec.max_per_node or count) for name, count in free.items()}
     if sum(rooms.values()) < spec.workers:
         return f"{spec.workers} workers of {spec.gpus} GPUs were asked for, and there is room for {sum(rooms.values())}"
     mine = dict.fromkeys(rooms, 0)
