@@ -22,7 +22,16 @@ from provision.errors import ProvisionError, UsageError
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["InvalidSignature", "SigningKey", "armour", "choose_signing_key", "own_signing_key", "sign", "signer"]
+__all__ = [
+    "InvalidSignature",
+    "SigningKey",
+    "armour",
+    "choose_signing_key",
+    "own_signing_key",
+    "public_key_of",
+    "sign",
+    "signer",
+]
 
 KEY_VARIABLE = "PROVISION_SIGNING_KEY"
 KEY_FILES = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -171,6 +180,17 @@ def own_signing_key(path: Path) -> SigningKey:
     return _file_key(path)
 
 
+def public_key_of(path: Path) -> str:
+    """Return the public key of a private key file or a .pub file, as ``TYPE BASE64``.
+
+    Raises:
+        ProvisionError: it cannot be read.
+    """
+    if path.suffix != ".pub":
+        return _file_key(path).public
+    return " ".join(_public_words(path))
+
+
 def _make_key(path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -202,15 +222,19 @@ def _named_key(path: Path) -> SigningKey:
     """Return the key that PROVISION_SIGNING_KEY names."""
     if path.suffix != ".pub":
         return _file_key(path)
-    try:
-        words = path.read_text(encoding="utf-8").split()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{KEY_VARIABLE}={path}: the file cannot be read: {error}") from error
+    words = _public_words(path)
     for key in _agent_keys():
         with suppress(InvalidSignature):
-            if key.public.split() == words[:2]:
+            if key.public.split() == words:
                 return key
     raise UsageError(f"{KEY_VARIABLE}={path}: the SSH agent does not hold this key", remedy="Run: ssh-add")
+
+
+def _public_words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split()[:2]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{KEY_VARIABLE}={path}: the file cannot be read: {error}") from error
 
 
 def _available_keys() -> Iterator[SigningKey]:

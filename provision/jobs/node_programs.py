@@ -39,7 +39,8 @@ exec(compile(PARTS["{main}"], "{main}.py", "exec"))
 @cache
 def jobs_program() -> bytes:
     """Return the program that answers one request: ``node_jobs.py`` with its parts."""
-    return _program("node_jobs", (path.stem for path in FILES.glob("node_*.py"))).encode()
+    own = (path.stem for path in FILES.glob("node_*.py"))
+    return _program("node_jobs", (*own, "code_folders")).encode()
 
 
 @cache
