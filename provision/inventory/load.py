@@ -9,6 +9,7 @@ from typing import Any
 from provision.errors import InventoryError
 from provision.inventory.connection import CONNECTION_KEYS, SECRET_KEYS, connection_of, connection_problems
 from provision.inventory.listing import NODE_GROUP, Listing, list_inventory
+from provision.inventory.people import people_problems
 from provision.inventory.problems import worded
 from provision.inventory.sources import SourceIndex, shown, variable_files
 from provision.inventory.specs import read_specs, roles_folder
@@ -44,6 +45,9 @@ def load(path: Path, *, become_password: Secret | None = None, roles: Path | Non
         raise _refusal(path, worded(problems, listing, sources), listing.warnings)
     doubts = worded(doubtful_names(listing, specs), listing, sources)
     read = rendered(path, listing, READ_KEYS, all_needed=False)
+    problems = list(people_problems(listing.nodes, read))
+    if problems:
+        raise _refusal(path, worded(problems, listing, sources), listing.warnings)
     nodes = tuple(
         Node(name, connections[name], _hidden({**listing.hosts[name], **read[name]}), listing.groups_of.get(name, ()))
         for name in listing.nodes
