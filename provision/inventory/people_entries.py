@@ -28,10 +28,8 @@ _KEYS: Mapping[str, tuple[int, ...]] = {
     "ecdsa-sha2-nistp384": (8, 97),
     "ecdsa-sha2-nistp521": (8, 133),
     "ssh-rsa": (0, 0),
-    "sk-ssh-ed25519@openssh.com": (32, 0),
-    "sk-ecdsa-sha2-nistp256@openssh.com": (8, 65, 0),
 }
-"""Type -> the lengths of the parts that follow the type in the blob; 0: any length."""
+"""Type -> the lengths of the parts that follow the type in the blob; 0: any length. Keys of these types can sign."""
 _RSA = "ssh-rsa"
 _RSA_BITS = 2048
 

@@ -1,4 +1,4 @@
-"""The people that an inventory names: who may apply and who may submit jobs."""
+"""People that the inventory lists by their SSH keys, and what each of them may do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Person"]
 
 @dataclass(frozen=True)
 class Person:
-    """One person of ``cluster_operators`` or ``cluster_submitters``."""
+    """One entry of `cluster_operators` or `cluster_submitters`."""
 
     name: str
     key: str
-    """The SSH public key: its type and its base64 blob, separated by one space, without a comment."""
+    """The public key: ``TYPE BASE64``, without a comment."""
     role: Literal["operator", "submitter"]
     user: str = ""
-    """Of a submitter: the ``UID:GID[,GID...]`` that his jobs run as."""
+    """``UID:GID`` that the jobs of a submitter run as."""
