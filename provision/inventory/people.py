@@ -15,6 +15,8 @@ from provision.model.people import Person
 
 __all__ = ["people", "people_problems"]
 
+_ACCOUNT = "cluster_agent_account"
+
 
 def people(cluster: Cluster) -> dict[str, Person]:
     """Return name -> person, of all that the inventory names; empty where it names nobody.
@@ -45,7 +47,7 @@ def people_problems(names: Sequence[str], variables: Mapping[str, Mapping[str, A
     judged: list[tuple[Any, ...]] = []
     for number, name in enumerate(names):
         own = variables[name]
-        values = tuple(own.get(variable) for variable in VARIABLES)
+        values = tuple(own.get(variable) for variable in (*VARIABLES, _ACCOUNT))
         if number == 0:
             first = own
         for variable in VARIABLES:
@@ -55,8 +57,8 @@ def people_problems(names: Sequence[str], variables: Mapping[str, Mapping[str, A
         if values in judged:
             continue
         judged.append(values)
-        unknown = [variable for variable in VARIABLES if has_template(own.get(variable))]
+        unknown = [variable for variable in (*VARIABLES, _ACCOUNT) if has_template(own.get(variable))]
         for variable in unknown:
             yield Problem(name, variable, "its Jinja cannot be rendered here, or it is encrypted")
-        rest = {variable: own.get(variable) for variable in VARIABLES if variable not in unknown}
+        rest = {variable: own.get(variable) for variable in (*VARIABLES, _ACCOUNT) if variable not in unknown}
         yield from (Problem(name, variable, text) for variable, text in entry_problems(rest))

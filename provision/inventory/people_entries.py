@@ -54,6 +54,9 @@ def entry_problems(variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (variable, problem) for everything that is wrong with the people of a node's variables."""
     names: dict[str, str] = {}
     keys: dict[str, str] = {}
+    account = variables.get("cluster_agent_account")
+    if account is not None and not (isinstance(account, str) and _NAME.match(account) and account != "root"):
+        yield "cluster_agent_account", f"{_shown(account)} is not the name of an account of its own"
     for variable, role in VARIABLES.items():
         entries = variables.get(variable)
         if entries is None:

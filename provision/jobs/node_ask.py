@@ -6,19 +6,22 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import json
 import shlex
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from provision.commands.ssh import JOB_AGENT
 from provision.connectors import Connector, RemoteProcess
 from provision.errors import ConnectionFailed, NodeError
 from provision.jobs.node_programs import FILES, code_program, jobs_program
 
-__all__ = ["ANSWER_SECONDS", "FILES", "ask", "ask_jobs", "begin", "first_line", "start_program"]
+__all__ = ["ANSWER_SECONDS", "FILES", "ask", "ask_jobs", "begin", "first_line", "owner", "start_program"]
 
 ANSWER_SECONDS = 60.0
 _JOBS = "node_jobs.py"
@@ -143,15 +146,33 @@ def ask_jobs(connector: Connector, do: str, *, timeout: float = ANSWER_SECONDS, 
         NodeError: the node was asked and could not.
         ConnectionFailed: it could not be asked.
     """
-    text = _input(_JOBS, {"do": do, **request})
-    result = connector.run(_script(_JOBS), stdin=text, timeout=timeout)
+    script, text = _sent(connector, {"do": do, **request})
+    result = connector.run(script, stdin=text, timeout=timeout)
     return _judged(connector.name, do, result.stdout, result.stderr, result.exit_code)
+
+
+def _sent(connector: Connector, request: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return the script of a request about jobs and its input: through the job agent the request alone."""
+    request = {"by": owner(), **request}
+    if getattr(connector, "agent", False):
+        return JOB_AGENT, json.dumps(request).encode() + b"\n"
+    return _script(_JOBS), _input(_JOBS, request)
+
+
+def owner() -> str:
+    """Return who we are: ``user@machine``."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def begin(connector: Connector, do: str, **request: Any) -> RemoteProcess:
     """Start a request for jobs that stays: its output comes as it is made, and it ends when its input does."""
-    process = connector.start(_script(_JOBS))
-    process.write(_input(_JOBS, {"do": do, **request}))
+    script, text = _sent(connector, {"do": do, **request})
+    process = connector.start(script)
+    process.write(text)
     return process
 
 

@@ -261,7 +261,7 @@ def test_what_is_no_request_is_refused(agent, data):
     assert json.loads(answer)["error"]["message"]
 
 
-def test_a_request_without_end_is_refused(agent, monkeypatch):
+def test_a_request_without_end_is_refused(monkeypatch):
     monkeypatch.setattr(job_agent, "REQUEST_BYTES", 1000)
     ours, theirs = os.pipe()
     os.write(theirs, b"x" * 2000)
@@ -306,18 +306,18 @@ FIELDS = (
     "grace",
 )
 REQUESTS = st.fixed_dictionaries(
-    {"do": WORDS | VALUES}, optional={name: VALUES for name in (*FIELDS, "brief", "many", "tail", "since", "over")}
+    {"do": WORDS | VALUES}, optional=dict.fromkeys((*FIELDS, "brief", "many", "tail", "since", "over"), VALUES)
 )
 
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(request=REQUESTS)
-def test_no_request_does_more_than_the_rules_say(tmp_path, monkeypatch, request):
+def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
     """Whatever the JSON: only listed requests run, only for one's own jobs, and only with fields that were checked."""
     ran = []
     jobs = {"j": signed("j", "bob"), "k": signed("k", "eve")}
     monkeypatch.setattr(job_agent, "read_json", lambda path: jobs.get(path.split("/")[-2], {}))
-    monkeypatch.setattr(job_agent, "run", lambda checked, name, captured: (ran.append(checked), (0, b"{}"))[1])
+    monkeypatch.setattr(job_agent, "run", lambda checked, *_args, **_more: (ran.append(checked), (0, b"{}"))[1])
     try:
         job_agent.carry_out("bob", PEOPLE["bob"], json.loads(json.dumps(request)))
     except job_agent.Refused:

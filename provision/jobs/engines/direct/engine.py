@@ -18,6 +18,7 @@ from provision.errors import (
     NotFound,
     ProvisionError,
     TimedOut,
+    UsageError,
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading
@@ -64,6 +65,7 @@ class DirectEngine:
         self._cluster = cluster
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
         self._eyes = eyes
+        self._agent = any(node.connection.agent for node in cluster.nodes)
         self._extras = extras
         self._watched: Mapping[str, Mapping[str, Any]] = {}
         wanted = str(cluster.nodes[0].variables.get("cluster_head") or "")
@@ -104,6 +106,8 @@ class DirectEngine:
         if refused is not None:
             self._forget(spec.name, token)
             raise refused
+        if self._agent:
+            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run)")
         return self.get(spec.name)
 
     def start_pending(self, say: Say) -> Tried:
@@ -124,7 +128,7 @@ class DirectEngine:
         event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {owner()}"}
         queue = {"state": "pending", "reason": ""}
         with Ways(self._nodes) as ways:
-            ask_jobs(ways.to(self.head), "queue", name=name, queue=queue, merge=True, event=event)
+            ask_jobs(ways.to(self.head), "queue", name=name, queue=queue, merge=True, event=event, action="released")
         try:
             self._start_waiting(say)
         except LockedError as error:
@@ -135,6 +139,8 @@ class DirectEngine:
         self, say: Say, *, mine: str = "", patience: float | None = None
     ) -> tuple[Tried, ProvisionError | None]:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
+        if self._agent:  # an operator's command or queue starts what submitters submit
+            return Tried(), None
         from provision.jobs.engines.direct.booking import Booking
         from provision.jobs.engines.direct.starts import start_all
         from provision.jobs.engines.direct.watching import watches
@@ -166,6 +172,8 @@ class DirectEngine:
 
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Say where it would go and what would be started; nothing is written on any node."""
+        if self._agent:
+            raise UsageError("the job agent does not look for places for jobs: this needs an operator")
         from provision.jobs.engines.direct import dry
         from provision.jobs.engines.direct.placing import allowed, place_job
 
@@ -312,7 +320,7 @@ class DirectEngine:
             record = self.get(name)
         with Ways(self._nodes) as ways:
             queue = {"attempt": record.attempt, "failures": 0, "reason": ""}
-            ask_jobs(ways.to(self.head), "queue", name=name, queue={}, merge=True, secrets=kept)
+            ask_jobs(ways.to(self.head), "queue", name=name, queue={}, merge=True, secrets=kept, action="restarted")
             mark(ways, self.head, record, queue, state="pending")
         try:
             self._start_waiting(say, mine=name)
@@ -321,8 +329,13 @@ class DirectEngine:
         return self.get(name)
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
-        """Return the command (of this machine) that runs `argv` inside an instance."""
-        return reading.exec_argv(self.get(name), self._nodes, instance, argv, terminal=terminal)
+        """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
+        record = self.get(name)
+        line = reading.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
+        seat = reading.instance_of(record, instance)
+        with contextlib.closing(connect(self._nodes[seat.node])) as way:
+            ask_jobs(way, "attached", name=name, instance=seat.instance)
+        return line
 
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
         """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""

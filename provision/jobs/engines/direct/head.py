@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import LockedError, NodeError, ProvisionError
-from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line
+from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line, owner
 
 if TYPE_CHECKING:
     from provision.jobs.engines.direct.attempt import Attempt
@@ -166,12 +164,3 @@ def insist_on_head(head: str, looks: Mapping[str, NodeLook]) -> None:
                     node=name,
                     remedy=f"write cluster_head: {name} for all nodes of the inventory",
                 )
-
-
-def owner() -> str:
-    """Return who we are: ``user@machine``."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
