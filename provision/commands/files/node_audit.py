@@ -122,7 +122,7 @@ ACTIONS = {
     "attached": "attached",
     "drain": "drained",
 }
-NOTHING_DONE = (("stop", "asked"), ("delete", "deleted"))
+NOTHING_DONE = (("reserve", "reserved"), ("stop", "asked"), ("delete", "deleted"))
 """Request and the key of its answer that is false where nothing was done."""
 
 
