@@ -105,10 +105,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             submitters = {}
             for name in ACCOUNTS:
                 home = folder / name
+                known = f"-o UserKnownHostsFile={files}/known_hosts -o StrictHostKeyChecking=yes"
                 login = {
                     **shared,
                     "cluster_agent": True,
-                    "ansible_ssh_common_args": f"-o UserKnownHostsFile={files}/known_hosts -o StrictHostKeyChecking=yes",
+                    "ansible_ssh_common_args": known,
                     "ansible_ssh_private_key_file": str(home / ".ssh/id_ed25519"),
                 }
                 own = {"all": {"hosts": nodes, "vars": login}}
