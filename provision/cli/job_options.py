@@ -132,7 +132,7 @@ def say_missing(survey: JobSurvey) -> None:
     """Say which nodes did not answer, on stderr."""
     from provision.report.job_list import unreachable_lines
 
-    for line in unreachable_lines(survey.unreachable):
+    for line in (*unreachable_lines(survey.unreachable), *survey.problems):
         warn(line)
 
 

@@ -39,13 +39,17 @@ exec(compile(PARTS["{main}"], "{main}.py", "exec"))
 @cache
 def jobs_program() -> bytes:
     """Return the program that answers one request: ``node_jobs.py`` with its parts."""
-    return _program("node_jobs", (path.stem for path in FILES.glob("node_*.py"))).encode()
+    return _program("node_jobs", _jobs_parts(FILES)).encode()
+
+
+def _jobs_parts(folder: Path) -> list[str]:
+    return [*(path.stem for path in folder.glob("node_*.py")), "code_folders"]
 
 
 def agent_program(folder: str | Path = FILES) -> str:
     """Return the program that people without a root login reach: ``job_agent.py`` with all that answers requests."""
-    names = ["job_agent", *(path.stem for path in Path(folder).glob("node_*.py"))]
-    return f"#!/usr/bin/python3 -IS\n# Written by the role base_system.\n{_program('job_agent', names, Path(folder))}"
+    program = _program("job_agent", ["job_agent", *_jobs_parts(Path(folder))], Path(folder))
+    return f"#!/usr/bin/python3 -IS\n# Written by the role base_system.\n{program}"
 
 
 @cache

@@ -34,7 +34,7 @@ def files(**variables: Any) -> dict[str, dict[str, Any]]:
 def test_the_role_has_all_parts_of_the_program() -> None:
     """A part that is added or removed is so in the role's folder too, by which a plan sees that the role changed."""
     folder = ROLES / "base_system/files/job_agent"
-    parts = {path.name for path in FILES.glob("node_*.py")} | {"job_agent.py"}
+    parts = {path.name for path in FILES.glob("node_*.py")} | {"job_agent.py", "code_folders.py"}
 
     assert {path.name for path in folder.iterdir()} == parts
     assert all(

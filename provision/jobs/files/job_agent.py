@@ -9,6 +9,7 @@ parts this program carries. Python 3.6 or newer, and nothing else.
 import base64
 import json
 import os
+import re
 import select
 import struct
 import sys
@@ -19,14 +20,17 @@ if __name__ == "__main__":  # before a part reads it; sudo should have cleared i
     os.environ["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 import node_audit
+import node_files
 from node_files import Refused, read_json
 from node_records import FILE, NAME, job_folder
 
 CONFIG = "/etc/provision/job-agent.json"
 REQUEST_BYTES = 48 << 20
+UPLOAD_BYTES = 1 << 34
 REQUEST_SECONDS = 120
 NAMES = 10000
 GRACE_SECONDS = 3600
+TOKEN = re.compile(r"[a-z0-9]{1,64}\Z")
 STATES = ("pending", "held", "started", "failed", "over", "stopped")
 SIGNATURE = b"SSHSIG"
 
@@ -69,9 +73,9 @@ def person_of(name):
 
 
 def request_line():
-    """Return our input up to a newline; it is bounded in length and in time."""
+    """Return our input up to a newline, bounded in length and in time; what was read of the rest is kept."""
     line, deadline = b"", time.monotonic() + REQUEST_SECONDS
-    while not line.endswith(b"\n"):
+    while b"\n" not in line:
         if not select.select([0], [], [], max(deadline - time.monotonic(), 0))[0]:
             raise Refused("the request did not arrive in {} s".format(REQUEST_SECONDS))
         piece = os.read(0, 1 << 16)
@@ -80,6 +84,7 @@ def request_line():
         line += piece
         if len(line) > REQUEST_BYTES:
             raise Refused("the request is longer than {} bytes".format(REQUEST_BYTES))
+    line, _, node_files.read_ahead = line.partition(b"\n")
     return line
 
 
@@ -152,6 +157,8 @@ def run(request, name, captured):
     with os.fdopen(theirs, "wb") as stream:
         try:
             stream.write(json.dumps(request).encode() + b"\n")
+            if request["do"] == "upload":
+                copy_input(stream, request["size"])
             stream.flush()
         except OSError:
             pass  # it has ended, and says why
@@ -162,6 +169,17 @@ def run(request, name, captured):
                 output = answer.read()
         status = os.waitpid(child, 0)[1]
     return (os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1), output
+
+
+def copy_input(stream, left):
+    """Copy so many bytes that follow the request."""
+    piece = node_files.read_ahead
+    while left:
+        piece = (piece or os.read(0, 1 << 18))[:left]
+        if not piece:
+            return
+        stream.write(piece)
+        left, piece = left - len(piece), b""
 
 
 # Who may do what
@@ -254,11 +272,11 @@ def reserve(person, _name, request):
             "the job {} is not signed with the key that you logged in with".format(name),
             "set PROVISION_SIGNING_KEY to that key",
         )
-    spec = job.get("spec")
-    agreed = signed.get("name") == name and all(signed.get(key) == job.get(key) for key in ("id", "spec", "owner"))
-    if not agreed or not isinstance(spec, dict) or not isinstance(job.get("id"), str) or not NAME.match(job["id"]):
+    spec, token = signed.get("spec"), signed.get("id")
+    agreed = signed.get("name") == name and token == job.get("id") and signed.get("owner") == job.get("owner")
+    if not agreed or not isinstance(spec, dict) or not isinstance(token, str) or not TOKEN.match(token):
         raise Refused("the job {} is not what was signed".format(name))
-    if not is_operator(person) and spec.get("user") != person.get("user"):
+    if not is_operator(person) and not runs_as(spec.get("user"), person):
         raise Refused(
             "your jobs run as {}, not as {}".format(person.get("user"), spec.get("user") or "root"),
             "submit with: --user {}".format(person.get("user")),
@@ -267,7 +285,7 @@ def reserve(person, _name, request):
     retry = queue.get("retry")
     return {
         "name": name,
-        "job": {key: job.get(key) for key in ("id", "owner", "submitted", "spec", "signed", "signature")},
+        "job": {"id": token, "owner": signed["owner"], "spec": spec, "signed": text, "signature": job["signature"]},
         "queue": {
             "state": "held" if queue.get("state") == "held" else "pending",
             "attempt": 0,
@@ -275,7 +293,25 @@ def reserve(person, _name, request):
             "retry": retry if is_count(retry) else 0,
         },
         "secrets": request.get("secrets") if isinstance(request.get("secrets"), dict) else {},
+        "upload": token if request.get("upload") == token else "",
     }
+
+
+def runs_as(user, person):
+    """Return whether a job's account is the person's; it may leave out groups of the person."""
+    account, _, groups = (user if isinstance(user, str) else "").partition(",")
+    own_account, _, own_groups = str(person.get("user")).partition(",")
+    return account == own_account and set(filter(None, groups.split(","))) <= set(own_groups.split(","))
+
+
+def upload(_person, _name, request):
+    """Store the packed code of a job that is about to be submitted; its hash is in what the submitter signs."""
+    token, size = request.get("id"), request.get("size")
+    if not isinstance(token, str) or not TOKEN.match(token):
+        raise Refused("{} is not the id of a job".format(shown(token)))
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= UPLOAD_BYTES:
+        raise Refused("{} is not a possible size of packed code".format(shown(size)))
+    return {"id": token, "size": size}
 
 
 def logs(person, _name, request):
@@ -339,6 +375,7 @@ RULES = {
     "report": report,
     "look": look,
     "reserve": reserve,
+    "upload": upload,
     "logs": logs,
     "stop": stop,
     "delete": delete,

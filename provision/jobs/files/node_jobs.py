@@ -10,10 +10,13 @@ import os
 import sys
 
 import node_audit
+import node_files
 from node_files import Refused
 
 REQUESTS = {
+    "upload": "node_queue",
     "reserve": "node_queue",
+    "code": "node_queue",
     "hold_queue": "node_queue",
     "queue": "node_queue",
     "queues": "node_queue",
@@ -70,13 +73,14 @@ def refused(do, request, refusal):
 
 
 def request_line():
-    """Return our input up to a newline or its end."""
+    """Return our input up to a newline or its end; what was read of the rest is kept for the request."""
     line = b""
-    while not line.endswith(b"\n"):
+    while b"\n" not in line:
         piece = os.read(0, 1 << 16)
         if not piece:
             break
         line += piece
+    line, _, node_files.read_ahead = line.partition(b"\n")
     return line
 
 

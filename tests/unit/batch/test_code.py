@@ -88,13 +88,7 @@ def test_the_refusal_lists_what_there_is():
 )
 def test_what_git_says_has_a_cause(said, kind):
     """And the known ones have a remedy."""
-    found = explain({"kind": "failed", "what": "git fetch failed (exit 128)", "output": said})
+    found = explain("failed", "git fetch failed (exit 128)", said)
 
     assert found.kind == kind
     assert found.remedy or kind == "failed"
-
-
-@pytest.mark.parametrize("odd", [{}, {"kind": 3, "what": None}, {"output": ["x"]}])
-def test_an_odd_answer_is_no_traceback(odd):
-    """Whatever a node sends."""
-    assert explain(odd).why

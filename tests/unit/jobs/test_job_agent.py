@@ -219,7 +219,6 @@ def test_others_jobs_are_seen_in_brief(docked):
         {"signature": "AAAA"},
         {"signed": "{}"},
         {"signed": "[" * 100000},
-        {"spec": {**signed("j", "bob")["spec"], "command": ["other"]}},
         {"id": "other"},
         {"owner": "root@head"},
         {"signed": signed("k", "bob", "j1")["signed"]},
@@ -228,6 +227,28 @@ def test_others_jobs_are_seen_in_brief(docked):
 def test_a_job_that_the_caller_has_not_signed_is_not_recorded(agent, change):
     assert "signed" in agent.refused("bob", "reserve", name="j", job={**signed("j", "bob"), **change}, queue={})
     assert not agent.node.root.exists() or list(agent.node.root.iterdir()) == []
+
+
+def test_what_is_recorded_is_what_was_signed(agent):
+    """Another spec beside the signed text is not even shown."""
+    document = signed("j", "bob")
+    other = {**document["spec"], "command": ["other"]}
+
+    assert agent.ask("bob", "reserve", name="j", job={**document, "spec": other}, queue={})["reserved"]
+    assert json.loads((agent.node.root / "j/job.json").read_text())["spec"] == document["spec"]
+
+
+def test_packed_code_comes_with_a_job(agent):
+    """Exactly the bytes that were announced, and for the job of that id alone."""
+    data = os.urandom(300_000)
+    request = json.dumps({"do": "upload", "id": "j1", "size": len(data)}).encode() + b"\n"
+
+    assert json.loads(agent.raw("bob", request + data + b"more")[1]) == {"stored": True}
+    submitted(agent, "j", "bob", upload="j1")
+    (stored,) = [path for path in (agent.node.root / "j").iterdir() if path.suffix != ".json"]
+    assert stored.read_bytes() == data
+    for wrong in ({"id": "../x", "size": 1}, {"id": "j2", "size": 0}, {"id": "j2", "size": 1 << 40}, {"id": "j2"}):
+        assert "error" in json.loads(agent.raw("bob", json.dumps({"do": "upload", **wrong}).encode() + b"\nx")[1])
 
 
 def test_a_submitters_job_runs_as_his_account(agent):
@@ -325,7 +346,8 @@ def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
     fields = {
         "report": {"names", "brief"},
         "look": {"names", "brief", "topology"},
-        "reserve": {"name", "job", "queue", "secrets"},
+        "reserve": {"name", "job", "queue", "secrets", "upload"},
+        "upload": {"id", "size"},
         "logs": {"name", "id", "attempt", "instance", "tail", "since", "timestamps", "follow"},
         "stop": {"name", "id", "reason", "grace", "attempt"},
         "delete": {"name", "id"},
@@ -333,9 +355,9 @@ def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
     }
     for checked in ran:
         assert set(checked) <= {"do", *fields[checked["do"]]}
-        assert checked["do"] in ("report", "look") or checked["name"] == "j"
+        assert checked["do"] in ("report", "look", "upload") or checked["name"] == "j"
         assert checked["do"] != "reserve"
-        assert checked.get("id", checked.get("if_id", "j1")) == "j1"
+        assert checked["do"] == "upload" or checked.get("id", checked.get("if_id", "j1")) == "j1"
 
 
 def test_a_seat_is_no_secret():

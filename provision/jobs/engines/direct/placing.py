@@ -168,12 +168,7 @@ def _most(spec: JobSpec) -> int:
 
 
 def _instances(look: NodeLook) -> int:
-    jobs = look.document.get("jobs")
-    found = 0
-    for job in jobs if isinstance(jobs, list) else ():
-        if isinstance(job, Mapping) and not job.get("result") and isinstance(job.get("instances"), Mapping):
-            found += len(job["instances"])
-    return found
+    return sum(len(job.instances) for job in look.jobs if not job.result)
 
 
 def _with_gpus(
