@@ -51,7 +51,7 @@ def queue(
 
     if ctx.invoked_subcommand is not None:
         return
-    runner = engine_of(inventory, lab)
+    runner = engine_of(inventory, lab, through_agent=True)
     with patience("asking the nodes"):
         survey = runner.jobs()
     say_missing(survey)
@@ -143,7 +143,7 @@ def release(
     """
     from provision.model.job import JobStatus
 
-    runner = engine_of(inventory, lab)
+    runner = engine_of(inventory, lab, through_agent=True)
 
     def let_go(name: str) -> None:
         job = runner.get(name)

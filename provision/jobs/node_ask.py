@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import json
 import shlex
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,13 +18,25 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from provision.commands.ssh import JOB_AGENT
 from provision.connectors import Connector, RemoteProcess
 from provision.documents import decode, decode_last_line
 from provision.documents.jobs import NodeProblem
 from provision.errors import ConnectionFailed, InvalidDocument, NodeError
 from provision.jobs.node_programs import FILES, code_program, jobs_program
 
-__all__ = ["ANSWER_SECONDS", "FILES", "JOBS", "ask", "ask_jobs", "begin", "first_line", "refusal", "start_program"]
+__all__ = [
+    "ANSWER_SECONDS",
+    "FILES",
+    "JOBS",
+    "ask",
+    "ask_jobs",
+    "begin",
+    "first_line",
+    "owner",
+    "refusal",
+    "start_program",
+]
 
 T = TypeVar("T")
 
@@ -73,7 +87,8 @@ def ask(
         ConnectionFailed: the node cannot be reached.
     """
     name = _name(program)
-    process = connector.start(_script(program, python))
+    script, text = _sent(connector, program, request, python)
+    process = connector.start(script)
     late = threading.Event()
 
     def give_up() -> None:
@@ -85,7 +100,7 @@ def ask(
     timer.start()
     try:
         with suppress(ConnectionFailed, OSError, ValueError):  # what ended before it read all of it says why
-            for piece in (_input(program, request), *_chunks(archive)):
+            for piece in (text, *_chunks(archive)):
                 process.write(piece)
             process.close_stdin()
         out, err = _outputs(connector.name, name, process, late, seconds)
@@ -161,15 +176,33 @@ def ask_jobs(connector: Connector, do: str, kind: type[T], *, timeout: float = A
         NodeError: the node was asked and could not, or its answer is not valid.
         ConnectionFailed: it could not be asked.
     """
-    text = _input(JOBS, {"do": do, **request})
-    result = connector.run(_script(JOBS), stdin=text, timeout=timeout)
+    script, text = _sent(connector, JOBS, {"do": do, **request})
+    result = connector.run(script, stdin=text, timeout=timeout)
     return _parsed(connector.name, do, kind, result.stdout, result.stderr, result.exit_code)
+
+
+def _sent(connector: Connector, program: str, request: Mapping[str, Any], python: str = "python3") -> tuple[str, bytes]:
+    """Return a program's script and its input; the job agent has the program for jobs, and takes the request alone."""
+    request = {"by": owner(), **request} if program == JOBS else request
+    if program == JOBS and getattr(connector, "agent", False):
+        return JOB_AGENT, json.dumps(request).encode() + b"\n"
+    return _script(program, python), _input(program, request)
+
+
+def owner() -> str:
+    """Return who we are: ``user@machine``."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def begin(connector: Connector, do: str, **request: Any) -> RemoteProcess:
     """Start a request for jobs that stays: its output comes as it is made, and it ends when its input does."""
-    process = connector.start(_script(JOBS))
-    process.write(_input(JOBS, {"do": do, **request}))
+    script, text = _sent(connector, JOBS, {"do": do, **request})
+    process = connector.start(script)
+    process.write(text)
     return process
 
 

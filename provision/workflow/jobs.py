@@ -25,9 +25,10 @@ def engine(cluster: Cluster) -> Engine:
 
 def job_keys(cluster: Cluster) -> JobKeys:
     """Return who may sign the jobs of a cluster, and the key that signs here."""
+    from provision.inventory.people import people
     from provision.jobs.engines.direct.engine import head_of
     from provision.jobs.signing import JobKeys
     from provision.workflow.places import state_folder
 
     name = str(cluster.nodes[0].variables.get("cluster_name") or head_of(cluster))
-    return JobKeys(name, {}, state_folder() / "signing_key")
+    return JobKeys(name, people(cluster), state_folder() / "signing_key")

@@ -40,6 +40,8 @@ class Booking:
 
     def __init__(self, ways: Ways, cluster: Cluster, head: str, sight: Sight, keys: JobKeys) -> None:
         self._ways, self._cluster, self._head, self._sight, self._keys = ways, cluster, head, sight, keys
+        self._texts: dict[str, dict[str, str]] = {}
+        """What was signed, by the job's id: its nodes record it, and know by it whose job it is."""
         self.looks: dict[str, NodeLook] = {}
         """The nodes as they were seen, with what was held since."""
         self.refused: list[str] = []
@@ -124,6 +126,7 @@ class Booking:
             Refused: it must not start.
         """
         signed = self._keys.check(job, self._head)
+        self._texts[signed.id] = {"signed": job.signed, "signature": job.signature}
         return replace(brief, spec=signed.spec, id=signed.id, owner=signed.owner), signed
 
     def _hold(self, record: JobRecord, queue: QueueEntry, signed: SignedJob) -> Attempt | str:
@@ -176,7 +179,13 @@ class Booking:
             spec,
             record.id,
             max(record.attempt, queue.attempt) + 1,
-            {"id": record.id, "owner": record.owner, "submitted": record.submitted, "spec": as_document(spec)},
+            {
+                "id": record.id,
+                "owner": record.owner,
+                "submitted": record.submitted,
+                "spec": as_document(spec),
+                **self._texts.get(record.id, {}),
+            },
             seats,
             Secrets(),
             known,

@@ -34,6 +34,7 @@ from provision.errors import (
     NotFound,
     ProvisionError,
     TimedOut,
+    UsageError,
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading
@@ -84,6 +85,7 @@ class DirectEngine:
         self._keys = keys
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
         self._eyes = eyes
+        self._agent = any(node.connection.agent for node in cluster.nodes)
         self._extras = extras
         self._watched: Mapping[str, Mapping[str, Any]] = {}
         self.head = head_of(cluster)
@@ -146,6 +148,8 @@ class DirectEngine:
         if refused is not None:
             self._forget(spec.name, token)
             raise refused
+        if self._agent:
+            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run)")
         return self.get(spec.name)
 
     def start_pending(self, say: Say) -> Tried:
@@ -166,7 +170,9 @@ class DirectEngine:
         event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {owner()}"}
         queue = {"state": "pending", "reason": ""}
         with Ways(self._nodes) as ways:
-            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue=queue, merge=True, event=event)
+            ask_jobs(
+                ways.to(self.head), "queue", Written, name=name, queue=queue, merge=True, event=event, action="released"
+            )
         try:
             self._start_waiting(say)
         except LockedError as error:
@@ -182,6 +188,8 @@ class DirectEngine:
         own: Mapping[str, Archive] | None = None,
     ) -> tuple[Tried, ProvisionError | None]:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
+        if self._agent:  # an operator's command or queue starts what submitters submit
+            return Tried(), None
         from provision.jobs.engines.direct.booking import Booking
         from provision.jobs.engines.direct.starts import start_all
         from provision.jobs.engines.direct.watching import watches
@@ -216,6 +224,8 @@ class DirectEngine:
 
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Say where it would go and what would be started; nothing is written on any node."""
+        if self._agent:
+            raise UsageError("the job agent does not look for places for jobs: this needs an operator")
         from provision.jobs.engines.direct import dry
         from provision.jobs.engines.direct.placing import allowed, place_job
 
@@ -361,8 +371,8 @@ class DirectEngine:
             record = self.get(name)
         with Ways(self._nodes) as ways:
             queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
-            stored = msgspec.to_builtins(kept) if kept else {}
-            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, secrets=stored)
+            more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "action": "restarted"}
+            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, **more)
             mark(ways, self.head, record, queue, state="pending")
         try:
             self._start_waiting(say, mine=name)
@@ -371,8 +381,13 @@ class DirectEngine:
         return self.get(name)
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
-        """Return the command (of this machine) that runs `argv` inside an instance."""
-        return reading.exec_argv(self.get(name), self._nodes, instance, argv, terminal=terminal)
+        """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
+        record = self.get(name)
+        line = reading.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
+        seat = reading.instance_of(record, instance)
+        with contextlib.closing(connect(self._nodes[seat.node])) as way:
+            ask_jobs(way, "attached", Done, name=name, instance=seat.instance)
+        return line
 
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
         """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""

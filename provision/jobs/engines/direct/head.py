@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +12,7 @@ import msgspec
 
 from provision.documents.jobs import Held, QueueEntry, Written, WrittenMany
 from provision.errors import LockedError, NodeError, ProvisionError
-from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line
+from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line, owner
 
 if TYPE_CHECKING:
     from provision.jobs.engines.direct.attempt import Attempt
@@ -147,12 +145,3 @@ def queue_held(ways: Ways, head: str) -> Iterator[Callable[[], None]]:
     finally:
         over.set()
         process.close()
-
-
-def owner() -> str:
-    """Return who we are: ``user@machine``."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

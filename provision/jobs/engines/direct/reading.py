@@ -18,6 +18,7 @@ from provision.jobs.engines.base import LogRequest
 from provision.jobs.engines.direct.looks import NodeLook
 from provision.jobs.node_ask import ask_jobs, begin, refusal
 from provision.model import Cluster, Node
+from provision.model.cluster import NO_JOBS
 from provision.model.job import JobRecord, Kind, Seat
 from provision.model.job_views import GpuView, JobSurvey, NodeView
 
@@ -54,8 +55,8 @@ def _node_view(cluster: Cluster, head: str, name: str, found: ReportAnswer | Pro
     return NodeView(
         name,
         address,
-        ready=not look.trouble,
-        reason=look.trouble or look.drained,
+        ready=node.takes_jobs and not look.trouble,
+        reason=(look.trouble or look.drained) if node.takes_jobs else NO_JOBS,
         drained=bool(look.drained),
         gpus=tuple(_gpu_views(look)),
         simulated=found.simulated,
