@@ -65,7 +65,7 @@ def test_no_forged_job_starts_and_no_controller_reads_or_runs_anything_for_it(pr
     head("forged-types", {"id": ["x"], "spec": {"gpus": "many"}})
     before = secret.stat().st_atime_ns
 
-    said = jobs.submit("run", "honest", "--no-container", "true").err
+    said = jobs.submit("run", "honest", "true").err
 
     assert jobs.until("honest", "SUCCEEDED", "FAILED")["status"] == "SUCCEEDED"
     for name in ("forged-root", "forged-git", "forged-file", "forged-local"):
