@@ -18,8 +18,10 @@ __all__ = [
     "check_source",
     "explain",
     "fetch_request",
+    "is_here",
     "is_sync_name",
     "is_sync_secret",
+    "plain_warning",
     "short_name",
 ]
 
@@ -40,6 +42,23 @@ _CONTENTS = ("SSH_KNOWN_HOSTS", "SSL_CA")
 _TRUE, _FALSE = ("1", "t", "true", "yes"), ("0", "f", "false", "no")
 _FETCH_SECONDS = 600
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
+_LOGIN = r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?"
+_HOST = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"
+_SHORT = rf"{_LOGIN}{_HOST}:(?!//|-)[^\s:]\S*"
+"""``HOST:PATH``; neither part can be taken for an option."""
+_SOURCES = {
+    "git": re.compile(
+        rf"(?:https?|git|(?:git\+)?ssh)://{_LOGIN}{_HOST}(?::\d+)?/\S+|{_SHORT}|(?:file://)?/\S+", re.IGNORECASE
+    ),
+    "rsync": re.compile(rf"rsync://{_LOGIN}{_HOST}(?::\d+)?/\S+|{_LOGIN}{_HOST}::\S+|{_SHORT}", re.IGNORECASE),
+    "local": re.compile(r"/.*"),
+}
+"""What a source may be; a path for git is a repository of the submitter's machine."""
+_REMEDIES_OF_MODE = {
+    "git": "for example https://git.example.com/group/project.git",
+    "rsync": "for example rsync://HOST/MODULE or HOST:/PATH; --sync-mode local sends a folder of this machine",
+    "local": "name the folder by its whole path",
+}
 
 FALLBACK_KINDS = frozenset({"no-git", "network"})
 """What a node cannot do and the submitter's machine perhaps can."""
@@ -84,8 +103,31 @@ def check_source(source: CodeSource) -> None:
         raise UsageError(f"--sync-source {text}: a folder of this machine is named by its whole path")
     if "::" in text and source.mode == "git":
         raise UsageError(f"--sync-source {text}: git gets code by https, http, ssh, git or file only")
+    if not _SOURCES[source.mode].fullmatch(text):
+        raise UsageError(
+            f"--sync-source {text}: this is not a source for --sync-mode {source.mode}",
+            remedy=_REMEDIES_OF_MODE[source.mode],
+        )
     if not _NAME.fullmatch(source.name):
         raise UsageError(f"--sync-source {text}: its last part, {source.name!r}, is no name for a folder")
+
+
+def is_here(source: CodeSource) -> bool:
+    """Whether the code is on the submitter's machine, which packs it when the job is submitted."""
+    return source.mode == "local" or (source.mode == "git" and source.source.lower().startswith(("/", "file://")))
+
+
+def plain_warning(source: CodeSource) -> str:
+    """Return a warning where the code, and a password for it, travel unencrypted; empty where they do not."""
+    scheme = source.source.partition("://")[0].lower()
+    plain = scheme in {"http", "git", "rsync"} and "://" in source.source
+    if not plain and not (source.mode == "rsync" and "::" in source.source):
+        return ""
+    protocol = scheme if "://" in source.source else "rsync"
+    return (
+        f"--sync-source {source.source}: {protocol} is unencrypted, so that anybody on the network can read and "
+        "replace the code; use https or ssh"
+    )
 
 
 def fetch_request(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, Any]:
@@ -109,7 +151,6 @@ def fetch_request(source: CodeSource, secrets: Mapping[str, str]) -> dict[str, A
         "url": source.source,
         "server": _server(source.source),
         "over_ssh": re.match(r"ssh://|git\+ssh://|[^/]+:(?!//)", source.source) is not None,
-        "file": source.source.startswith(("/", "file://")),
         "ref": revision,
         "branch": branch,
         "depth": _number("DEPTH", options.get("DEPTH", "1")),
@@ -247,9 +288,8 @@ _REMEDIES = {
 }
 
 
-def explain(error: Mapping[str, Any]) -> Trouble:
-    """Read the error that ``files/code_sync.py`` answered."""
-    kind, what, output = (str(error.get(key) or "") for key in ("kind", "what", "output"))
+def explain(kind: str, what: str, output: str) -> Trouble:
+    """Return the cause of an error of ``files/code_sync.py``."""
     for cause, pattern, why, remedy in _CAUSES:
         if kind in ("failed", "io") and re.search(pattern, f"{output}\n{what}"):
             return Trouble(cause, why, remedy)

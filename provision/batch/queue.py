@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from provision.model.job import JobRecord, JobStatus
 
-__all__ = ["Passing", "cannot_start", "code_elsewhere", "in_order", "waiting_for"]
+__all__ = ["Passing", "cannot_start", "in_order", "waiting_for"]
 
 MOST_PASSED = 16
 """So many younger jobs may start before an older one that does not fit yet; then the line stands still for it."""
@@ -39,17 +39,6 @@ def waiting_for(record: JobRecord, known: Callable[[str], JobRecord | None]) -> 
         if other.status is not JobStatus.SUCCEEDED:
             return f"it depends on {name}, which is {other.status}"
     return ""
-
-
-def code_elsewhere(record: JobRecord, here: str) -> str:
-    """Return why a job must not start from ``user@machine``: its code is on another machine; empty when it may."""
-    sync, (_, _, machine) = record.spec.sync, record.owner.partition("@")
-    if sync is None or sync.mode != "local" or not machine or machine == here.partition("@")[2]:
-        return ""
-    return (
-        f"its code is {sync.source} on {machine} (--sync-mode local), and is sent from there alone: there "
-        "`provision queue run` starts it when it fits; --sync-mode git or rsync needs nobody's machine"
-    )
 
 
 @dataclass

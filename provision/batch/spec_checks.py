@@ -6,15 +6,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
-from provision.batch.code import check_source
+from provision.batch.code import FILES, fetch_request, is_here, plain_warning
 from provision.batch.inference import rank_findings, starts_processes, surely_fails, words_of
 from provision.batch.names import check_name
 from provision.batch.units import check_unit
+from provision.commands.shell import is_environment_name
 from provision.errors import UsageError
 from provision.model.job import JobSpec, Kind
 from provision.profiles import FABRICS, PRESETS
 
-__all__ = ["check", "doubts"]
+__all__ = ["check", "check_recorded", "doubts"]
 
 _WORDS = {
     "shell": ("sh", "bash"),
@@ -48,8 +49,34 @@ def check(spec: JobSpec) -> None:
         UsageError: it cannot, anywhere; the flag (or the key of a spec file) is named.
     """
     check_name(spec.name)
-    for part in (_numbers, _choices, _image, _paths, _data, _code, _placement, _launch):
+    for part in (_numbers, _choices, _image, _container, _environment, _paths, _data, _code, _placement, _launch):
         part(spec)
+
+
+def check_recorded(spec: JobSpec, *, packed: bool) -> None:
+    """Return when the spec can be signed, recorded and started: it names nothing of the submitter's machine.
+
+    Args:
+        spec: the job.
+        packed: whether its code was packed when it was submitted.
+
+    Raises:
+        UsageError: it cannot be started anywhere, or its start would read a file of whoever starts it.
+    """
+    check(spec)
+    if spec.sync is None:
+        if packed:
+            raise UsageError("the job has packed code and names no source of it")
+        return
+    named = [name for name in spec.sync.options if name.endswith(tuple(FILES))]
+    if named:
+        raise UsageError(f"{named[0]} names a file of the machine that starts the job", remedy=_SUBMIT_AGAIN)
+    if packed != is_here(spec.sync):
+        what = "was packed" if packed else "is a path of the machine that starts the job"
+        raise UsageError(f"--sync-source {spec.sync.source}: the code {what}", remedy=_SUBMIT_AGAIN)
+
+
+_SUBMIT_AGAIN = "Submit the job again: contents of files and folders are taken along when it is submitted."
 
 
 def doubts(spec: JobSpec) -> Iterator[str]:
@@ -64,6 +91,8 @@ def doubts(spec: JobSpec) -> Iterator[str]:
             "finds it in PET_NPROC_PER_NODE; --launcher torchrun puts torchrun before it"
         )
     yield from _without_effect(spec)
+    if spec.sync is not None and plain_warning(spec.sync):
+        yield plain_warning(spec.sync)
     if spec.no_container and not spec.user:
         yield "--no-container without --user: its processes are root's on the nodes; --user UID:GID takes an account"
     if not spec.gang:
@@ -130,6 +159,33 @@ def _image(spec: JobSpec) -> None:
         )
 
 
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}")
+_SIZE = re.compile(r"\d{1,18}[bkmg]?")
+_LIMIT = re.compile(r"[a-z]{1,32}=[A-Za-z0-9:-]{1,64}")
+
+
+def _container(spec: JobSpec) -> None:
+    """Refuse words that docker would take for options, or for others than they are meant as."""
+    for field in ("image", "worker_image", "tensorboard_image"):
+        value = getattr(spec, field)
+        if value and not _IMAGE.fullmatch(value):
+            raise UsageError(f"{_flag(field)} {value!r}: this is not the name of an image")
+    if not _SIZE.fullmatch(spec.share_memory):
+        raise UsageError(f"--share-memory {spec.share_memory!r}: this is not a size", remedy="Write 2Gi, 32g or 512m.")
+    for name, value in spec.ulimits.items():
+        if not _LIMIT.fullmatch(f"{name}={value}"):
+            raise UsageError(f"--ulimit {name}={value}: this is not a limit", remedy="For example: memlock=-1")
+
+
+def _environment(spec: JobSpec) -> None:
+    for name in (*spec.env, *spec.secret_env):
+        if not is_environment_name(name) or name.startswith("PROVISION_"):
+            raise UsageError(f"--env {name!r}: this is not the name of a variable of the job")
+    for text in (*spec.env.values(), *spec.command):
+        if "\0" in text:
+            raise UsageError("the command or a variable contains a NUL character")
+
+
 def _paths(spec: JobSpec) -> None:
     for field in ("working_dir", "logdir"):
         if not getattr(spec, field).startswith("/"):
@@ -175,7 +231,7 @@ def _code(spec: JobSpec) -> None:
     if not mode or not source:
         given, other = ("--sync-source", "--sync-mode git") if source else (f"--sync-mode {mode}", "--sync-source")
         raise UsageError(f"{given} comes without {other.split()[0]}", remedy=f"Add {other}.")
-    check_source(spec.sync)
+    fetch_request(spec.sync, {})
 
 
 def _placement(spec: JobSpec) -> None:

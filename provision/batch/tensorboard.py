@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from posixpath import normpath
-from typing import Any
 
 from provision.batch.data import Volume
 from provision.batch.names import JOBS
@@ -96,14 +95,14 @@ def create_words(record: JobRecord, volumes: Sequence[Volume], address: str) -> 
     return [*words, "--entrypoint", "tensorboard", image, *program]
 
 
-def explain_start(answer: Mapping[str, Any], image: str) -> tuple[str, str | None]:
-    """Return why TensorBoard does not run, and what to do."""
-    said = str(answer.get("output") or "").lower()
+def explain_start(output: str, code: str | None, image: str) -> tuple[str, str | None]:
+    """Return why TensorBoard does not run, and what to do; `code` is None for a container that has not ended."""
+    said = output.lower()
     missing = ("executable file not found", "tensorboard: not found", "no such file or directory")
-    if str(answer.get("code", "127")) == "127" and any(words in said for words in missing):
+    if code in {None, "127"} and any(words in said for words in missing):
         return f"the image {image} has no tensorboard", "--tensorboard-image IMAGE, or put it into the image"
     if "pull access denied" in said or "manifest unknown" in said or "no such image" in said:
         return f"the image {image} cannot be had there", "--tensorboard-image IMAGE, one that the node has or can pull"
-    if "code" in answer:
-        return f"it ended at once (exit {answer['code']})", "its last words are below"
+    if code is not None:
+        return f"it ended at once (exit {code})", "its last words are below"
     return "its container could not be started", None

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
 from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Node
+from provision.model.cluster import JOB_ROLES, NO_JOBS
 
 __all__ = [
     "CHECKS",
@@ -234,6 +235,8 @@ def _in_order(ids: tuple[str, ...]) -> tuple[str, ...]:
 
 def _verdict(item: Check[Scene], scene: Scene, done: Mapping[str, CheckResult]) -> Verdict:
     enabled: Any = scene.node.variables.get(f"{item.role}_enabled") if item.role else None
+    if enabled is False and item.role in JOB_ROLES and not scene.node.takes_jobs:
+        return skip(NO_JOBS)
     if enabled is False:
         return skip(f"the role {item.role} is switched off for this node")
     before = done.get(item.after) if item.after else None

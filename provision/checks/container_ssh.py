@@ -61,7 +61,7 @@ def _known_hosts(scene: Scene) -> Verdict:
         return fail(f"another host key is pinned than the one in use: {_list(other)}", _remedy(other, scene))
     if missing:
         return fail(f"no host key is pinned for: {_list(missing)}", _remedy(missing, scene))
-    return passed(f"the host keys of {len(scene.cluster.nodes)} nodes are pinned")
+    return passed(f"the host keys of {len(everybody(scene).names)} nodes are pinned")
 
 
 @lru_cache(maxsize=16)
@@ -91,7 +91,7 @@ def _trusted_nodes(scene: Scene) -> Verdict:
     said = _distrusted(Same(known(scene.facts.container_trust)), Same(everybody(scene)))
     if said:
         return fail(said, "Run: provision apply")
-    return passed(f"exactly the {len(scene.cluster.nodes)} nodes of the inventory can log in and are known")
+    return passed(f"exactly the {len(everybody(scene).names)} nodes of the inventory can log in and are known")
 
 
 @lru_cache(maxsize=16)

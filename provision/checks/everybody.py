@@ -22,7 +22,7 @@ class Everybody:
     """The nodes of a cluster by what they have and use now."""
 
     names: tuple[str, ...]
-    """Of all nodes, in the inventory's order, as in the others."""
+    """Of all nodes that take jobs, in the inventory's order."""
     addresses: Mapping[str, str]
     """Node -> data address, where one is known."""
     host_keys: Mapping[str, str]
@@ -45,7 +45,7 @@ def _of(cluster: Cluster, all_facts: Mapping[str, NodeFacts]) -> Everybody:
     ssh = {name: facts.container_ssh for name in addresses if (facts := all_facts.get(name))}
     seen = {name: value for name, value in ssh.items() if isinstance(value, ContainerSsh)}
     return Everybody(
-        names=tuple(node.name for node in cluster.nodes),
+        names=tuple(node.name for node in cluster.nodes if node.takes_jobs),
         addresses={name: address for name, address in addresses.items() if address is not None},
         host_keys={name: value.host_key for name, value in seen.items() if value.host_key},
         client_keys={name: value.client_key for name, value in seen.items() if value.client_key},

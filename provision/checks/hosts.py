@@ -8,6 +8,7 @@ from provision.facts import NodeFacts, Unknown, data_address, free_port, gpu_cou
 from provision.facts.system import Hardware
 from provision.hostfiles import MASTER_PORT, HostEntry
 from provision.model import Node
+from provision.model.cluster import NO_JOBS
 
 __all__ = ["host_entry"]
 
@@ -17,6 +18,8 @@ def host_entry(node: Node, facts: NodeFacts | ProvisionError, *, allow_degraded:
 
     A node whose check at boot differs from what is recorded of it takes no ranks, unless that is allowed.
     """
+    if not node.takes_jobs:
+        return NO_JOBS
     if isinstance(facts, ProvisionError):
         return f"cannot be reached: {facts.message}"
     degraded = None if allow_degraded else held_back(node, facts)

@@ -92,12 +92,26 @@ def inventory_from(inventory: str | None, lab: str | None) -> Path:
 
 
 def cluster_from(
-    inventory: str | None, lab: str | None = None, *, become_password: Secret | None = None, warn: bool = True
+    inventory: str | None,
+    lab: str | None = None,
+    *,
+    become_password: Secret | None = None,
+    warn: bool = True,
+    through_agent: bool = False,
 ) -> Cluster:
-    """Load and validate the chosen inventory; its warnings are shown on stderr."""
+    """Load and validate the chosen inventory; its warnings are shown on stderr.
+
+    Raises:
+        UsageError: it reaches the nodes through the job agent, and the verb is none that this is enough for.
+    """
     from provision.inventory import load
 
     cluster = load(inventory_from(inventory, lab), become_password=become_password)
+    if not through_agent and any(node.connection.agent for node in cluster.nodes):
+        raise UsageError(
+            f"this needs an operator: {cluster.inventory} reaches the nodes through the job agent",
+            remedy="Submit, list, follow, stop and delete jobs; for all else use an inventory with a root login.",
+        )
     if warn:
         for warning in cluster.warnings:
             say(f"warning: {warning}")

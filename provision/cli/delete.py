@@ -40,7 +40,7 @@ def delete(
       provision del mnist -T pytorchjob
     """
     del all_namespaces
-    runner = engine_of(inventory, lab)
+    runner = engine_of(inventory, lab, through_agent=True)
     gone: list[str] = []
 
     def forget(name: str) -> None:

@@ -29,7 +29,7 @@ def events(
     from provision.report.job_detail import events_text
     from provision.report.job_document import event_documents
 
-    runner = engine_of(inventory, lab)
+    runner = engine_of(inventory, lab, through_agent=True)
     with patience("asking the nodes"):
         if name:
             jobs = [runner.get(name)]

@@ -49,7 +49,7 @@ def get(
     from provision.report.job_document import job_document
 
     del all_namespaces
-    cluster, runner = cluster_and_engine(inventory, lab)
+    cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     with patience("asking the nodes"):
         job = runner.get(name, hurry=True)
         insist_on_kind(job, kind)

@@ -29,7 +29,12 @@ def history(
     nodes: Annotated[
         bool, typer.Option("--nodes", help="Ask the nodes what they remember: the applies of all operators.")
     ] = False,
-    number: Annotated[int, typer.Option("-n", "--newest", metavar="N", min=1, help="Only the newest N.")] = 20,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Show the nodes' audit records: who did what, also to jobs.")
+    ] = False,
+    number: Annotated[
+        int, typer.Option("-n", "--newest", metavar="N", min=1, max=100000, help="Only the newest N.")
+    ] = 20,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,11 +44,16 @@ def history(
     what was done to it, from whatever machine. An apply that never came to its end (killed, power cut) has
     ``died``. Both remember the newest 200.
 
+    With --audit each node's journal tells who applied, submitted, attached to, stopped, deleted or restarted what,
+    who read whose logs, which secrets were used, and what was refused. A name with a question mark was only claimed
+    (a root login); the others were verified by the person's SSH key.
+
     \b
     Examples:
       provision history
       provision history --limit gpu3 -n 5
       provision history --nodes --json
+      provision history --audit --limit head -n 100
     """
     from provision import workflow
     from provision.errors import ProvisionError
@@ -52,13 +62,23 @@ def history(
 
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     chosen = workflow.chosen(cluster, limit)
-    if nodes:
+    if nodes and not audit:
         told = past.read_nodes(chosen, newest=number)
         if as_json:
             print_json(report.nodes_document(told))
         else:
             show(report.nodes_text(told))
         raise typer.Exit(1 if any(isinstance(found, ProvisionError) for found in told.values()) else 0)
+    if audit:
+        from provision.report.audit_report import audit_document, audit_text
+        from provision.workflow.auditing import read_audit
+
+        trails = read_audit(chosen, newest=number)
+        if as_json:
+            print_json(audit_document(trails))
+        else:
+            show(audit_text(trails))
+        raise typer.Exit(1 if any(isinstance(found, ProvisionError) for found in trails.values()) else 0)
     names = {node.name for node in chosen}
     found = [entry for entry in past.read(cluster) if limit is None or names & set(entry.nodes)][-number:]
     if as_json:

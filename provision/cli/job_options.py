@@ -65,18 +65,21 @@ def now() -> float:
     return time.time()
 
 
-def engine_of(inventory: str | None, lab: str | None, *, ask_become_pass: bool = False) -> Engine:
-    """Return what runs the jobs of the nodes that the options choose."""
-    return cluster_and_engine(inventory, lab, ask_become_pass=ask_become_pass)[1]
+def engine_of(
+    inventory: str | None, lab: str | None, *, ask_become_pass: bool = False, through_agent: bool = False
+) -> Engine:
+    """Return what runs the jobs of the nodes that the options choose; `through_agent` where the job agent is enough."""
+    return cluster_and_engine(inventory, lab, ask_become_pass=ask_become_pass, through_agent=through_agent)[1]
 
 
 def cluster_and_engine(
-    inventory: str | None, lab: str | None, *, ask_become_pass: bool = False
+    inventory: str | None, lab: str | None, *, ask_become_pass: bool = False, through_agent: bool = False
 ) -> tuple[Cluster, Engine]:
     """Return the nodes that the options choose, and what runs their jobs."""
     from provision.workflow import jobs
 
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    password = ask_become_password(ask=ask_become_pass)
+    cluster = cluster_from(inventory, lab, become_password=password, through_agent=through_agent)
     debug(f"inventory {cluster.inventory}: {len(cluster.nodes)} nodes")
     return cluster, jobs.engine(cluster)
 
@@ -129,7 +132,7 @@ def say_missing(survey: JobSurvey) -> None:
     """Say which nodes did not answer, on stderr."""
     from provision.report.job_list import unreachable_lines
 
-    for line in unreachable_lines(survey.unreachable):
+    for line in (*unreachable_lines(survey.unreachable), *survey.problems):
         warn(line)
 
 

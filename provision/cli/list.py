@@ -51,7 +51,7 @@ def list_(
 
     del every, all_namespaces
     wanted = pairs(labels, "--selector")
-    runner = engine_of(inventory, lab)
+    runner = engine_of(inventory, lab, through_agent=True)
     while True:
         with patience("asking the nodes"):
             survey = runner.jobs()

@@ -72,7 +72,7 @@ def logs(
         raise UsageError(f"--tail {tail}: a number of lines is wanted; -1 for all")
     if bool(instances) + (rank is not None) + every > 1:
         raise UsageError("--instance, --rank and --all each say whose lines", remedy="Give one of them.")
-    runner = engine_of(inventory, lab)
+    runner = engine_of(inventory, lab, through_agent=True)
     with patience("asking the nodes"):
         job = runner.get(name)
     insist_on_kind(job, kind)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from provision.cli.common import say
 from provision.errors import HostNotTrusted, LaunchError, ProvisionError
+from provision.model.cluster import NO_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,10 @@ def entries_for_ranks(
     from provision import workflow
 
     nodes = workflow.chosen(cluster, limit)
+    for node in nodes:
+        if not node.takes_jobs:
+            say(f"left out: {node.name}: {NO_JOBS}")
+    nodes = tuple(node for node in nodes if node.takes_jobs)
     found = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
     entries, left_out = workflow.host_entries(cluster, found, allow_degraded=allow_degraded)
     degraded = workflow.degraded(cluster, found)

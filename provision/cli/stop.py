@@ -40,7 +40,7 @@ def stop(
     """
     from provision.report.job_document import job_document
 
-    runner = engine_of(inventory, lab)
+    runner = engine_of(inventory, lab, through_agent=True)
     pause = seconds(grace, "--grace")
     done: list[JobRecord] = []
 

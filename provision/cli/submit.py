@@ -111,7 +111,7 @@ def _hand_in(typed: Words, found: Submission) -> None:
         warn(note)
     spec, secrets = handed_in(found)
     cluster, runner = cluster_and_engine(
-        _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass")
+        _inventory(typed), typed.text("lab") or None, ask_become_pass=typed.true("ask_become_pass"), through_agent=True
     )
     volumes_for(spec, cluster)
     if typed.true("dry_run"):

@@ -50,8 +50,9 @@ _REMEDIES = {
     "EACCES": "Is it root there that we are?",
 }
 _FILES = Path(__file__).parent / "files"
-_PARTS = ("node_state.py", "lock_keeper.py")
-_LIBRARY = "provision.commands.files.node_state"
+_PARTS = ("node_audit.py", "node_state.py", "lock_keeper.py")
+"""The last one is the program, which imports the others."""
+_LIBRARY = "provision.commands.files."
 
 # Isolated (-I, -S): else a file such as json.py in the login user's home would be imported, as root.
 _LOADER = """
@@ -66,9 +67,10 @@ def part(length):
             sys.exit(1)
         code += piece
     return code
-library = sys.modules["{library}"] = types.ModuleType("{library}")
-exec(compile(part({first}), "{names[0]}", "exec"), library.__dict__)
-exec(compile(part({second}), "{names[1]}", "exec"))' provision-lock-keeper
+for name, length in {parts}:
+    library = sys.modules["{library}" + name[:-3]] = types.ModuleType(name)
+    exec(compile(part(length), name, "exec"), library.__dict__)
+exec(compile(part({last}), "{name}", "exec"))' provision-lock-keeper
 """
 
 
@@ -80,8 +82,9 @@ def node_python(node: Node) -> str:
 
 def program_script(python: str) -> str:
     """Return the script that runs our program, which comes by its standard input."""
-    first, second = map(len, _parts())
-    return _LOADER.format(python=shlex.quote(python), library=_LIBRARY, first=first, second=second, names=_PARTS)
+    *libraries, (name, last) = zip(_PARTS, map(len, _parts()), strict=True)
+    parts = ", ".join(f'("{library}", {length})' for library, length in libraries)
+    return _LOADER.format(python=shlex.quote(python), library=_LIBRARY, parts=f"[{parts}]", last=last, name=name)
 
 
 def program_input(request: Mapping[str, Any]) -> bytes:

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from provision.errors import UsageError
 from provision.model import Connection
 
 __all__ = [
+    "JOB_AGENT",
     "TRUSTING",
     "SshProblem",
     "SshSettings",
     "SudoProblem",
+    "agent_command",
     "explain_ssh",
     "explain_sudo",
     "openssh_reason",
@@ -25,6 +28,9 @@ __all__ = [
     "ssh_argv",
     "sudo_check",
 ]
+
+JOB_AGENT = "provision-job-agent"
+"""What sshd is asked to run for the account of the job agent, which runs the agent whatever it is asked for."""
 
 TRUSTING = frozenset({"no", "off", "false", "accept-new"})
 """Values of StrictHostKeyChecking with which ssh takes a key that nobody looked at; ``ssh -G`` says false for no."""
@@ -169,6 +175,22 @@ def _unknown_argument(words: Sequence[str]) -> str | None:
         elif not set(word[1:]) <= _PLAIN_FLAGS:
             return f"the inventory gives ssh the argument {word!r}"
     return None
+
+
+def agent_command(node: str, script: str) -> str:
+    """Return what to ask sshd for, where the login is the account of the job agent.
+
+    Raises:
+        UsageError: it is not a request to the agent.
+    """
+    if script == JOB_AGENT:
+        return script
+    raise UsageError(
+        "this needs an operator: the inventory reaches the node through the job agent, which only answers requests "
+        "about jobs",
+        node=node,
+        remedy="Submit, list, follow, stop and delete jobs; for all else use an inventory with a root login.",
+    )
 
 
 def script_command(length: int, *, sudo: bool, password: bool = False) -> str:

@@ -37,6 +37,8 @@ class Connector(Protocol):
     """A way to one node. Methods raise ConnectionFailed (reach, trust, login) and nothing else."""
 
     name: str
+    agent: bool
+    """Whether the job agent answers: `JOB_AGENT` is the only script, and its input is a request about jobs."""
 
     def run(
         self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True

@@ -23,6 +23,7 @@ class LocalConnector:
 
     def __init__(self, node: Node) -> None:
         self.name = node.name
+        self.agent = False
         self._become = node.connection.become
         self._password = node.connection.become_password
         self._root: bool | None = True if os.geteuid() == 0 else None

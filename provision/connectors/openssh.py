@@ -10,6 +10,7 @@ from pathlib import Path
 
 from provision.commands.ssh import (
     SshSettings,
+    agent_command,
     explain_ssh,
     script_command,
     script_stdin,
@@ -32,6 +33,7 @@ class OpenSshConnector:
 
     def __init__(self, node: Node, settings: SshSettings, reason: str) -> None:
         self.name = node.name
+        self.agent = node.connection.agent
         self.host = settings.host
         self.reason = reason
         failures.check_strict(node.name, node.connection, settings)
@@ -46,7 +48,8 @@ class OpenSshConnector:
             )
         self._folder = Path(tempfile.mkdtemp(prefix="provision-ssh-"))
         try:
-            finish(self._process("exec true"), b"", 30)
+            if not self.agent:  # whose first request opens the master connection
+                finish(self._process("exec true"), b"", 30)
         except BaseException:
             self.close()
             raise
@@ -59,6 +62,8 @@ class OpenSshConnector:
 
     def start(self, script: str, *, become: bool = True) -> LocalProcess:
         """Start a POSIX shell script whose input and output stay connected to us."""
+        if self.agent:
+            return self._process(agent_command(self.name, script))
         secret = self._connection.become_password
         sudo = become and self._connection.become and not self._is_root()
         password = secret.reveal() if sudo and secret else None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.commands.ssh import script_command, script_stdin, sudo_check
+from provision.commands.ssh import agent_command, script_command, script_stdin, sudo_check
 from provision.connectors import failures
 from provision.connectors.files import get_through, put_through
 from provision.connectors.ssh_transport import Hop, close_transport, open_transport
@@ -45,6 +45,7 @@ class SshConnector:
         """Go to `node` by way of all `hops`, of which it is the last."""
         settings = hops[-1].settings
         self.name = node.name
+        self.agent = node.connection.agent
         self.host = settings.host
         failures.check_strict(node.name, node.connection, settings)
         self._become = node.connection.become
@@ -83,6 +84,8 @@ class SshConnector:
 
     def start(self, script: str, *, become: bool = True) -> SshProcess:
         """Start a POSIX shell script whose input and output stay connected to us."""
+        if self.agent:
+            return self._session(agent_command(self.name, script))
         sudo = become and self._become and not self._is_root()
         password = self._password.reveal() if sudo and self._password else None
         command = script_command(len(script.encode()), sudo=sudo, password=password is not None)

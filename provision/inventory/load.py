@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from provision.errors import InventoryError
 from provision.inventory.connection import CONNECTION_KEYS, SECRET_KEYS, connection_of, connection_problems
 from provision.inventory.listing import NODE_GROUP, Listing, list_inventory
+from provision.inventory.people import people_problems
 from provision.inventory.problems import worded
 from provision.inventory.sources import SourceIndex, shown, variable_files
 from provision.inventory.specs import read_specs, roles_folder
 from provision.inventory.templates import READ_KEYS, has_template, is_vault, rendered
 from provision.inventory.validate import cluster_problems, doubtful_names, variable_problems
-from provision.model import Cluster, Node, Secret
+from provision.model import Cluster, Connection, Node, Secret
+from provision.model.cluster import JOB_ROLES
 
 __all__ = ["load"]
+
+AGENT_ACCOUNT = "provision-jobs"
+"""The default of ``cluster_agent_account``; a test compares it with the role's."""
+TRUE = frozenset({"true", "yes", "on", "1", "y", "t"})
 
 
 def load(path: Path, *, become_password: Secret | None = None, roles: Path | None = None) -> Cluster:
@@ -44,8 +51,16 @@ def load(path: Path, *, become_password: Secret | None = None, roles: Path | Non
         raise _refusal(path, worded(problems, listing, sources), listing.warnings)
     doubts = worded(doubtful_names(listing, specs), listing, sources)
     read = rendered(path, listing, READ_KEYS, all_needed=False)
+    problems = list(people_problems(listing.nodes, read))
+    if problems:
+        raise _refusal(path, worded(problems, listing, sources), listing.warnings)
+    connections = {name: _with_agent(connections[name], read[name]) for name in listing.nodes}
     nodes = tuple(
-        Node(name, connections[name], _hidden({**listing.hosts[name], **read[name]}), listing.groups_of.get(name, ()))
+        _without_jobs(
+            Node(
+                name, connections[name], _hidden({**listing.hosts[name], **read[name]}), listing.groups_of.get(name, ())
+            )
+        )
         for name in listing.nodes
     )
     return Cluster(
@@ -62,6 +77,20 @@ def _refusal(path: Path, lines: Sequence[str], warnings: Sequence[str]) -> Inven
     return InventoryError(
         f"{shown(path)} has {len(lines)} problems:\n{listed}", remedy=remedy, output="\n".join(warnings)
     )
+
+
+def _without_jobs(node: Node) -> Node:
+    """Return the node with the roles for jobs switched off where it takes none; Ansible's roles do the same."""
+    if node.takes_jobs:
+        return node
+    return replace(node, variables={**node.variables, **{f"{role}_enabled": False for role in JOB_ROLES}})
+
+
+def _with_agent(connection: Connection, variables: Mapping[str, Any]) -> Connection:
+    """Return the connection with whether it ends at the job agent."""
+    account = variables.get("cluster_agent_account") or AGENT_ACCOUNT
+    wanted = str(variables.get("cluster_agent", "")).strip().lower() in TRUE or connection.user == account
+    return replace(connection, user=connection.user or str(account), agent=True) if wanted else connection
 
 
 def _hidden(variables: Mapping[str, Any]) -> dict[str, Any]:

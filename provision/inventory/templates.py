@@ -18,6 +18,7 @@ _ROLES = (
     "base_system",
     "container_ssh",
     "docker_engine",
+    "job_agent",
     "nvidia_container",
     "peer_memory",
     "platform",
@@ -27,6 +28,8 @@ _ROLES = (
 )
 READ_KEYS = (
     *(f"{role}_enabled" for role in _ROLES),
+    "cluster_agent",
+    "cluster_agent_account",
     "cluster_data_address",
     "cluster_data_interface",
     "cluster_data_networks",
@@ -43,8 +46,11 @@ READ_KEYS = (
     "cluster_mpi",
     "cluster_mpirun",
     "cluster_nccl",
+    "cluster_operators",
     "cluster_resume_command",
     "cluster_slots",
+    "cluster_submitters",
+    "cluster_takes_jobs",
     "container_ssh_port",
     "docker_engine_data_root",
     "training_container_name",

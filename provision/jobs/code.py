@@ -1,7 +1,11 @@
-"""Brings a batch job's code to all its nodes, the same on each: by git, by rsync, or from a folder of this machine."""
+"""Brings a batch job's code to all its nodes, the same on each: by git, by rsync, or as an archive.
+
+Code of the submitter's machine is packed when the job is submitted (`pack_code`); a start only relays the archive.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import tarfile
@@ -12,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from provision.batch.code import FALLBACK_KINDS, FILES, explain, fetch_request
+from provision.batch.code import FALLBACK_KINDS, FILES, explain, fetch_request, is_here, plain_warning
 from provision.connectors import Connector
+from provision.documents.jobs import CodeProblem, CodeResult, PackedCode
 from provision.errors import NodeError, ProvisionError, UsageError
 from provision.jobs.files import code_git, code_tools, code_tree
 from provision.jobs.node_ask import ask
@@ -21,7 +26,7 @@ from provision.jobs.syncing import add_member
 from provision.model.job import CodeSource
 from provision.threads import outcomes
 
-__all__ = ["read_files", "sync_code"]
+__all__ = ["Archive", "pack_code", "read_files", "sync_code"]
 
 Say = Callable[[str], None]
 
@@ -30,6 +35,14 @@ _ANSWER_SECONDS = 60.0
 """Beyond what fetching may take."""
 _MOST_BYTES = 2 * 1024**3
 """Of a folder that is sent from here; more is data, and belongs on a volume."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Packed code in a file of this machine."""
+
+    path: Path
+    about: PackedCode
 
 
 def read_files(source: CodeSource, secrets: Mapping[str, str]) -> tuple[CodeSource, dict[str, str]]:
@@ -65,6 +78,7 @@ def sync_code(
     say: Say,
     *,
     user: str = "",
+    archive: Archive | None = None,
 ) -> str:
     """Bring the code of job `name` to every node, into ``/var/lib/provision/jobs/<name>/code/<source.name>/``.
 
@@ -75,26 +89,55 @@ def sync_code(
         secrets: `Secrets.sync`: GIT_SYNC_USERNAME, GIT_SYNC_PASSWORD, GIT_SYNC_SSH_KEY, RSYNC_PASSWORD, ...
         say: takes lines of progress.
         user: ``UID:GID`` that shall own the code; empty: root, readable for all.
+        archive: the code, where it was packed when the job was submitted.
 
     Returns:
-        The commit for git; for rsync and local the SHA-256 of names and contents. Equal on all nodes.
+        The commit for git; else the SHA-256 of names and contents. Equal on all nodes.
 
     Raises:
         NodeError: the first node on which it could not be done, with the others' names.
         UsageError: the source, or a setting of it.
     """
-    source, known = read_files(source, secrets)
-    request = fetch_request(source, known) | {"job": name, "repository": source.name, "user": user}
+    if is_here(source) != (archive is not None):
+        raise UsageError(f"--sync-source {source.source}: code of the submitter's machine is packed at submission")
+    request = fetch_request(source, secrets) | {"job": name, "repository": source.name, "user": user}
     task = _Task(connectors, source, request, say)
-    if source.mode == "local":
-        return task.send(list(connectors), Path(source.source))
-    _warn_of_plain(source, request, say)
+    if archive is not None:
+        content = archive.about.content
+        task.send(list(connectors), archive)
+        which = f"at {source.revision[:12]}" if source.mode == "git" else f"(sha256 {content[:12]})"
+        say(f"code: {source.name} {which} on {_nodes(connectors)}")
+        return source.revision if source.mode == "git" else content
+    warning = plain_warning(source)
+    if warning:
+        say(f"warning: {warning}")
     return task.rsync() if source.mode == "rsync" else task.git()
 
 
-def _warn_of_plain(source: CodeSource, request: Mapping[str, Any], say: Say) -> None:
-    if request["password"] and source.source.lower().startswith("http://"):
-        say(f"code: {request['server']} gets the password unencrypted; https would not")
+@contextmanager
+def pack_code(
+    source: CodeSource | None, secrets: Mapping[str, str], say: Say
+) -> Iterator[tuple[CodeSource | None, Archive | None]]:
+    """Pack code of this machine, a folder or a git repository; yield the source, with its commit, and the archive.
+
+    Yields no archive where the nodes fetch the code themselves.
+
+    Raises:
+        UsageError: it cannot be read, or is too large.
+    """
+    if source is None or not is_here(source):
+        yield source, None
+        return
+    if source.mode == "local":
+        folder = Path(source.source)
+        names = _listed(folder, say)
+        with _packed(folder, names) as archive:
+            say(f"code: {len(names)} file{'s' if names[1:] else ''} of {folder} packed")
+            yield source, archive
+        return
+    request = fetch_request(source, secrets) | {"file": True}
+    with _fetched(source, request, "") as (folder, sha), _packed(folder, list(code_tree.walk(str(folder)))) as archive:
+        yield replace(source, revision=sha), archive
 
 
 @dataclass(frozen=True)
@@ -109,7 +152,7 @@ class _Task:
     def git(self) -> str:
         first = next(iter(self.connectors))
         try:
-            sha = str(self._ask(first, {"do": "resolve"})["sha"])
+            sha = self._ask(first, {"do": "resolve"})
         except _Refused as error:
             if error.kind not in FALLBACK_KINDS:
                 raise
@@ -130,7 +173,7 @@ class _Task:
         return sha
 
     def rsync(self) -> str:
-        found = self._everywhere(list(self.connectors), lambda node: str(self._ask(node, {"do": "rsync"})["sha"]))
+        found = self._everywhere(list(self.connectors), lambda node: self._ask(node, {"do": "rsync"}))
         self._raise_first(found)
         first, *others = found
         for node in others:
@@ -144,47 +187,39 @@ class _Task:
         self.say(f"code: {self.source.name} (sha256 {sha[:12]}) on {_nodes(self.connectors)}")
         return sha
 
-    def send(self, nodes: Sequence[str], folder: Path, *, everything: bool = False) -> str:
-        """Pack a folder of this machine once and send it to `nodes`; return its SHA-256."""
-        names = list(code_tree.walk(str(folder))) if everything else _listed(folder, self.say)
-        with _packed(folder, names) as (archive, content):
-            more = {"do": "unpack", "content": content}
-            found = self._everywhere(nodes, lambda node: self._ask(node, more, archive))
-        self._raise_first(found)
-        if not everything:
-            count = f"{len(names)} file{'s' if names[1:] else ''}"
-            self.say(f"code: {count} of {folder} (sha256 {content[:12]}) on {_nodes(nodes)}")
-        return content
+    def send(self, nodes: Sequence[str], archive: Archive) -> None:
+        """Send an archive to `nodes`, which unpack it and compare its content."""
+        more = {"do": "unpack", "content": archive.about.content}
+        self._raise_first(self._everywhere(nodes, lambda node: self._ask(node, more, archive.path)))
 
     def _fetch_here_and_send(self, nodes: Sequence[str], sha: str) -> str:
-        own = Path("~/.gitconfig").expanduser()
-        request = dict(self.request, include=str(own) if own.is_file() else "")
-        with tempfile.TemporaryDirectory(prefix="provision-code-") as place:
-            folder = Path(place, self.source.name)
-            try:
-                with code_tools.Tools(request) as tools:
-                    request["sha"] = sha = sha or code_git.find_commit(tools, request)
-                    code_git.clone(tools, request, str(folder))
-            except code_tree.Failed as error:
-                trouble = explain({"kind": error.kind, "what": error.what, "output": error.output})
-                raise NodeError(
-                    f"the code of {self.source.source} can be fetched neither there nor on this machine: {trouble.why}",
-                    node=nodes[0],
-                    remedy=trouble.remedy,
-                    output=error.output,
-                ) from error
-            self.send(nodes, folder, everything=True)
-        return sha
+        try:
+            with (
+                _fetched(self.source, self.request, sha) as (folder, commit),
+                _packed(folder, list(code_tree.walk(str(folder)))) as archive,
+            ):
+                self.send(nodes, archive)
+                return commit
+        except _FetchFailed as error:
+            raise NodeError(
+                f"the code of {self.source.source} can be fetched neither there nor on this machine: {error.message}",
+                node=nodes[0],
+                remedy=error.remedy,
+                output=error.output,
+            ) from error
 
-    def _ask(self, node: str, more: Mapping[str, Any], archive: Path | None = None) -> dict[str, Any]:
+    def _ask(self, node: str, more: Mapping[str, Any], archive: Path | None = None) -> str:
         seconds = self.request["timeout"] + _ANSWER_SECONDS
         request = dict(self.request, **more)
         if archive is not None:  # nothing is fetched, so no password is needed there
             request = {key: request[key] for key in ("do", "job", "repository", "user", "content")}
-        answer = ask(self.connectors[node], _PROGRAM, request, archive=archive, seconds=seconds)
-        if "error" in answer:
-            raise _Refused(node, self.source, answer["error"] if isinstance(answer["error"], dict) else {})
-        return answer
+        answer = ask(self.connectors[node], _PROGRAM, request, CodeResult, archive=archive, seconds=seconds)
+        if answer.error is not None or not answer.sha:
+            raise _Refused(node, self.source, answer.error or CodeProblem(what="it named no commit"))
+        wanted = more.get("sha") or more.get("content")
+        if wanted and answer.sha != wanted:
+            raise _Refused(node, self.source, CodeProblem(what="it has other code than it was asked to get"))
+        return answer.sha
 
     def _everywhere(self, nodes: Sequence[str], work: Callable[[str], Any]) -> dict[str, Any]:
         return dict(zip(nodes, outcomes(work, nodes, limit=len(nodes)), strict=True))
@@ -204,14 +239,34 @@ class _Task:
 class _Refused(NodeError):
     """A node could not get the code."""
 
-    def __init__(self, node: str, source: CodeSource, error: Mapping[str, Any]) -> None:
-        trouble = explain(error)
+    def __init__(self, node: str, source: CodeSource, error: CodeProblem) -> None:
+        trouble = explain(error.kind, error.what, error.output)
         self.kind, self.why = trouble.kind, trouble.why
-        what = "sent to it" if source.mode == "local" else f"fetched from {source.source}"
-        output = str(error.get("output") or "")
+        what = "sent to it" if is_here(source) else f"fetched from {source.source}"
         super().__init__(
-            f"the code could not be {what}: {trouble.why}", node=node, remedy=trouble.remedy, output=output
+            f"the code could not be {what}: {trouble.why}", node=node, remedy=trouble.remedy, output=error.output
         )
+
+
+class _FetchFailed(UsageError):
+    """This machine could not fetch the code."""
+
+
+@contextmanager
+def _fetched(source: CodeSource, request: Mapping[str, Any], sha: str) -> Iterator[tuple[Path, str]]:
+    """Fetch one commit with the job's own credentials alone; yield its folder and its hash."""
+    with tempfile.TemporaryDirectory(prefix="provision-code-") as place:
+        folder, request = Path(place, source.name), dict(request)
+        try:
+            with code_tools.Tools(request) as tools:
+                request["sha"] = sha = sha or code_git.find_commit(tools, request)
+                code_git.clone(tools, request, str(folder))
+        except code_tree.Failed as error:
+            trouble = explain(error.kind, error.what, error.output)
+            raise _FetchFailed(
+                f"--sync-source {source.source}: {trouble.why}", remedy=trouble.remedy, output=error.output
+            ) from error
+        yield folder, sha
 
 
 def _nodes(names: Mapping[str, Any] | Sequence[str]) -> str:
@@ -220,8 +275,8 @@ def _nodes(names: Mapping[str, Any] | Sequence[str]) -> str:
 
 
 @contextmanager
-def _packed(folder: Path, names: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """Yield an archive of these files, and the SHA-256 that they have where they arrive."""
+def _packed(folder: Path, names: Sequence[str]) -> Iterator[Archive]:
+    """Yield an archive of these files."""
     with tempfile.TemporaryDirectory(prefix="provision-code-") as place:
         path = Path(place, "code.tar.gz")
         try:
@@ -229,9 +284,11 @@ def _packed(folder: Path, names: Sequence[str]) -> Iterator[tuple[Path, str]]:
             with tarfile.open(path, "w:gz", compresslevel=1) as archive:
                 for name in names:
                     add_member(archive, folder, name)
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise UsageError(f"the code cannot be read: {error.filename}: {error.strerror}") from error
-        yield path, content
+        yield Archive(path, PackedCode(content, digest, path.stat().st_size))
 
 
 def _listed(folder: Path, say: Say) -> list[str]:
@@ -280,5 +337,6 @@ def _by_git(folder: Path) -> list[str]:
 def _git(arguments: Sequence[str]) -> bytes | None:
     """Return what git printed; None where it failed."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    done = subprocess.run(["git", *arguments], capture_output=True, check=False, env=environment)
+    quiet = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    done = subprocess.run(["git", *quiet, *arguments], capture_output=True, check=False, env=environment)
     return done.stdout if done.returncode == 0 else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from provision.batch.data import DataFinding, Volume, judge
 from provision.connectors import Connector
+from provision.documents.jobs import DataResult
 from provision.errors import NodeError, ProvisionError
 from provision.jobs.node_ask import ask
 from provision.threads import outcomes
@@ -21,8 +22,7 @@ def look_at(connector: Connector, volumes: Sequence[Volume], user: str = "") -> 
     """Return what one node says of each volume, by name."""
     asked = [{"name": v.name, "path": v.path, "read_only": v.read_only} for v in volumes]
     request = {"volumes": asked, "seconds": SECONDS, "user": user}
-    said = ask(connector, "data_check.py", request, seconds=SECONDS + 30).get("volumes")
-    return said if isinstance(said, dict) else {}
+    return ask(connector, "data_check.py", request, DataResult, seconds=SECONDS + 30).volumes
 
 
 def check_data(connectors: Mapping[str, Connector], volumes: Sequence[Volume], *, user: str = "") -> list[DataFinding]:

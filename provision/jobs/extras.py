@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from provision.batch.names import JOBS
 from provision.connectors import Connector
@@ -11,6 +11,9 @@ from provision.errors import ProvisionError
 from provision.jobs.engines.base import Secrets
 from provision.model import Cluster
 from provision.model.job import JobRecord, JobSpec, JobStatus, Seat
+
+if TYPE_CHECKING:
+    from provision.jobs.code import Archive
 
 __all__ = ["JobExtras", "code_mounts"]
 
@@ -55,7 +58,9 @@ class JobExtras:
             found += [] if place.shared else [":".join(place.mount)]
         return found
 
-    def before(self, attempt: Started, connectors: Mapping[str, Connector], say: Say) -> str:
+    def before(
+        self, attempt: Started, connectors: Mapping[str, Connector], say: Say, code: Archive | None = None
+    ) -> str:
         """Look at the data and bring the code; return the code's SHA, empty without code.
 
         Raises:
@@ -72,7 +77,7 @@ class JobExtras:
             say(f"warning: {warning}")
         if spec.sync is None:
             return ""
-        return sync_code(connectors, spec.name, spec.sync, attempt.secrets.sync, say, user=spec.user)
+        return sync_code(connectors, spec.name, spec.sync, attempt.secrets.sync, say, user=spec.user, archive=code)
 
     def after(self, attempt: Started, connector: Connector, say: Say) -> str:
         """Start TensorBoard on the chief's node; return its address. Where it does not run, the job goes on without."""

@@ -6,9 +6,9 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from provision.connectors import RemoteProcess, connect
+from provision.documents.jobs import HeldLeases, Lease
 from provision.errors import LaunchError, ProvisionError
 from provision.jobs.node_ask import begin, first_line
 from provision.jobs.request import JobRequest
@@ -84,8 +84,8 @@ def _hold_all(request: JobRequest, wants: Sequence[_Want], held: list[_Held], *,
         for want, one in zip(some, found, strict=True):
             if isinstance(one, Exception):
                 return one
-            if taken := one[1].get("taken"):
-                return _refusal(want.node, taken, starting=bool(one[1].get("starting")))
+            if one[1].taken:
+                return _refusal(want.node, one[1].taken, starting=one[1].starting)
     return None
 
 
@@ -122,7 +122,7 @@ class _Held:
         self.connector.close()
 
 
-def _hold(request: JobRequest, want: _Want, *, wait: bool) -> tuple[_Held, dict[str, Any]]:
+def _hold(request: JobRequest, want: _Want, *, wait: bool) -> tuple[_Held, HeldLeases]:
     held = _Held(request.nodes[want.node])
     try:
         leases = dict.fromkeys(want.uuids, "")
@@ -137,15 +137,15 @@ def _hold(request: JobRequest, want: _Want, *, wait: bool) -> tuple[_Held, dict[
             beats=True,
             patience=PATIENCE_SECONDS if wait else 0,
         )
-        return held, first_line(held.process, want.node)
+        return held, first_line(held.process, want.node, HeldLeases)
     except BaseException:
         held.close()
         raise
 
 
-def _refusal(name: str, taken: Mapping[str, Any], *, starting: bool) -> LaunchError:
-    uuid, lease = next(iter(sorted(taken.items())))
-    by = lease.get("job") if isinstance(lease, Mapping) else lease
+def _refusal(name: str, taken: Mapping[str, Lease], *, starting: bool) -> LaunchError:
+    uuid = min(taken)
+    by = taken[uuid].job
     return (_OthersStart if starting else LaunchError)(
         f"{uuid} is held by the job {by}",
         node=name,

@@ -6,22 +6,44 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import json
 import shlex
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from msgspec import Struct
+
+from provision.commands.ssh import JOB_AGENT
 from provision.connectors import Connector, RemoteProcess
-from provision.errors import ConnectionFailed, NodeError
+from provision.documents import decode, decode_last_line
+from provision.documents.jobs import NodeProblem
+from provision.errors import ConnectionFailed, InvalidDocument, NodeError
 from provision.jobs.node_programs import FILES, code_program, jobs_program
 
-__all__ = ["ANSWER_SECONDS", "FILES", "ask", "ask_jobs", "begin", "first_line", "start_program"]
+__all__ = [
+    "ANSWER_SECONDS",
+    "FILES",
+    "JOBS",
+    "ask",
+    "ask_jobs",
+    "begin",
+    "first_line",
+    "owner",
+    "refusal",
+    "start_program",
+]
+
+T = TypeVar("T")
 
 ANSWER_SECONDS = 60.0
-_JOBS = "node_jobs.py"
+FIRST_LINE_LIMIT = 16 * 1024 * 1024
+"""Bytes in which the first line of an answer has to end."""
+JOBS = "node_jobs.py"
 _CODE = "code_sync.py"
 
 # Isolated (-I, -S): else a file such as json.py in the login user's home would be imported, as root.
@@ -43,17 +65,19 @@ def ask(
     connector: Connector,
     program: str,
     request: Mapping[str, Any],
+    kind: type[T],
     *,
     archive: Path | None = None,
     seconds: float = 60.0,
     python: str = "python3",
-) -> dict[str, Any]:
-    """Run `program` (a file of ``files/``) as root on a node and return its answer, which may be its ``error``.
+) -> T:
+    """Run `program` (a file of ``files/``) as root on a node and return its answer.
 
     Args:
         connector: the way to the node.
         program: name of the file.
         request: what it is to do, as JSON can carry it; it travels by standard input alone.
+        kind: the type of its answer, of `provision.documents`.
         archive: a file whose bytes follow the request.
         seconds: how long it may take.
         python: the interpreter on the node.
@@ -63,7 +87,8 @@ def ask(
         ConnectionFailed: the node cannot be reached.
     """
     name = _name(program)
-    process = connector.start(_script(program, python))
+    script, text = _sent(connector, program, request, python)
+    process = connector.start(script)
     late = threading.Event()
 
     def give_up() -> None:
@@ -75,13 +100,24 @@ def ask(
     timer.start()
     try:
         with suppress(ConnectionFailed, OSError, ValueError):  # what ended before it read all of it says why
-            for piece in (_input(program, request), *_chunks(archive)):
+            for piece in (text, *_chunks(archive)):
                 process.write(piece)
             process.close_stdin()
-        return _answer(connector.name, name, process, late, seconds)
+        out, err = _outputs(connector.name, name, process, late, seconds)
     finally:
         timer.cancel()
         process.close()
+    problem = refusal(out, connector.name) if program == JOBS else None
+    if problem is not None:
+        raise _refused(problem, connector.name)
+    try:
+        return decode_last_line(out, kind, node=connector.name, what=f"answer of {name}")
+    except InvalidDocument as error:
+        said = err.decode(errors="replace").strip()
+        if "there is no" in said:
+            error.remedy = "install python3 there (Debian: apt-get install python3)"
+        error.output = said or error.output
+        raise
 
 
 def start_program(connector: Connector, code: bytes, name: str, *, python: str = "python3") -> RemoteProcess:
@@ -89,7 +125,10 @@ def start_program(connector: Connector, code: bytes, name: str, *, python: str =
     return connector.start(_LOADER.format(python=shlex.quote(python), length=len(code), name=name))
 
 
-def _answer(node: str, name: str, process: RemoteProcess, late: threading.Event, seconds: float) -> dict[str, Any]:
+def _outputs(
+    node: str, name: str, process: RemoteProcess, late: threading.Event, seconds: float
+) -> tuple[bytes, bytes]:
+    """Return what a program printed, and its messages."""
     out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     try:
         for stream, chunk in process.output():
@@ -101,13 +140,7 @@ def _answer(node: str, name: str, process: RemoteProcess, late: threading.Event,
     if late.is_set():
         text = f"{name} did not end within {seconds:g} s"
         raise NodeError(text, node=node, remedy="its disk or its network may hang: look at it by hand (dmesg)")
-    with suppress(ValueError, IndexError, RecursionError):
-        found = json.loads(b"".join(out["stdout"]).strip().splitlines()[-1])
-        if isinstance(found, dict):
-            return found
-    said = b"".join(out["stderr"]).decode(errors="replace").strip()
-    remedy = "install python3 there (Debian: apt-get install python3)" if "there is no" in said else None
-    raise NodeError(f"{name} gave no answer that makes sense", node=node, remedy=remedy, output=said)
+    return b"".join(out["stdout"]), b"".join(out["stderr"])
 
 
 def _chunks(archive: Path | None) -> Iterator[bytes]:
@@ -119,7 +152,7 @@ def _chunks(archive: Path | None) -> Iterator[bytes]:
 
 @functools.cache
 def _code(program: str) -> bytes:
-    made = {_JOBS: jobs_program, _CODE: code_program}.get(program)
+    made = {JOBS: jobs_program, _CODE: code_program}.get(program)
     return made() if made else (FILES / program).read_bytes()
 
 
@@ -136,30 +169,48 @@ def _input(program: str, request: Mapping[str, Any]) -> bytes:
     return _code(program) + json.dumps(request).encode() + b"\n"
 
 
-def ask_jobs(connector: Connector, do: str, *, timeout: float = ANSWER_SECONDS, **request: Any) -> dict[str, Any]:
-    """Ask a node's program for jobs, and return its answer.
+def ask_jobs(connector: Connector, do: str, kind: type[T], *, timeout: float = ANSWER_SECONDS, **request: Any) -> T:
+    """Send a request to a node's program for jobs, and return its answer, of a type of `provision.documents.jobs`.
 
     Raises:
-        NodeError: the node was asked and could not.
+        NodeError: the node was asked and could not, or its answer is not valid.
         ConnectionFailed: it could not be asked.
     """
-    text = _input(_JOBS, {"do": do, **request})
-    result = connector.run(_script(_JOBS), stdin=text, timeout=timeout)
-    return _judged(connector.name, do, result.stdout, result.stderr, result.exit_code)
+    script, text = _sent(connector, JOBS, {"do": do, **request})
+    result = connector.run(script, stdin=text, timeout=timeout)
+    return _parsed(connector.name, do, kind, result.stdout, result.stderr, result.exit_code)
+
+
+def _sent(connector: Connector, program: str, request: Mapping[str, Any], python: str = "python3") -> tuple[str, bytes]:
+    """Return a program's script and its input; the job agent has the program for jobs, and takes the request alone."""
+    request = {"by": owner(), **request} if program == JOBS else request
+    if program == JOBS and getattr(connector, "agent", False):
+        return JOB_AGENT, json.dumps(request).encode() + b"\n"
+    return _script(program, python), _input(program, request)
+
+
+def owner() -> str:
+    """Return who we are: ``user@machine``."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 def begin(connector: Connector, do: str, **request: Any) -> RemoteProcess:
     """Start a request for jobs that stays: its output comes as it is made, and it ends when its input does."""
-    process = connector.start(_script(_JOBS))
-    process.write(_input(_JOBS, {"do": do, **request}))
+    script, text = _sent(connector, JOBS, {"do": do, **request})
+    process = connector.start(script)
+    process.write(text)
     return process
 
 
-def first_line(process: RemoteProcess, node: str) -> dict[str, Any]:
-    """Return the first line of what `begin` has started, as JSON.
+def first_line(process: RemoteProcess, node: str, kind: type[T]) -> T:
+    """Return the first line of what `begin` has started, as a value of `kind`.
 
     Raises:
-        NodeError: the node was asked and could not.
+        NodeError: the node was asked and could not, or its answer is not valid.
         ConnectionFailed: nothing came.
     """
     out, err = b"", b""
@@ -169,22 +220,36 @@ def first_line(process: RemoteProcess, node: str) -> dict[str, Any]:
             continue
         out += chunk
         if b"\n" in out:
-            return _judged(node, "begin", out.partition(b"\n")[0].decode(errors="replace"), "", 0)
+            return _parsed(node, "begin", kind, out.partition(b"\n")[0], "", 0)
+        if len(out) > FIRST_LINE_LIMIT:
+            raise InvalidDocument(f"the answer has no end after {FIRST_LINE_LIMIT} bytes", node=node)
     if out.strip():
-        return _judged(node, "begin", out.decode(errors="replace"), err.decode(errors="replace"), 1)
+        return _parsed(node, "begin", kind, out, err.decode(errors="replace"), 1)
     said = err.decode(errors="replace").strip()
     raise ConnectionFailed(f"nothing came back: {said or 'the connection ended'}", node=node)
 
 
-def _judged(node: str, do: str, out: str, err: str, code: int) -> dict[str, Any]:
-    """Return an answer for jobs, or raise what it says that went wrong."""
-    try:
-        found = json.loads(out) if out.strip() else {}
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        found = {"error": {"message": f"the node's answer to `{do}` makes no sense", "output": out[-400:]}}
-    if code and "error" not in found:
+class _Refusal(Struct):
+    error: NodeProblem | None = None
+
+
+def refusal(text: str | bytes, node: str) -> NodeProblem | None:
+    """Return why the program for jobs refused a request, None where its output is not a refusal."""
+    with suppress(InvalidDocument):
+        return decode(text, _Refusal, node=node, what="answer").error
+    return None
+
+
+def _refused(problem: NodeProblem, node: str) -> NodeError:
+    return NodeError(problem.message, node=node, remedy=problem.remedy or None, output=problem.output or "")
+
+
+def _parsed(node: str, do: str, kind: type[T], out: str | bytes, err: str, code: int) -> T:
+    """Return an answer, or raise what it says that went wrong."""
+    problem = refusal(out, node)
+    if problem is not None:
+        raise _refused(problem, node)
+    if code:
         words = err.strip().splitlines()
         raise NodeError(
             f"`{do}` could not run on the node: {words[-1] if words else f'exit {code}'}",
@@ -192,12 +257,4 @@ def _judged(node: str, do: str, out: str, err: str, code: int) -> dict[str, Any]
             remedy="the node needs python3 and docker; `provision verify` checks both",
             output="\n".join(words[-6:]),
         )
-    error = found.get("error")
-    if isinstance(error, Mapping):
-        raise NodeError(
-            str(error.get("message", "failed")),
-            node=node,
-            remedy=str(error["remedy"]) if error.get("remedy") else None,
-            output=str(error.get("output") or ""),
-        )
-    return found
+    return decode(out, kind, node=node, what=f"answer to `{do}`")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FILES", "code_program", "jobs_program", "keeper_programs", "unit_programs"]
+__all__ = ["FILES", "FilterModule", "agent_program", "code_program", "jobs_program", "keeper_programs", "unit_programs"]
 
 FILES = Path(__file__).with_name("files")
 _OF_UNIT = ("keeper_endings", "keeper_output", "node_docker", "node_files", "node_records", "node_units")
@@ -39,7 +39,17 @@ exec(compile(PARTS["{main}"], "{main}.py", "exec"))
 @cache
 def jobs_program() -> bytes:
     """Return the program that answers one request: ``node_jobs.py`` with its parts."""
-    return _program("node_jobs", (path.stem for path in FILES.glob("node_*.py"))).encode()
+    return _program("node_jobs", _jobs_parts(FILES)).encode()
+
+
+def _jobs_parts(folder: Path) -> list[str]:
+    return [*(path.stem for path in folder.glob("node_*.py")), "code_folders"]
+
+
+def agent_program(folder: str | Path = FILES) -> str:
+    """Return the program that people without a root login reach: ``job_agent.py`` with all that answers requests."""
+    program = _program("job_agent", ["job_agent", *_jobs_parts(Path(folder))], Path(folder))
+    return f"#!/usr/bin/python3 -IS\n# Written by the role base_system.\n{program}"
 
 
 @cache
@@ -69,6 +79,14 @@ def unit_programs() -> dict[str, str]:
     return {"unit.py": _program("unit_shim", (*own, *_OF_UNIT))}
 
 
-def _program(main: str, names: Iterable[str]) -> str:
-    parts = {name: (FILES / f"{name}.py").read_text(encoding="utf-8") for name in sorted(names)}
+def _program(main: str, names: Iterable[str], folder: Path = FILES) -> str:
+    parts = {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in sorted(names)}
     return _PROGRAM.format(parts=parts, main=main)
+
+
+class FilterModule:
+    """What Ansible loads: a role has a link to this file among its filters."""
+
+    def filters(self) -> dict[str, Callable[..., str]]:
+        """Return the filters by name."""
+        return {"job_agent_program": agent_program}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from provision.batch.data import Volume
 from provision.batch.tensorboard import container_name, create_words, explain_start, log_place
 from provision.connectors import Connector
+from provision.documents.jobs import Done, TensorboardResult
 from provision.errors import NodeError
 from provision.jobs.node_ask import ask
 from provision.model.job import JobRecord
@@ -48,15 +49,14 @@ def start_tensorboard(
         "seconds": _PULL_SECONDS,
         "wait": _WAIT_SECONDS,
     }
-    answer = ask(connector, _PROGRAM, request, seconds=_PULL_SECONDS + 3 * _WAIT_SECONDS)
-    if not answer.get("running"):
-        why, remedy = explain_start(answer, spec.tensorboard_image or spec.image)
-        output = str(answer.get("output") or "")
-        raise NodeError(f"there is no TensorBoard: {why}", node=connector.name, remedy=remedy, output=output)
+    answer = ask(connector, _PROGRAM, request, TensorboardResult, seconds=_PULL_SECONDS + 3 * _WAIT_SECONDS)
+    if not answer.running or answer.port is None:
+        why, remedy = explain_start(answer.output, answer.code, spec.tensorboard_image or spec.image)
+        raise NodeError(f"there is no TensorBoard: {why}", node=connector.name, remedy=remedy, output=answer.output)
     host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{answer.get('port')}"
+    return f"http://{host}:{answer.port}"
 
 
 def stop_tensorboard(connector: Connector, job: str) -> None:
     """End a job's TensorBoard; one that is gone is fine."""
-    ask(connector, _PROGRAM, {"do": "stop", "container": container_name(job)})
+    ask(connector, _PROGRAM, {"do": "stop", "container": container_name(job)}, Done)

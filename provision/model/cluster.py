@@ -10,7 +10,20 @@ from typing import Any
 
 from provision.model.secret import Secret
 
-__all__ = ["Cluster", "Connection", "Node"]
+__all__ = ["JOB_ROLES", "NO_JOBS", "Cluster", "Connection", "Node"]
+
+JOB_ROLES = (
+    "rdma_stack",
+    "peer_memory",
+    "nvidia_container",
+    "docker_engine",
+    "training_image",
+    "training_container",
+    "container_ssh",
+)
+"""Roles that exist for jobs: they are switched off on a node that takes none."""
+NO_JOBS = "it takes no jobs (cluster_takes_jobs: false)"
+_NO = frozenset({"false", "no", "off", "0", "n", "f"})
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,8 @@ class Connection:
     """Commands run as root by way of sudo, unless the login user is root already."""
     become_password: Secret | None = None
     password: Secret | None = None
+    agent: bool = False
+    """The login is the account of the job agent: it answers requests about jobs, and nothing else can be done."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,11 @@ class Node:
     """All inventory variables of the host, group variables merged in, Jinja not rendered, passwords as `Secret`."""
     groups: tuple[str, ...] = ()
     """The inventory's groups that the host is in, directly or through child groups, without ``all``."""
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether jobs run on the node; one that takes none can still hold the queue (``cluster_head``)."""
+        return str(self.variables.get("cluster_takes_jobs", True)).strip().lower() not in _NO
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
+
+from provision.model.bounds import Address, Container, Identifier, NodeName, ShortText, Text, Time, Uuid
 
 __all__ = [
     "CodeSource",
@@ -21,11 +20,7 @@ __all__ = [
     "Kind",
     "Seat",
     "as_document",
-    "from_document",
 ]
-
-T = TypeVar("T")
-Reader = Callable[[Any], Any]
 
 
 class Kind(StrEnum):
@@ -164,23 +159,23 @@ class JobSpec:
 class Seat:
     """One instance of an attempt: who it is, and where it goes."""
 
-    instance: str
+    instance: Identifier
     """``<job>-<role>-<index>``, or ``<job>-launcher-<5 letters>``."""
-    role: str
+    role: ShortText
     """``launcher``, ``master`` or ``worker``."""
     index: int
-    node: str
-    address: str
+    node: NodeName
+    address: Address
     """The node's data address."""
     rank: int
     """pytorch, run: RANK; mpi: place in the host file, 0 for the launcher."""
     chief: bool = False
     gpus: tuple[int, ...] = ()
     """nvidia-smi's indices, in the order of the ring."""
-    uuids: tuple[str, ...] = ()
+    uuids: tuple[Uuid, ...] = ()
     """Of `gpus`, in the same order; a MIG instance by its own."""
-    nics: tuple[str, ...] = ()
-    container: str = ""
+    nics: tuple[Uuid, ...] = ()
+    container: Container = ""
     """The container that it lives in; several mpi instances of a node share one."""
 
 
@@ -188,17 +183,17 @@ class Seat:
 class InstanceRecord:
     """What is known of one instance of one attempt; times are seconds since the epoch, 0 for never."""
 
-    instance: str
-    status: str = "Pending"
+    instance: Identifier
+    status: ShortText = "Pending"
     """kubectl's words: Pending, ContainerCreating, Running, Completed, Error, Stopped, Lost."""
     exit_code: int | None = None
     """128 + n for signal n."""
     signal: int | None = None
-    reason: str = ""
-    started: float = 0.0
-    ended: float = 0.0
-    container_id: str = ""
-    last_lines: tuple[str, ...] = ()
+    reason: Text = ""
+    started: Time = 0.0
+    ended: Time = 0.0
+    container_id: Container = ""
+    last_lines: tuple[Text, ...] = ()
     """Of its output, where it failed."""
 
 
@@ -206,12 +201,12 @@ class InstanceRecord:
 class JobEvent:
     """Something that happened to a job."""
 
-    time: float
-    source: str
+    time: Time
+    source: ShortText
     """``submit``, ``queue``, ``node NAME``, an instance, ..."""
-    type: str
+    type: ShortText
     """``Normal`` or ``Warning``."""
-    message: str
+    message: Text
 
 
 @dataclass(frozen=True)
@@ -265,72 +260,3 @@ def as_document(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [as_document(item) for item in value]
     return str(value) if isinstance(value, StrEnum) else value
-
-
-def from_document(kind: type[T], document: Any) -> T:
-    """Build a dataclass of this module from what `as_document` made; names it does not know are left out.
-
-    Raises:
-        ValueError: a value is of another kind than the field.
-    """
-    if not isinstance(document, Mapping):
-        raise ValueError(f"a {kind.__name__} is a mapping, not {type(document).__name__}")  # noqa: TRY004
-    readers = _readers(kind)  # type: ignore[arg-type]
-    try:
-        return kind(**{name: read(document[name]) for name, read in readers.items() if name in document})
-    except TypeError as error:
-        raise ValueError(f"{kind.__name__}: {error}") from error
-
-
-@cache
-def _readers(kind: type) -> dict[str, Reader]:
-    """Return field -> what reads its value; made once, as a list of jobs has thousands of values."""
-    hints = typing.get_type_hints(kind)
-    return {item.name: _reader(hints[item.name], item.name) for item in dataclasses.fields(kind)}
-
-
-def _reader(hint: Any, name: str) -> Reader:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in {types.UnionType, typing.Union}:
-        inner = _reader(next(item for item in arguments if item is not type(None)), name)
-        return lambda value: None if value is None else inner(value)
-    if origin is tuple:
-        return _tuple_reader(arguments, name)
-    if origin is not None and issubclass(origin, Mapping):
-        return partial(_mapping, _reader(arguments[1], name), name)
-    if dataclasses.is_dataclass(hint):
-        return partial(from_document, typing.cast(type, hint))
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return hint
-    return partial(_plain, hint, name)
-
-
-def _mapping(read: Reader, name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name}: {value!r} is no mapping")  # noqa: TRY004
-    return {str(key): read(item) for key, item in value.items()}
-
-
-def _tuple_reader(arguments: tuple[Any, ...], name: str) -> Reader:
-    """Return what reads a tuple: of any length where its last argument is an ellipsis."""
-    readers = [_reader(item, name) for item in arguments if item is not Ellipsis]
-    exact = arguments[-1] is not Ellipsis
-
-    def read(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{name}: {value!r} is no list")  # noqa: TRY004
-        if not exact:
-            return tuple(map(readers[0], value))
-        if len(readers) != len(value):
-            raise ValueError(f"{name}: {value!r} is not {len(readers)} values")
-        return tuple(one(item) for one, item in zip(readers, value, strict=True))
-
-    return read
-
-
-def _plain(hint: Any, name: str, value: Any) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ValueError(f"{name}: {value!r} is no {hint.__name__}")
-    return value

@@ -66,3 +66,5 @@ class JobSurvey:
     nodes: tuple[NodeView, ...] = ()
     unreachable: Mapping[str, str] = field(default_factory=dict)
     """Node -> why."""
+    problems: tuple[str, ...] = ()
+    """What nodes reported and was ignored: malformed entries, and contradictions to the head."""

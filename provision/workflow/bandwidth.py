@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from provision.errors import ProvisionError
 from provision.model import Bandwidth, Node, PairBandwidth
+from provision.model.cluster import NO_JOBS
 
 if TYPE_CHECKING:
     from provision.checks.bandwidth_plan import Party, Trial
@@ -74,8 +75,10 @@ def _parties(
     from provision.facts.perftest import parse_readiness, readiness_script
     from provision.facts.rails import node_rails
 
+    idle_hosts = {node.name: NO_JOBS for node in nodes if not node.takes_jobs}
+    nodes = [node for node in nodes if node.takes_jobs]
     rails = {n.name: node_rails(n.name, n.variables, facts[n.name]) for n in nodes if n.name in facts}
-    left_out = {node.name: "it was not reached" for node in nodes if node.name not in facts}
+    left_out = idle_hosts | {node.name: "it was not reached" for node in nodes if node.name not in facts}
     broken = _broken(rails)
     for name, found in rails.items():
         reason = (not found.endpoints and name not in broken and found.absent) or busy(facts[name])

@@ -53,8 +53,9 @@ def drain(cluster: Cluster, names: Sequence[str], reason: str) -> dict[str, Prov
         Node -> what went wrong there, None for nothing.
     """
     from provision.connectors import each
+    from provision.documents.jobs import Done
     from provision.jobs.node_ask import ask_jobs
 
     nodes = [node for node in cluster.nodes if node.name in names]
-    found = each(nodes, lambda way: ask_jobs(way, "drain", reason=reason))
+    found = each(nodes, lambda way: ask_jobs(way, "drain", Done, reason=reason))
     return {name: one if isinstance(one, ProvisionError) else None for name, one in found.items()}

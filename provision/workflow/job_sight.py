@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError
+from provision.model.cluster import NO_JOBS
 from provision.workflow.survey import degraded, probe
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Sight:
         nodes = [cluster.node(name) for name in names]
         found = probe(nodes, names=[node.name for node in cluster.nodes], topology=True, without=_UNUSED)
         left_out = {name: verdict.reason for name, verdict in degraded(cluster, found).items()}
+        left_out |= {node.name: NO_JOBS for node in nodes if not node.takes_jobs}
         left_out |= {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         reached = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}
         places, gpus_out = {}, {}

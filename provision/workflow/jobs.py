@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from provision.jobs.engines.base import Engine
+    from provision.jobs.signing import JobKeys
     from provision.model import Cluster
 
 __all__ = ["engine"]
@@ -19,4 +20,15 @@ def engine(cluster: Cluster) -> Engine:
     from provision.workflow.survey import with_defaults
 
     full = with_defaults(cluster)
-    return DirectEngine(full, Sight(), JobExtras(full))
+    return DirectEngine(full, Sight(), job_keys(full), JobExtras(full))
+
+
+def job_keys(cluster: Cluster) -> JobKeys:
+    """Return who may sign the jobs of a cluster, and the key that signs here."""
+    from provision.inventory.people import people
+    from provision.jobs.engines.direct.engine import head_of
+    from provision.jobs.signing import JobKeys
+    from provision.workflow.places import state_folder
+
+    name = str(cluster.nodes[0].variables.get("cluster_name") or head_of(cluster))
+    return JobKeys(name, people(cluster), state_folder() / "signing_key")

@@ -44,7 +44,7 @@ def stated_entries(cluster: Cluster, limit: str | None = None) -> list[HostEntry
     Raises:
         LaunchError: it states none of some nodes, which are named.
     """
-    nodes = chosen(cluster, limit)
+    nodes = [node for node in chosen(cluster, limit) if node.takes_jobs]
     silent = [node.name for node in nodes if not _slots(node)]
     if silent:
         raise LaunchError(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import ProvisionError, UsageError
+from provision.model.cluster import NO_JOBS
 from provision.workflow.survey import chosen, degraded, probe, with_defaults
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def places_among(
     left_out: list[tuple[str, str]] = []
     for node in (node for node in cluster.nodes if node.name in found):
         facts = found[node.name]
-        why = facts.message if isinstance(facts, ProvisionError) else unusable(facts)
+        why = NO_JOBS if not node.takes_jobs else None
+        if why is None:
+            why = facts.message if isinstance(facts, ProvisionError) else unusable(facts)
         if why is None:
             why = (held_back or {}).get(node.name)
         if why is not None or isinstance(facts, ProvisionError):

@@ -456,3 +456,19 @@ def test_units_of_ours_are_stopped_before_their_files_go(
     assert stops == ["b.path", "a.service"]
     assert node.ran[-1] == ["systemctl", "daemon-reexec"]
     assert not (tmp_path / "a.service").exists()
+
+
+def test_an_account_of_ours_goes_and_one_that_stood_before_stays(
+    reset: Callable[..., Any], node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job agent's account is removed with what let people in; another account of that name is not ours."""
+    with Path("/etc/passwd").open(encoding="utf-8") as stream:
+        name, *_, home, _ = next(stream).split(":")
+    monkeypatch.setattr(reset_module().origin, "listed", lambda kind: ["x.json"] if kind == "files" else [])
+    notes = [{"name": name, "home": home, "existed": True}, {"name": name, "home": "/elsewhere", "existed": False}]
+    monkeypatch.setattr(reset_module().origin, "noted", lambda kind: notes if kind == "accounts" else [])
+    assert [step for step in reset(plan=True)["steps"] if "account" in step] == []
+
+    notes.append({"name": name, "home": home, "existed": False})
+    assert f"remove the account {name}" in reset(plan=True)["steps"]
+    assert [words for words in node.ran if words[0] == "userdel"] == []

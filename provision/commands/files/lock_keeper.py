@@ -17,6 +17,7 @@ import sys
 import time
 from typing import Any, Dict, List, Tuple
 
+from provision.commands.files.node_audit import audit
 from provision.commands.files.node_state import (
     SILENT,
     Held,
@@ -122,6 +123,12 @@ class Keeper:
         except OSError:
             self.free()
             raise
+        self.audit("apply started")
+
+    def audit(self, action: str, result: str = "ok") -> None:
+        """Leave a record of what the holder of the lock does; the name is the one that the operator's side claims."""
+        caller = "{}@{}".format(self.holder.get("user"), self.holder.get("host"))
+        audit(action, caller, result, command=self.holder.get("command"))
 
     def listen(self, data: bytes) -> None:
         """Do what the operator's side says, until it gives the lock up or is lost."""
@@ -152,6 +159,7 @@ class Keeper:
             outcome = {key: order["finish"].get(key) for key in ("status", "roles", "message")}
             self.record(dict(outcome, ended=now()))
             self.finished = True
+            self.audit("applied", str(outcome["status"]))
         if "release" not in order:
             return False
         busy = working(self.spec["marks"]) if order["release"] else []
@@ -176,6 +184,7 @@ class Keeper:
     def died(self, why: str) -> None:
         """Write down that the apply never came to its end, unless it did."""
         if not self.finished:
+            self.audit("applied", "died: " + why)
             self.record({"status": "died", "ended": now(), "message": why})
 
     def linger(self, why: str) -> List[str]:
@@ -242,6 +251,7 @@ def unlock(spec: Dict[str, Any]) -> Dict[str, Any]:
     if not any(end(pid, holder, number, spec["patience"]) for number in (signal.SIGTERM, signal.SIGKILL)):
         return {"stuck": pid}
     trouble = ""
+    audit("unlocked", str(spec.get("message") or "unknown"), command=holder.get("command"))
     try:
         append(spec["history"], {"id": spec["id"], "status": "unlocked", "ended": now(), "message": spec["message"]})
     except OSError as error:

@@ -7,6 +7,7 @@ from typing import Any, Dict
 from provision.jobs.files.code_tools import Tools
 from provision.jobs.files.code_tree import Failed, places, publish, removed_at_failure
 
+COMMIT = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\Z")
 SUBMODULES = {"recursive": ["--init", "--recursive"], "shallow": ["--init"]}
 _SERVER_HAS_NO_TIP = "unadvertised object|not our ref|find remote ref|no such remote ref"
 """How servers and clients say that a commit cannot be asked for by its number."""
@@ -21,17 +22,17 @@ def resolve(request: Dict[str, Any]) -> Dict[str, Any]:
 def find_commit(tools: Tools, request: Dict[str, Any]) -> str:
     """Ask the server; a whole commit number is what it is."""
     wanted = request["ref"]  # type: str
-    if re.match(r"([0-9a-f]{40}|[0-9a-f]{64})$", wanted):
+    if COMMIT.match(wanted):
         return wanted
     tools.need_git()
-    lines = tools.run(["git", "ls-remote", request["url"]]).splitlines()
+    lines = tools.run(["git", "ls-remote", "--", request["url"]]).splitlines()
     pairs = (line.split("\t", 1) for line in lines if "\t" in line)
     there = {reference: commit for commit, reference in pairs}
     tags = ["refs/tags/%s^{}" % wanted, "refs/tags/%s" % wanted]
     heads = ["refs/heads/%s" % wanted]
     named = [wanted + "^{}", wanted] if wanted.startswith("refs/") or wanted == "HEAD" else []
     for reference in named or (heads + tags if request.get("branch") else tags + heads):
-        if reference in there:
+        if reference in there and COMMIT.match(there[reference]):
             return there[reference]
     raise Failed("no-ref", "there is no branch or tag %s" % wanted if there else "the repository is empty")
 
@@ -49,23 +50,25 @@ def clone(tools: Tools, request: Dict[str, Any], folder: str) -> None:
     """Make a work tree of exactly one commit."""
     tools.need_git()
     sha = request["sha"]
-    depth = ["--depth", str(request["depth"])] if request.get("depth") else []
+    if not isinstance(sha, str) or not COMMIT.match(sha):
+        raise Failed("failed", "%.100r is not the hash of a commit" % (sha,))
+    depth = ["--depth", str(int(request["depth"]))] if request.get("depth") else []
     tools.run(["git", "init", "--quiet", "--template=", folder])
-    tools.run(["git", "remote", "add", "origin", request["url"]], folder)
+    tools.run(["git", "remote", "add", "--", "origin", request["url"]], folder)
     try:
-        tools.run(["git", "fetch", "--quiet", "--no-tags", *depth, "origin", sha], folder)
+        tools.run(["git", "fetch", "--quiet", "--no-tags", *depth, "--", "origin", sha], folder)
     except Failed as error:
         if not re.search(_SERVER_HAS_NO_TIP, error.output):
             raise
-        tools.run(["git", "fetch", "--quiet", "--tags", "origin", "+refs/heads/*:refs/remotes/origin/*"], folder)
+        tools.run(["git", "fetch", "--quiet", "--tags", "--", "origin", "+refs/heads/*:refs/remotes/origin/*"], folder)
     try:
-        tools.run(["git", "checkout", "--quiet", "--force", "--detach", sha], folder)
+        tools.run(["git", "checkout", "--quiet", "--force", "--detach", sha, "--"], folder)
     except Failed as error:
         if re.search("not a tree|did not match any|unable to read tree", error.output):
             raise Failed("no-ref", "there is no commit %s in any branch or tag" % sha) from None
         raise
     modules = SUBMODULES.get(request.get("submodules", "recursive"))
     if modules and os.path.lexists(os.path.join(folder, ".gitmodules")):
-        tools.run(["git", "submodule", "--quiet", "update", *modules], folder)
+        tools.run(["git", "submodule", "--quiet", "update", *modules], folder, local=False)
     if tools.run(["git", "rev-parse", "HEAD"], folder).strip() != sha:
         raise Failed("failed", "git checked out another commit than %s" % sha)

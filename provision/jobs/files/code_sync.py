@@ -8,6 +8,7 @@ parts where it fetches for the nodes.
 
 import json
 import os
+import re
 import signal
 import sys
 import tarfile
@@ -16,6 +17,9 @@ from typing import IO, Any, Dict
 from provision.jobs.files.code_git import checkout, resolve
 from provision.jobs.files.code_tools import Tools
 from provision.jobs.files.code_tree import Failed, extract, own, places, publish, remove, removed_at_failure, tree_sha
+
+REMOTE = re.compile(r"rsync://[A-Za-z0-9_\[]|([A-Za-z0-9_][\w.+-]*@)?[A-Za-z0-9_\[][\w.:\[\]-]*:")
+"""Begins an rsync source of another machine; a path of this one is no source."""
 
 
 def main() -> None:
@@ -47,15 +51,18 @@ def work(request: Dict[str, Any], source: IO[bytes]) -> Dict[str, Any]:
 def rsync(request: Dict[str, Any]) -> Dict[str, Any]:
     """Make the job's folder equal to the source; what is there already needs no transfer."""
     _part, target = places(request)
+    if not REMOTE.match(request["url"]):
+        raise Failed("failed", "%.200r is not an rsync source of another machine" % request["url"])
     if os.path.islink(target) or not os.path.isdir(target):
         remove(target)
     with Tools(request) as tools:
-        argv = ["rsync", "-aP", "--delete", "-e", tools.ssh]
+        # No owners, modes or device files of the source: a special file or a set-uid bit would be the account's.
+        argv = ["rsync", "-rltEP", "--delete", "-e", tools.ssh]
         if "password" in tools.files:
             argv.append("--password-file=" + tools.files["password"])
         os.makedirs(target, 0o755, exist_ok=True)
         try:
-            tools.run([*argv, request["url"].rstrip("/") + "/", target + "/"], quiet=True)
+            tools.run([*argv, "--", request["url"].rstrip("/") + "/", target + "/"], quiet=True)
         except FileNotFoundError:
             raise Failed("no-rsync", "there is no rsync program") from None
     own(target, request)

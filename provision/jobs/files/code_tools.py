@@ -11,13 +11,14 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from typing import Any, Dict, List, Optional
 from urllib.parse import quote
 
+from provision.jobs.files.code_folders import private_folder
 from provision.jobs.files.code_tree import Failed, remove
 
+PROTOCOLS = "https:http:ssh:git"
 REMOVED = "[removed]"
 TAIL_LINES = 12
 """Of what a program said when it failed."""
@@ -26,26 +27,29 @@ _GIT_SSH_COMMAND = (2, 3)
 
 
 class Tools:
-    """git, rsync and ssh with these credentials and, on a node, no others; at the end every trace of them is gone."""
+    """git, rsync and ssh with these credentials and no others; at the end every trace of them is gone."""
 
     def __init__(self, request: Dict[str, Any]) -> None:
         self.request = request
         self.deadline = time.monotonic() + request.get("timeout", 600)
         self.files = {}  # type: Dict[str, str]
         self.ssh, self.environment = "ssh", {}  # type: str, Dict[str, str]
-        self.folder = ""
+        self.folder, self.lock = "", -1
 
     def __enter__(self) -> "Tools":  # noqa: PYI034 - typing.Self is of Python 3.11
-        self.folder = private_folder()
+        self.folder, self.lock = private_folder()
         try:
             self.prepare()
         except BaseException:
-            remove(self.folder)
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_ignored: object) -> None:
-        remove(self.folder)
+        try:
+            remove(self.folder)
+        finally:
+            os.close(self.lock)
 
     def prepare(self) -> None:
         """Write the files, and tell the programs of them."""
@@ -60,15 +64,17 @@ class Tools:
             self.write("credential", login)
         self.ssh = self.ssh_command()
         self.write(".gitconfig", self.git_config())
-        ours = ("GIT_", "SSH_ASKPASS", "DISPLAY", "XDG_CONFIG_HOME")
+        ours = ("GIT_", "SSH_", "DISPLAY", "XDG_CONFIG_HOME", "RSYNC_")
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-        protocols = "https:http:ssh:git" + (":file" if request.get("file") else "")
         self.environment.update(
             HOME=self.folder,
+            GIT_CONFIG_NOSYSTEM="1",
+            GIT_CONFIG_GLOBAL=self.files[".gitconfig"],
+            GIT_ATTR_NOSYSTEM="1",
             LC_ALL="C",
             LANGUAGE="C",
             GIT_TERMINAL_PROMPT="0",
-            GIT_ALLOW_PROTOCOL=protocols,
+            GIT_ALLOW_PROTOCOL=PROTOCOLS,
             GIT_SSH_COMMAND=self.ssh,
         )
 
@@ -83,24 +89,17 @@ class Tools:
     def ssh_command(self) -> str:
         """Return ssh as git and rsync shall call it: never asking, never trusting a key that nobody gave."""
         words = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15"]
-        words += ["-o", "ServerAliveInterval=15"]
-        on_node = "include" not in self.request
-        if on_node:  # not by root's settings there, its keys or its agent
-            words += ["-F", "/dev/null"]
-        if "ssh_key" in self.files:
-            words += ["-o", "IdentitiesOnly=yes", "-i", self.files["ssh_key"]]
-        elif on_node:
-            words += ["-o", "IdentitiesOnly=yes", "-o", "IdentityFile=none"]
+        # Not with the settings, the keys or the agent of whoever runs this, on a node or on the controller.
+        words += ["-o", "ServerAliveInterval=15", "-F", "/dev/null", "-o", "IdentityAgent=none"]
+        words += ["-o", "IdentitiesOnly=yes", "-o", "IdentityFile=" + self.files.get("ssh_key", "none")]
         if "known_hosts" in self.files:
             words += ["-o", "UserKnownHostsFile=" + self.files["known_hosts"]]
         return " ".join(map(shlex.quote, words))
 
     def git_config(self) -> str:
         """Return git's settings; the password is only for the server that it was given for."""
-        own_config = self.request.get("include")
-        lines = ["[include]", "\tpath = " + quoted(own_config)] if own_config else []
-        if "credential" in self.files or not own_config:
-            lines += ["[credential]", "\thelper ="]
+        lines = ["[core]", "\thooksPath = /dev/null", "\tfsmonitor = false", "[credential]", "\thelper ="]
+        lines += ['[protocol "file"]', "\tallow = never", '[protocol "ext"]', "\tallow = never"]
         if "credential" in self.files:
             helper = '!f() { test "$1" != get || cat %s; }; f' % shlex.quote(self.files["credential"])
             lines += ["[credential %s]" % quoted(self.request["server"]), "\thelper = " + quoted(helper)]
@@ -118,8 +117,15 @@ class Tools:
             if tuple(int(number) for number in re.findall(r"\d+", said)[:2]) < _GIT_SSH_COMMAND:
                 raise Failed("no-git", "%s cannot be told how to use SSH" % said)
 
-    def run(self, argv: List[str], folder: Optional[str] = None, *, quiet: bool = False) -> str:
-        """Run a program to its end and return what it printed; it and its children end with the time, and with us."""
+    def run(self, argv: List[str], folder: Optional[str] = None, *, quiet: bool = False, local: bool = True) -> str:
+        """Run a program to its end and return what it printed; it and its children end with the time, and with us.
+
+        A repository of this machine can be read only by its submitter's own command, and never as a submodule
+        (`local` false).
+        """
+        environment = self.environment
+        if local and self.request.get("file"):
+            environment = dict(environment, GIT_ALLOW_PROTOCOL=PROTOCOLS + ":file")
         out = subprocess.DEVNULL if quiet else subprocess.PIPE
         child = subprocess.Popen(
             argv,
@@ -127,7 +133,7 @@ class Tools:
             stdout=out,
             stderr=subprocess.PIPE,
             cwd=folder or self.folder,
-            env=self.environment,
+            env=environment,
             start_new_session=True,
         )
         try:
@@ -157,17 +163,3 @@ class Tools:
 def quoted(value: str) -> str:
     """Return a value as git's settings want it."""
     return '"%s"' % value.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def private_folder() -> str:
-    """Make a folder that only we can read, in memory where there is /run; those that the dead left behind go."""
-    base = os.environ.get("PROVISION_RUN_ROOT") or "/run/provision"
-    try:
-        os.makedirs(base, 0o755, exist_ok=True)
-        for name in os.listdir(base):
-            found = re.match(r"code-(\d+)-", name)
-            if found and not os.path.exists("/proc/" + found.group(1)):
-                remove(os.path.join(base, name))
-        return tempfile.mkdtemp(prefix="code-%d-" % os.getpid(), dir=base)
-    except OSError:  # a submitter who is not root
-        return tempfile.mkdtemp(prefix="provision-code-")

@@ -10,16 +10,27 @@ from node_files import Refused, read_json, remove, remove_tree, write_json
 from node_keepers import STOP_SIGNAL, keepers, signal_keeper
 from node_leases import release_all
 from node_reaping import close_attempt, unwatched
-from node_records import ROOT, UNIT_FILES, attempt_folder, attempts_of, job_folder, job_name, number_of, unit_name
+from node_records import (
+    ROOT,
+    UNIT_FILES,
+    attempt_folder,
+    attempts_of,
+    insist_on_id,
+    job_folder,
+    job_name,
+    number_of,
+    unit_name,
+)
 from node_runs import end_runs, job_runs, remove_run
 
 
 def stop(request):
     """Ask for the end of a job's last attempt: its keeper ends it everywhere; without one its containers end here.
 
-    With ``attempt`` only where the last one here is that one.
+    With ``attempt`` only where the last one here is that one, with ``id`` only where the job is that one.
     """
     name = job_name(request)
+    insist_on_id(request, name)
     attempts = attempts_of(name)
     if not attempts:
         return {"asked": False}
@@ -56,7 +67,7 @@ def delete(request):
         return {"deleted": False}
     if keepers([(name, attempt) for attempt in attempts_of(name)]):
         raise Refused("the job {} still runs on this node".format(name), "provision stop {}".format(name))
-    runs = job_runs("job", name)
+    runs = job_runs("job", name) if attempts_of(name) else []  # where nothing ran, docker need not be installed
     if runs is None:
         raise Refused("docker's engine does not answer", "systemctl status docker")
     for item in runs:

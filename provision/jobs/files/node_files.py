@@ -12,6 +12,8 @@ import time
 
 PROC = os.environ.get("PROVISION_PROC") or "/proc"
 LOCK_SECONDS = 30
+read_ahead = b""
+"""What was read of our input beyond the request's line."""
 REMOVE_SECONDS = 600
 
 

@@ -9,10 +9,14 @@ import json
 import os
 import sys
 
+import node_audit
+import node_files
 from node_files import Refused
 
 REQUESTS = {
+    "upload": "node_queue",
     "reserve": "node_queue",
+    "code": "node_queue",
     "hold_queue": "node_queue",
     "queue": "node_queue",
     "queues": "node_queue",
@@ -31,41 +35,52 @@ REQUESTS = {
     "logs": "node_logs",
     "stop": "node_ending",
     "delete": "node_ending",
+    "attached": "node_audit",
 }
 """Request -> the part that has a function of its name."""
 
 
 def main():
-    """Answer the request on standard input."""
+    """Answer the request on standard input, and leave a record of it."""
+    do, request = "", {}
     try:
         request = json.loads(request_line().decode())
         do = request["do"]
+        if do == "logs":  # which goes on for as long as somebody reads
+            node_audit.of_request(do, request)
         answer = getattr(__import__(REQUESTS[do]), do)(request)
     except Refused as refusal:
-        print(json.dumps(refusal.answer))
-        return 1
+        return refused(do, request, refusal)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as problem:
-        print(json.dumps(Refused("{}".format(problem)).answer))
-        return 1
+        return refused(do, request, Refused("{}".format(problem)))
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
-        print(json.dumps(Refused("the request makes no sense: {!r}".format(problem)).answer))
-        return 1
+        return refused(do, request, Refused("the request makes no sense: {!r}".format(problem)))
     if answer is not None:
+        node_audit.of_request(do, request, answer)
         print(json.dumps(answer))
     return 0
 
 
+def refused(do, request, refusal):
+    """Answer that the request is refused."""
+    if isinstance(request, dict) and isinstance(do, str) and do != "logs":
+        node_audit.of_request(do, request, refused=refusal.answer["error"]["message"])
+    print(json.dumps(refusal.answer))
+    return 1
+
+
 def request_line():
-    """Return our input up to a newline or its end."""
+    """Return our input up to a newline or its end; what was read of the rest is kept for the request."""
     line = b""
-    while not line.endswith(b"\n"):
+    while b"\n" not in line:
         piece = os.read(0, 1 << 16)
         if not piece:
             break
         line += piece
+    line, _, node_files.read_ahead = line.partition(b"\n")
     return line
 
 

@@ -5,7 +5,18 @@ import time
 
 from node_files import Refused, read_json, stamp
 from node_keepers import keepers
-from node_records import FILE, OVER, PREFIX, STAMP, attempt_folder, attempts_of, instances_of, job_name, known_job
+from node_records import (
+    FILE,
+    OVER,
+    PREFIX,
+    STAMP,
+    attempt_folder,
+    attempts_of,
+    insist_on_id,
+    instances_of,
+    job_name,
+    known_job,
+)
 
 FOLLOW_MILLISECONDS = 50
 
@@ -14,6 +25,7 @@ def logs(request):
     """Write an instance's lines to standard output; with ``follow`` until it has ended and everything is out."""
     name = job_name(request)
     known_job(name)
+    insist_on_id(request, name)
     attempts = attempts_of(name)
     attempt = request.get("attempt") or (attempts[-1] if attempts else 0)
     folder = attempt_folder(name, attempt)

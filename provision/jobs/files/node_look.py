@@ -7,13 +7,14 @@ from node_gpus import SMI_SECONDS, Gpus
 from node_leases import PORT, Locked, gpu_leases
 from node_reaping import close_unwatched, keepers_of_leases, reaped
 from node_records import drained
-from node_reports import reports
+from node_reports import reports, sweep_logins
 from node_runs import job_runs
 
 
 def look(request):
     """Return what a node has for jobs, and what it knows of them."""
     gpus = Gpus()
+    sweep_logins()
     containers = job_runs()
     close_unwatched(containers)
     living = keepers_of_leases(containers)

@@ -1,10 +1,15 @@
-"""Requests about names, the queue and secrets: reserve, hold_queue, queue, queues, secrets, event, drain."""
+"""Requests about names, the queue, secrets and packed code.
+
+They are: upload, reserve, code, hold_queue, queue, queues, secrets, event, drain.
+"""
 
 import errno
 import json
 import os
+import sys
 import time
 
+import node_files
 from node_files import (
     LOCK_SECONDS,
     Refused,
@@ -17,9 +22,11 @@ from node_files import (
     write_whole,
 )
 from node_leases import Locked
-from node_records import ROOT, RUN, add_event, drained, job_folder, job_name, known_job, make_folders
+from node_records import FILE, ROOT, RUN, add_event, drained, job_folder, job_name, known_job, make_folders
 from node_reports import brief_report
 
+CODE = "code.tar.gz"
+CODE_BYTES = 2 << 30
 BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
 
 
@@ -40,6 +47,8 @@ def reserve(request):
         write_json(os.path.join(new, "queue.json"), dict(request.get("queue") or {}, time=time.time()))
         if any((request.get("secrets") or {}).values()):
             write_json(os.path.join(new, "secrets.json"), request["secrets"])
+        if request.get("upload"):
+            os.rename(upload_path(request["upload"]), os.path.join(new, CODE))
         with Locked():
             write_json(os.path.join(new, "job.json"), dict(request["job"], submitted=time.time()))
             os.rename(new, job_folder(name))
@@ -50,6 +59,55 @@ def reserve(request):
     finally:
         remove_tree(new)
     return {"reserved": True}
+
+
+def upload(request):
+    """Store the packed code of a job that is about to be submitted: the bytes that follow the request."""
+    make_folders()
+    path, left = upload_path(request["id"]), int(request["size"])
+    if not 0 < left <= CODE_BYTES:
+        raise Refused("packed code of {} bytes, {} are possible".format(left, CODE_BYTES))
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            piece = node_files.read_ahead
+            while left:
+                piece = (piece or os.read(0, 1 << 20))[:left]
+                if not piece:
+                    break
+                stream.write(piece)
+                left, piece = left - len(piece), b""
+            stream.flush()
+            os.fsync(handle)
+    except BaseException:
+        remove(path)
+        raise
+    if left:
+        remove(path)
+        raise Refused("the code broke off {} bytes before its end".format(left))
+    return {"stored": True}
+
+
+def upload_path(token):
+    """Return where packed code lies until its job is recorded; `sweep` removes what nobody records."""
+    if not isinstance(token, str) or not FILE.match(token):
+        raise Refused("{!r} is no id of a job".format(token))
+    return os.path.join(ROOT, ".new-code-" + token)
+
+
+def code(request):
+    """Print the packed code of a job, as it was stored."""
+    path = os.path.join(known_job(job_name(request)), CODE)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Refused("there is no packed code of this job here", "submit it again") from None
+    try:
+        for piece in iter(lambda: os.read(handle, 1 << 20), b""):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
+    finally:
+        os.close(handle)
 
 
 def sweep():

@@ -71,6 +71,13 @@ def known_job(name):
     return folder
 
 
+def insist_on_id(request, name):
+    """Refuse a request that names the ID of another job than the one that has this name now."""
+    token = request.get("id")
+    if token is not None and str(read_json(os.path.join(job_folder(name), "job.json")).get("id")) != str(token):
+        raise Refused("the job {} is another one by now".format(name))
+
+
 def make_folders():
     """Make the folders of all jobs."""
     for path in (ROOT, os.path.join(RUN, "leases")):

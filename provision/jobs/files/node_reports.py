@@ -23,7 +23,19 @@ def report(request):
     if next(unwatched(names), None):
         close_unwatched(job_runs(), names)
     reap_old()
+    sweep_logins()
     return reports(dict(request, names=names))
+
+
+def sweep_logins():
+    """Remove the logins of commands that were killed while they fetched code."""
+    if any(name.startswith("code-") for name in names_in(RUN)):
+        import code_folders
+
+        try:
+            code_folders.sweep(RUN)
+        except OSError:
+            pass  # the next request tries again
 
 
 def wanted(request):
@@ -91,6 +103,7 @@ def full_report(name, *, brief=False):
         told["events"] = events_of(name)
         told["attempts"] = attempts
         told["nodes"] = read_json(os.path.join(folder, "nodes.json")).get("nodes", [])
+        told.update({key: job[key] for key in ("signed", "signature") if isinstance(job.get(key), str)})
     return told
 
 

@@ -121,7 +121,7 @@ class Reset:
         found = [*self.engine.first_steps(), *self._unit_steps(), *module_steps(self.module)]
         found += [*dkms_steps(self.module, self.left), *self.file_steps, *depmod_steps(self.module, self.file_steps)]
         found += [*sysctl_steps(self.left), *folder_steps(origin.noted("folders")), *self.engine.last_steps()]
-        found += [*self._package_steps(), *self.engine.data_steps()]
+        found += [*self._account_steps(), *self._package_steps(), *self.engine.data_steps()]
         return [*found, Step("remove our receipts and notes", self._end)]
 
     def _unit_steps(self):
@@ -139,6 +139,21 @@ class Reset:
             return (
                 f"{name} could not be stopped: {err.strip()[-200:]}" if code != 0 and "not loaded" not in err else None
             )
+
+        return act
+
+    def _account_steps(self):
+        """Return the steps that remove accounts of ours: those that were not there, and that still have our home."""
+        ours = {doc["name"]: doc["home"] for doc in origin.noted("accounts") if not doc["existed"]}
+        with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as stream:
+            known = [line.rstrip("\n").split(":") for line in stream]
+        names = [words[0] for words in known if len(words) > 5 and ours.get(words[0]) == words[5]]
+        return [Step(f"remove the account {name}", self._account(name)) for name in names]
+
+    def _account(self, name):
+        def act():
+            code, _, err = self.module.run_command(["userdel", "--force", name])
+            return f"the account {name} could not be removed: {err.strip()[-200:]}" if code != 0 else None
 
         return act
 

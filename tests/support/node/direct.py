@@ -8,15 +8,21 @@ from typing import Any
 
 import pytest
 
+from provision.batch.signed import secrets_digest
+from provision.documents.jobs import SecretsDocument, SignedJob
 from provision.errors import ProvisionError
 from provision.jobs.engines.direct import DirectEngine, Known, engine, finding, reading, starting, watching, ways
+from provision.jobs.extras import JobExtras
 from provision.jobs.node_programs import jobs_program
+from provision.jobs.signing import JobKeys
 from provision.model import Cluster, CommandResult, Node, Topology, TopologyGpu
+from provision.model.job import JobSpec, as_document
+from provision.model.people import Person
 from provision.testing import make_cluster
 from provision.topology.candidates import Candidate, Machine, Mode
 from tests.support.node.node import COMPILED, GPUS, FakeNode
 
-__all__ = ["direct_engine"]
+__all__ = ["direct_engine", "recorded", "signing_keys"]
 
 PROGRAM = jobs_program()
 
@@ -63,6 +69,11 @@ class Process:
         """Return the exit status."""
         return self.child.wait()
 
+    def close_stdin(self) -> None:
+        """End its input."""
+        assert self.child.stdin is not None
+        self.child.stdin.close()
+
     def close(self) -> None:
         """End its input, and wait for its end."""
         self.child.communicate()
@@ -80,8 +91,14 @@ class FakeEyes:
         return Known(candidates, addresses=dict.fromkeys(names, "127.0.0.1"), cpus=dict.fromkeys(names, 2))
 
 
-def direct_engine(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> DirectEngine:
-    """Return an engine whose nodes are these; the first one keeps the queue."""
+def direct_engine(
+    monkeypatch: pytest.MonkeyPatch,
+    *nodes: FakeNode,
+    people: Mapping[str, Person] | None = None,
+    extras: JobExtras | None = None,
+) -> DirectEngine:
+    """Return an engine whose nodes are these; the first one keeps the queue, and has the controller's signing key."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     by_name = {node.name: node for node in nodes}
 
     def connect(node: Node) -> Way:
@@ -105,4 +122,19 @@ def direct_engine(monkeypatch: pytest.MonkeyPatch, *nodes: FakeNode) -> DirectEn
     monkeypatch.setattr(finding, "each", each)
     monkeypatch.setattr(starting, "keeper_programs", lambda: COMPILED)
     monkeypatch.setattr(starting, "GRACE_SECONDS", 1.0)
-    return DirectEngine(make_cluster(*by_name), FakeEyes())
+    return DirectEngine(make_cluster(*by_name), FakeEyes(), signing_keys(nodes[0], people), extras)
+
+
+def signing_keys(node: FakeNode, people: Mapping[str, Person] | None = None) -> JobKeys:
+    """Return the keys of the controller of `direct_engine`, whose head is this node."""
+    return JobKeys(node.name, people or {}, node.folder / "signing_key")
+
+
+def recorded(keys: JobKeys, spec: JobSpec, /, **changes: Any) -> dict[str, Any]:
+    """Return the job.json of a job that these keys have signed, with `changes` to what is signed."""
+    told = {"version": 1, "cluster": keys.cluster, "id": f"id-{spec.name}", "name": spec.name, "owner": "me@here"}
+    rest = {"submitted": 1.0, "spec": spec, "secrets": secrets_digest(SecretsDocument()), "code": None}
+    job = SignedJob(**{**told, **rest, **changes})  # type: ignore[arg-type]
+    text, signature = keys.sign(job)
+    document = {"id": job.id, "owner": job.owner, "spec": as_document(job.spec)}
+    return {**document, "signed": text, "signature": signature}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from provision.batch.queue import MOST_PASSED, Passing, cannot_start, code_elsewhere, in_order, waiting_for
-from provision.model.job import CodeSource, JobRecord, JobSpec, JobStatus, Kind
+from provision.batch.queue import MOST_PASSED, Passing, cannot_start, in_order, waiting_for
+from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 
 
 def job(
@@ -79,16 +77,3 @@ def test_a_job_that_depends_on_one_that_failed_never_starts() -> None:
 
     assert "broken, which is FAILED" in cannot_start(job("a", 2, depends=("broken",)), known)
     assert cannot_start(job("b", 2, depends=("nobody",)), known) == ""
-
-
-def test_code_of_the_submitters_folder_is_sent_from_there_alone() -> None:
-    """A folder of the same name on another machine holds something else; the reason says where and how it starts."""
-    local, shared = (CodeSource(mode, "/home/me/mnist") for mode in ("local", "rsync"))
-    mine = replace(job("mine", 1, sync=local), owner="me@desk")
-
-    assert code_elsewhere(mine, "you@desk") == ""
-    told = code_elsewhere(mine, "me@ctl1")
-    assert "/home/me/mnist on desk (--sync-mode local)" in told
-    assert "provision queue run" in told
-    assert code_elsewhere(replace(mine, spec=replace(mine.spec, sync=shared)), "me@ctl1") == ""
-    assert code_elsewhere(job("none", 1), "me@ctl1") == ""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+
 from provision.batch.ranks import Place, seats_of
-from provision.batch.records import STARTING, Report, records
+from provision.batch.records import STARTING, Report, contradictions, records
+from provision.documents import decode
+from provision.documents.jobs import ReportAnswer
+from provision.errors import InvalidDocument
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind, as_document
 
 SPEC = JobSpec("dist", Kind.PYTORCH, ("x",), image="i", gpus=1, workers=2)
@@ -31,10 +37,15 @@ def told(node: str, status: str = "Running", **more: Any) -> dict[str, Any]:
     }
 
 
+def report(node: str, document: dict[str, Any]) -> Report:
+    """Return the report of a node's answer."""
+    return Report.of(node, decode(json.dumps(document), ReportAnswer, node=node, what="answer"))
+
+
 def job(*reports: tuple[str, dict[str, Any]], away: dict[str, str] | None = None) -> JobRecord:
     """Return the job that these nodes tell of."""
-    made = [Report(node, {"now": 200.0, "jobs": [document], "leases": {}}) for node, document in reports]
-    return records(made, away or {})["dist"]
+    made = [report(node, {"now": 200.0, "jobs": [document], "leases": {}}) for node, document in reports]
+    return records(made, away or {}, "a")["dist"]
 
 
 QUEUE = {"state": "started", "attempt": 1}
@@ -162,10 +173,50 @@ def test_an_older_job_of_the_same_name_on_a_node_that_was_away_is_another_job() 
 
 def test_nonsense_of_a_node_is_left_out() -> None:
     """A node cannot break the list of all others' jobs."""
-    good = Report("a", {"now": 1, "jobs": [told("a", queue=QUEUE)], "leases": {"GPU-a": {"id": "1"}}})
-    bad = Report("b", {"jobs": [{"name": "x", "spec": {"gpus": "many"}}, "?", {"name": 3}], "leases": ["no"]})
+    good = report("a", {"now": 1, "jobs": [told("a", queue=QUEUE)], "leases": {"GPU-a": {"id": "1"}}})
+    odd: list[Any] = [{"name": "x", "id": "1", "spec": {"gpus": "many"}}, "?", {"name": 3}, {"name": "y", "id": "-o"}]
+    bad = report("b", {"jobs": [*odd, {"name": "well", "id": "2"}]})
 
-    found = records([good, bad], {})
+    found = records([good, bad], {}, "a")
 
-    assert set(found) == {"dist"}
+    assert set(found) == {"dist", "well"}
     assert found["dist"].leases == {"a": ("GPU-a",)}
+    messages = contradictions([good, bad], "a")
+    assert [text.partition(" is left out")[0] for text in messages] == [
+        "b: job x",
+        "b: job without a valid name",
+        "b: job without a valid name",
+        "b: job y",
+    ]
+
+
+def test_a_malformed_answer_is_that_node_s_error() -> None:
+    """It names the node and the request; nothing else is raised."""
+    for document in (["no"], {"jobs": "none"}, {"leases": ["no"]}, {"now": "NaN"}, {"now": -1}):
+        with pytest.raises(InvalidDocument) as caught:
+            report("b", document)
+        assert caught.value.node == "b"
+    with pytest.raises(InvalidDocument):
+        decode('{"now": NaN}', ReportAnswer, node="b", what="answer")
+
+
+def test_only_the_head_says_how_a_job_stands_in_the_queue() -> None:
+    """Another node that claims to keep the queue, or an attempt that it was never given, changes nothing."""
+    queue = {**QUEUE, "nodes": ["a", "b"]}
+    ended = {"status": "SUCCEEDED", "ended": 150.0}
+    for claim in (
+        told("b", queue={"state": "failed", "attempt": 1, "reason": "forged"}),
+        told("b", attempt=999, result=ended),
+        told("b", id="2", submitted=1e9, owner="mallory@b", result=ended),
+    ):
+        found = job(("a", told("a", queue=queue)), ("b", claim))
+        assert (found.id, found.owner, found.attempt) == ("1", "me@here", 1)
+        assert found.status in {JobStatus.RUNNING, JobStatus.FAILED}
+        assert "forged" not in found.reason
+    stranger = told("b", result=ended, keeper="gone")
+    found = job(("a", told("a", queue=queue)), ("b", told("b")), ("c", stranger))
+    assert found.status is JobStatus.RUNNING
+    reports = [report(name, {"jobs": [one]}) for name, one in (("a", told("a", queue=queue)), ("c", stranger))]
+    assert contradictions(reports, "a") == [
+        "c: it reports attempt 1 of dist; this is ignored, as a gave attempt 1 to a, b"
+    ]

@@ -11,8 +11,9 @@ import pytest
 from provision.batch.document import as_yaml, read_document
 from provision.batch.submission import Here, read_words, submission
 from provision.cli.job_options import is_secret
+from provision.documents import convert
 from provision.errors import UsageError
-from provision.model.job import CodeSource, JobSpec, Kind, as_document, from_document
+from provision.model.job import CodeSource, JobSpec, Kind, as_document
 from tests.support.documents import commands
 
 README = Path(__file__).resolve().parents[3] / "README.md"
@@ -368,7 +369,7 @@ def test_a_spec_survives_its_file_and_its_record():
     again = submission(read_words([]), Here(), read_document(as_yaml(spec), "job.yaml")).spec
 
     assert again == spec
-    assert from_document(JobSpec, as_document(spec)) == spec
+    assert convert(as_document(spec), JobSpec, node="a", what="spec") == spec
 
 
 def test_flags_override_a_file_and_join_its_variables():

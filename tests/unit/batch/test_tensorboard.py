@@ -72,14 +72,8 @@ def test_the_container_can_read_events_and_nothing_else():
     assert own[-6] == "tb:2"
 
 
-@pytest.mark.parametrize("answer", [{}, {"output": 3}, {"code": None}, {"output": ["x"], "code": "x"}])
-def test_an_odd_answer_is_no_traceback(answer):
-    """Whatever a node sends."""
-    assert explain_start(answer, "train:1")[0]
-
-
 @pytest.mark.parametrize(("code", "why"), [("127", "the image train:1 has no tensorboard"), ("1", "it ended at once")])
 def test_an_image_without_tensorboard_is_told_from_one_that_misses_a_file(code, why):
     """By what docker's init says and the code that it exits with."""
     said = "[FATAL tini (7)] exec tensorboard failed: No such file or directory"
-    assert why in explain_start({"running": False, "output": said, "code": code}, "train:1")[0]
+    assert why in explain_start(said, code, "train:1")[0]

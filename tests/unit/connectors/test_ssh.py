@@ -14,8 +14,9 @@ import paramiko
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from provision.commands.ssh import JOB_AGENT
 from provision.connectors import connect, each, ssh_packets, ssh_transport
-from provision.errors import ConnectionFailed
+from provision.errors import ConnectionFailed, UsageError
 from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
 
@@ -397,3 +398,25 @@ def test_a_proxy_command_of_ansible_ssh_args_is_the_way_in(node, tmp_path):
         connect(node(ssh_args=arguments))
 
     assert used.exists()
+
+
+@pytest.mark.parametrize("program", [False, True])
+def test_the_job_agent_gets_a_request_and_nothing_else(node, tmp_path, monkeypatch, program):
+    """No script goes to an account that only answers requests about jobs, and nothing else is tried there."""
+    agent = tmp_path / JOB_AGENT
+    agent.write_text("#!/bin/sh\ncat; exit 3\n")
+    agent.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    arguments = ("-F", "none", "-o", "ProxyCommand=none", "-o", "GSSAPIDelegateCredentials=no") if program else ()
+    connector = connect(node(agent=True, become=True, **({"ssh_args": arguments} if program else {})))
+    try:
+        done = connector.run(JOB_AGENT, stdin=b'{"do": "report"}\n')
+        with pytest.raises(UsageError, match="needs an operator"):
+            connector.run("id")
+        with pytest.raises(UsageError, match="needs an operator"):
+            connector.put(agent, "/etc/x")
+    finally:
+        connector.close()
+
+    assert (done.stdout, done.exit_code) == ('{"do": "report"}\n', 3)
+    assert ("ssh program" in connector.reason or "OpenSsh" in type(connector).__name__) == program

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import base64
+import json
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -14,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from provision.batch.code import fetch_request
+from provision.documents.jobs import CodeResult
 from provision.errors import NodeError, UsageError
-from provision.jobs.code import read_files, sync_code
+from provision.jobs.code import pack_code, read_files, sync_code
 from provision.jobs.files.code_git import find_commit
 from provision.jobs.files.code_tools import Tools
 from provision.jobs.files.code_tree import Failed
@@ -60,6 +64,13 @@ def source(forge, **options):
     return CodeSource("git", forge[0], options={"GIT_SSL_CAINFO": str(forge[2]), **options})
 
 
+def brought(nodes, source, secrets=None, say=print, user=""):
+    """Bring code to nodes as a submission and a start do, and return its sum."""
+    source, known = read_files(source, secrets or {})
+    with pack_code(source, known, say) as (packed, archive):
+        return sync_code(nodes, "job1", packed, known, say, user=user, archive=archive)
+
+
 def code(node, repository="mnist"):
     return node.jobs / "job1" / "code" / repository
 
@@ -90,9 +101,7 @@ def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nod
     said = []
     pem = forge[2].parent / "server.pem"
     with git_server(forge[3].parent, "alice", MARKER, pem, seconds=0.05) as slow, Watch(FORMS) as watch:
-        sha = sync_code(
-            nodes, "job1", CodeSource("git", f"{slow}/mnist.git", options=source(forge).options), LOGIN, said.append
-        )
+        sha = brought(nodes, CodeSource("git", f"{slow}/mnist.git", options=source(forge).options), LOGIN, said.append)
 
     assert sha == forge[1]["main"]
     assert [git(code(node), "rev-parse", "HEAD") for node in nodes.values()] == [sha, sha]
@@ -101,7 +110,7 @@ def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nod
     assert watch.found == set()
     assert files_with(tmp_path, FORMS) == []
     assert not any(form in line for form in FORMS for line in said)
-    assert [list(node.run_folder.iterdir()) for node in nodes.values()] == [[], []]
+    assert [names(node.run_folder) for node in nodes.values()] == [["code.lock"], ["code.lock"]]
 
 
 @pytest.mark.row(24)
@@ -117,7 +126,7 @@ def test_every_node_gets_the_same_commit_and_nobody_sees_the_password(forge, nod
 def test_branch_tag_and_commit(forge, options, expected):
     """An annotated tag is its commit, and a revision counts more than the branch."""
     options = {name: forge[1]["first"] if value == "FIRST" else value for name, value in options.items()}
-    request = fetch_request(CodeSource("git", str(forge[3]), options=options), {})
+    request = fetch_request(CodeSource("git", str(forge[3]), options=options), {}) | {"file": True}
 
     with Tools(request) as tools:
         assert find_commit(tools, request) == forge[1][expected]
@@ -126,7 +135,7 @@ def test_branch_tag_and_commit(forge, options, expected):
 def test_a_commit_that_is_no_tip(forge, nodes):
     """It is fetched, too."""
     first = forge[1]["first"]
-    found = sync_code({"gpu1": nodes["gpu1"]}, "job1", CodeSource("git", str(forge[3]), first), {}, print)
+    found = brought({"gpu1": nodes["gpu1"]}, CodeSource("git", str(forge[3]), first))
 
     assert found == first
     assert (code(nodes["gpu1"]) / "train.py").read_text() == "print(1)\n"
@@ -138,7 +147,7 @@ def test_a_wrong_password_is_told_without_it(forge, nodes):
     wrong = {**LOGIN, "GIT_SYNC_PASSWORD": "wr0ng-m4rk"}
 
     with pytest.raises(NodeError) as caught:
-        sync_code(nodes, "job1", source(forge), wrong, print)
+        brought(nodes, source(forge), wrong)
 
     assert caught.value.node == "gpu1"
     assert "login" in caught.value.message
@@ -152,14 +161,14 @@ def test_a_wrong_password_is_told_without_it(forge, nodes):
 def test_a_certificate_that_nobody_trusts_is_refused(forge, nodes):
     """There is no way around it but naming the authority."""
     with pytest.raises(NodeError, match="certificate is signed by nobody") as caught:
-        sync_code(nodes, "job1", CodeSource("git", forge[0]), LOGIN, print)
+        brought(nodes, CodeSource("git", forge[0]), LOGIN)
 
     assert "GIT_SSL_CAINFO" in caught.value.remedy
 
 
 def test_a_branch_that_is_not_there(forge):
     """It is named."""
-    request = fetch_request(CodeSource("git", str(forge[3]), "nowhere"), {})
+    request = fetch_request(CodeSource("git", str(forge[3]), "nowhere"), {}) | {"file": True}
 
     with Tools(request) as tools, pytest.raises(Failed, match="no branch or tag nowhere"):
         find_commit(tools, request)
@@ -171,7 +180,7 @@ def test_a_node_without_git_is_sent_what_the_others_fetch(forge, nodes, tmp_path
     nodes["gpu2"] = bare_node("gpu2", tmp_path)
     said = []
 
-    sha = sync_code(nodes, "job1", source(forge), LOGIN, said.append)
+    sha = brought(nodes, source(forge), LOGIN, said.append)
 
     assert git(code(nodes["gpu2"]), "rev-parse", "HEAD") == sha
     assert git(code(nodes["gpu2"]), "status", "--porcelain") == ""
@@ -179,23 +188,41 @@ def test_a_node_without_git_is_sent_what_the_others_fetch(forge, nodes, tmp_path
     assert files_with(tmp_path, FORMS) == []
 
 
-@pytest.mark.long
-def test_submodules_come_along_unless_they_are_switched_off(nodes, tmp_path):
-    """As git-sync does it."""
+def with_submodule(tmp_path, address):
+    """Make a repository whose submodule is at this address plus its name."""
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     for folder in (inner, outer):
         folder.mkdir()
         git(folder, "init", "-q")
     commit(inner, "part.py", "")
     git(outer, "submodule", "--quiet", "add", str(inner), "inner")
-    git(outer, "commit", "-qm", "inner")
-    one = {"gpu1": nodes["gpu1"]}
-    found = []
-    for mode in ("recursive", "off"):
-        sync_code(one, "job1", CodeSource("git", str(outer), options={"GIT_SYNC_SUBMODULES": mode}), {}, print)
-        found.append((code(nodes["gpu1"], "outer") / "inner" / "part.py").exists())
+    git(outer, "config", "--file", ".gitmodules", "submodule.inner.url", f"{address}/inner")
+    git(outer, "commit", "-qam", "inner")
+    return outer
+
+
+@pytest.mark.long
+@needs_server
+def test_submodules_come_along_unless_they_are_switched_off(nodes, tmp_path):
+    """As git-sync does it."""
+    one, found = {"gpu1": nodes["gpu1"]}, []
+    with git_server(tmp_path, "alice", MARKER) as address:
+        with_submodule(tmp_path, address)
+        for mode in ("recursive", "off"):
+            brought(one, CodeSource("git", f"{address}/outer", options={"GIT_SYNC_SUBMODULES": mode}), LOGIN)
+            found.append((code(nodes["gpu1"], "outer") / "inner" / "part.py").exists())
 
     assert found == [True, False]
+
+
+def test_a_submodule_cannot_be_a_folder_of_the_machine_that_fetches(nodes, tmp_path):
+    """Else a repository would take along what is on that machine, also where the submitter's own path names it."""
+    outer = with_submodule(tmp_path, tmp_path)
+
+    with pytest.raises(UsageError, match="outer") as caught:
+        brought(nodes, CodeSource("git", str(outer)))
+
+    assert "transport 'file' not allowed" in caught.value.output
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -211,13 +238,14 @@ def test_an_unknown_ssh_host_key_is_never_taken_and_no_key_of_the_node_s_own(tmp
     key = {"GIT_SYNC_SSH_KEY": f"-----BEGIN\n{MARKER}\n"} if given else {}
 
     with pytest.raises(NodeError, match="SSH key is not known") as caught:
-        sync_code({"gpu1": node}, "job1", CodeSource("git", "git@127.0.0.1:group/mnist.git"), key, print)
+        brought({"gpu1": node}, CodeSource("git", "git@127.0.0.1:group/mnist.git"), key)
 
     argv = (tmp_path / "ssh.argv").read_text()
     assert "GIT_SYNC_SSH_KNOWN_HOSTS_FILE" in caught.value.remedy
     assert "StrictHostKeyChecking=yes" in argv
     assert "BatchMode=yes" in argv
     assert "-F /dev/null" in argv
+    assert "IdentityAgent=none" in argv
     assert ("IdentityFile=none" in argv) is not given
     assert "IdentitiesOnly=yes" in argv
     assert MARKER not in argv
@@ -239,9 +267,9 @@ def test_a_folder_of_this_machine_arrives_without_what_git_ignores(nodes, tmp_pa
     (project / "private.py").chmod(0o600)
     os.link(project / "private.py", project / "twin.py")
     here = CodeSource("local", str(project))
-    first = sync_code(nodes, "job1", here, {}, print)
+    first = brought(nodes, here)
     (project / "twin.py").unlink()
-    second = sync_code(nodes, "job1", here, {}, print)
+    second = brought(nodes, here)
 
     there = code(nodes["gpu2"], "my-project")
     assert first != second
@@ -254,18 +282,26 @@ def test_a_folder_of_this_machine_arrives_without_what_git_ignores(nodes, tmp_pa
 
 @pytest.mark.row(23)
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="there is no rsync here")
-def test_rsync_makes_the_nodes_equal_to_the_source(nodes, tmp_path):
-    """What the source no longer has goes, and the sum is that of the contents."""
+def test_rsync_makes_the_nodes_equal_to_the_source(tmp_path):
+    """What the source no longer has goes, the sum is that of the contents, and special files stay behind."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "ssh").write_text('#!/bin/sh\nwhile [ "$1" != storage ]; do shift; done; shift\nexec "$@"\n')
+    (tools / "ssh").chmod(0o755)
+    nodes = {name: NodeFolder(name, tmp_path, path=f"{tools}:{os.environ['PATH']}") for name in ("gpu1", "gpu2")}
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("1")
+    (tmp_path / "src" / "a.py").chmod(0o6755)
+    os.mkfifo(tmp_path / "src" / "pipe")
     stale = code(nodes["gpu1"], "src") / "stale.py"
     stale.parent.mkdir(parents=True)
     stale.write_text("")
 
-    sha = sync_code(nodes, "job1", CodeSource("rsync", str(tmp_path / "src")), {}, print)
+    sha = brought(nodes, CodeSource("rsync", f"storage:{tmp_path}/src"))
 
     assert len(sha) == 64
     assert [names(code(node, "src")) for node in nodes.values()] == [["a.py"], ["a.py"]]
+    assert (code(nodes["gpu1"], "src") / "a.py").stat().st_mode & 0o7777 == 0o755
 
 
 def test_rsync_that_is_missing_on_a_node(tmp_path):
@@ -273,7 +309,7 @@ def test_rsync_that_is_missing_on_a_node(tmp_path):
     node = bare_node("gpu1", tmp_path)
 
     with pytest.raises(NodeError, match=r"gpu1: .*no rsync program") as caught:
-        sync_code({"gpu1": node}, "job1", CodeSource("rsync", "storage:/srv/project"), {}, print)
+        brought({"gpu1": node}, CodeSource("rsync", "storage:/srv/project"))
 
     assert "install rsync" in caught.value.remedy
 
@@ -319,7 +355,79 @@ def test_an_archive_cannot_write_outside_its_folder(nodes, tmp_path):
         archive.add(tmp_path / "f", arcname="../../../escaped")
     request = {"do": "unpack", "job": "job1", "repository": "p", "content": ""}
 
-    answer = ask(nodes["gpu1"], "code_sync.py", request, archive=tmp_path / "a.tar")
+    answer = ask(nodes["gpu1"], "code_sync.py", request, CodeResult, archive=tmp_path / "a.tar")
 
-    assert answer["error"]["kind"] == "damaged"
+    assert answer.error.kind == "damaged"
     assert not list(tmp_path.rglob("escaped"))
+
+
+class LyingNode(NodeFolder):
+    """A node that gives one answer to every request."""
+
+    answer = "{}"
+
+    def start(self, script, *, become=True):
+        del script
+        return super().start(f"cat > /dev/null; echo {shlex.quote(self.answer)}", become=become)
+
+
+@pytest.mark.parametrize("sha", ["--upload-pack=touch PROOF;true", "-c", "a" * 39, "a" * 40 + "\n", "A" * 40, "", 3])
+def test_a_commit_of_a_node_is_a_full_hash_or_nothing(nodes, tmp_path, monkeypatch, sha):
+    """A node that answers an option instead of a commit runs nothing here, and nothing on the job's other nodes."""
+    proof, tools = tmp_path / "proof", tmp_path / "bin"
+    tools.mkdir()
+    (tools / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    (tools / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    liar = LyingNode("gpu1", tmp_path)
+    liar.answer = json.dumps({"sha": sha.replace("PROOF", str(proof)) if isinstance(sha, str) else sha})
+
+    with pytest.raises(NodeError) as caught:
+        sync_code(
+            {"gpu1": liar, "gpu2": nodes["gpu2"]}, "job1", CodeSource("git", "ssh://g@h/group/mnist.git"), {}, print
+        )
+
+    assert not proof.exists()
+    assert caught.value.node == "gpu1"
+    assert not code(nodes["gpu2"]).exists()
+
+
+def test_git_and_ssh_run_with_no_settings_keys_or_agent_of_whoever_runs_them(tmp_path, monkeypatch):
+    """On the controller as on nodes: a URL of a job cannot use the operator's logins, aliases, hooks or rewrites."""
+    trap = tmp_path / "trap"
+    (tmp_path / ".gitconfig").write_text(f"[core]\n\tsshCommand = touch {trap}\n[alias]\n\tx = !touch {trap}\n")
+    (tmp_path / ".config/git").mkdir(parents=True)
+    (tmp_path / ".config/git/config").write_text("[user]\n\tname = operator\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"touch {trap}")
+    with Tools({"timeout": 60, "include": str(tmp_path / ".gitconfig")}) as tools:
+        settings = tools.run(["git", "config", "--list", "--show-origin"])
+        environment = tools.environment
+
+    assert {line.split("\t")[0] for line in settings.splitlines()} == {f"file:{tools.folder}/.gitconfig"}
+    assert "operator" not in settings
+    assert "SSH_AUTH_SOCK" not in environment
+    assert environment["GIT_ALLOW_PROTOCOL"] == "https:http:ssh:git"
+    for word in ("-F /dev/null", "IdentityAgent=none", "IdentityFile=none"):
+        assert word in environment["GIT_SSH_COMMAND"]
+    assert not trap.exists()
+
+
+def test_logins_of_a_fetch_that_was_killed_go_with_the_next_one_whoever_has_its_number_now(tmp_path, monkeypatch):
+    """Their owner holds a lock, which ends with it also by SIGKILL; a process that took its number keeps nothing."""
+    monkeypatch.setenv("PROVISION_RUN_ROOT", str(tmp_path))
+    words = "import sys, time; from provision.jobs.files.code_tools import Tools\n"
+    words += (
+        "with Tools({'password': 'hunter2', 'server': 'https://h'}) as t: print(t.folder, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True) as killed:
+        left = Path(killed.stdout.readline().strip())
+        with Tools({}):
+            assert (left / "password").exists(), "its owner lives"
+        killed.kill()
+    reused = left.with_name(f"code-{os.getpid()}-reused")
+    left.rename(reused)
+
+    with Tools({}) as tools:
+        assert [path for path in tmp_path.iterdir() if path.is_dir()] == [Path(tools.folder)]

@@ -15,9 +15,8 @@ import pytest
 from provision.errors import ConnectionFailed, NeverFits, NodeError, NotFound, UsageError
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import DirectEngine, finding, head, starting, starts
-from provision.jobs.engines.direct.head import insist_on_head
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
-from tests.support.node.direct import Way, direct_engine
+from tests.support.node.direct import Way, direct_engine, recorded, signing_keys
 from tests.support.node.node import Engine, FakeNode, seat, until
 
 SHOW = "echo $NVIDIA_VISIBLE_DEVICES $RANK/$WORLD_SIZE"
@@ -187,7 +186,7 @@ def test_a_pass_writes_down_by_one_request_how_all_jobs_stand(
     for name in names:
         finished(node, name, 0.0)
         (node.root / name / "queue.json").write_text('{"state": "started", "attempt": 1}')
-    monkeypatch.setattr(head, "ask_jobs", lambda way, do, **more: asked.append(do) or ask(way, do, **more))
+    monkeypatch.setattr(head, "ask_jobs", lambda way, do, kind, **more: asked.append(do) or ask(way, do, kind, **more))
     jobs.start_pending([].append)
 
     assert asked == ["queues"]
@@ -334,24 +333,21 @@ def test_a_job_that_was_stopped_while_it_was_made_ready_does_not_start(
     assert node.ask("look")["leases"] == {}
 
 
-def test_another_head_than_the_one_with_the_queue_is_refused(
-    jobs: DirectEngine, monkeypatch: pytest.MonkeyPatch
+def test_a_queue_on_another_node_than_the_head_is_ignored_and_reported_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: Engine
 ) -> None:
-    """Two queues would know nothing of each other."""
-    submit(jobs, spec("here", "sleep 30", gpus=1))
-    monkeypatch.setattr(jobs, "head", "another")
+    """No node stops the others' jobs by the claim that it keeps the queue."""
+    with FakeNode(tmp_path / "a", "a") as first, FakeNode(tmp_path / "b", "b") as second:
+        jobs = direct_engine(monkeypatch, first.with_docker(docker), second.with_docker(docker))
+        second.ok("reserve", name="forged", job={"id": "f", "spec": {"command": ["x"]}}, queue={"state": "pending"})
+        said: list[str] = []
+        submit(jobs, spec("mine"), said=said)
 
-    with pytest.raises(NodeError, match="the queue of jobs is on a"):
-        insist_on_head(jobs.head, jobs_look(jobs))
-
-
-def jobs_look(jobs: DirectEngine) -> dict[str, Any]:
-    """What the nodes answer, by name."""
-    from provision.jobs.engines.direct import engine
-    from provision.jobs.engines.direct.looks import NodeLook
-
-    found = engine.each(jobs._cluster.nodes, lambda way: engine.ask_jobs(way, "look"))
-    return {name: NodeLook(name, one) for name, one in found.items()}
+        assert over(jobs, "mine").status is JobStatus.SUCCEEDED
+        assert jobs.get("forged").attempt == 0
+        docker.reset()
+    assert [line for line in said if line.startswith("warning: b: it keeps a queue in which forged is pending")]
+    assert any(line.startswith("b: it keeps a queue") for line in jobs.jobs().problems)
 
 
 def earlier(node: FakeNode, name: str, kind: str, *instances: str) -> None:
@@ -458,10 +454,9 @@ def test_what_is_booked_and_waits_for_its_turn_to_start_is_kept_for_it(
     jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of very many that a pass has booked some start later, behind images that take long to come."""
-    document = {"kind": "run", "command": ["true"], "image": "image", "gpus": 1}
     for name in ("j1", "j2"):
-        told = {"id": name, "submitted": 1.0, "spec": {**document, "name": name}}
-        node.ok("reserve", name=name, job=told, queue={"state": "pending"})
+        job = recorded(signing_keys(node), spec(name, gpus=1))
+        node.ok("reserve", name=name, job=job, queue={"state": "pending"})
     happened, start, renew = list[str](), starting.start, starting.renew
 
     def slow(ways: Any, attempt: Any, *more: Any) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from provision.documents import decode
+from provision.documents.jobs import LookAnswer
 from provision.errors import NeverFits
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.looks import NodeLook
@@ -37,7 +40,8 @@ def look(name: str, *taken: int, **more: Any) -> NodeLook:
     """Return a node of which some GPUs are held."""
     gpus = [{"index": index, "uuid": f"GPU-{name}-{index}"} for index in range(GPUS)]
     leases = {f"GPU-{name}-{index}": {"job": "other"} for index in taken}
-    return NodeLook(name, {"gpus": gpus, "leases": leases, "foreign": {}, "jobs": [], **more})
+    document = {"gpus": gpus, "leases": leases, "foreign": {}, "jobs": [], **more}
+    return NodeLook.of(name, decode(json.dumps(document), LookAnswer, node=name, what="answer"))
 
 
 def job(gpus: int, workers: int, kind: Kind = Kind.PYTORCH, **more: Any) -> JobSpec:
@@ -157,7 +161,8 @@ def test_labels_names_and_failures_choose_the_nodes() -> None:
 
 def alive(name: str, **spec: Any) -> dict[str, Any]:
     """Return what a node tells of a job that is on it."""
-    return {"name": name, "spec": spec, "instances": {f"{name}-worker-0": {}}, "result": None}
+    instance = f"{name}-worker-0"
+    return {"name": name, "id": name, "spec": spec, "instances": {instance: {"instance": instance}}, "result": None}
 
 
 def test_a_node_that_a_job_has_for_itself_gets_no_other_and_an_empty_one_is_wanted() -> None:

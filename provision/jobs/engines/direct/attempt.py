@@ -11,6 +11,7 @@ from provision.batch.containers import NodeHardware, create_words, program_words
 from provision.batch.names import attempt_folder
 from provision.batch.ranks import by_container, rank_variables, slots
 from provision.batch.units import unit_of, unit_variables
+from provision.documents.jobs import Prepared, SignedJob
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.known import Known
 from provision.model.job import JobSpec, Kind, Seat
@@ -35,6 +36,8 @@ class Attempt:
     """Node -> UUIDs that are held too, for nobody: of a node that a job has for itself."""
     notes: tuple[str, ...] = ()
     """What the submitter is told of the start."""
+    signed: SignedJob | None = None
+    """What was signed; None for a dry run."""
 
     @property
     def nodes(self) -> list[str]:
@@ -107,7 +110,7 @@ def containers_of(
     node: str,
     logins: Sequence[mpi.Login],
     port: int,
-    prepared: Mapping[str, Any],
+    prepared: Prepared,
     mounts: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
     """Yield what the keeper on a node is told of each of its containers or units: ``containers`` of README.md.
@@ -139,7 +142,7 @@ def containers_of(
 
 
 def _runtime(
-    attempt: Attempt, inside: Sequence[Seat], prepared: Mapping[str, Any], mounts: Sequence[str], entry: Sequence[str]
+    attempt: Attempt, inside: Sequence[Seat], prepared: Prepared, mounts: Sequence[str], entry: Sequence[str]
 ) -> dict[str, Any]:
     """Return what the keeper is told of a container, or of a unit, as such."""
     spec, seat = attempt.spec, inside[0]
@@ -148,7 +151,8 @@ def _runtime(
         unit = unit_of(spec, hardware=hardware, folder=attempt.folder, mounts=mounts, entry=entry)
         return {"unit": unit}
     reference = image_of(spec, seat)
-    image = str(((prepared.get("images") or {}).get(reference) or {}).get("id") or reference)
+    known = prepared.images.get(reference)
+    image = known.id if known is not None and known.id else reference
     labels = {
         "provision.job": spec.name,
         "provision.id": attempt.id,

@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provision.batch.queue import Passing, cannot_start, code_elsewhere, in_order, waiting_for
+from msgspec.structs import replace as replace_fields
+
+from provision.batch.queue import Passing, cannot_start, in_order, waiting_for
 from provision.batch.ranks import seats_of
 from provision.batch.records import STARTING, Report, records
+from provision.batch.signed import Refused
+from provision.documents.jobs import Done, JobReport, Lease, QueueEntry, ReportAnswer, SignedJob
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.attempt import Attempt
-from provision.jobs.engines.direct.head import mark, mark_all, marking, owner
+from provision.jobs.engines.direct.head import mark, mark_all, marking
 from provision.jobs.engines.direct.known import Sight
 from provision.jobs.engines.direct.line_check import line_notes
 from provision.jobs.engines.direct.looks import NodeLook
@@ -24,8 +28,9 @@ from provision.jobs.engines.direct.placing import allowed, place_job
 from provision.jobs.engines.direct.starting import release, take_leases
 from provision.jobs.engines.direct.ways import Ways
 from provision.jobs.node_ask import ask_jobs
+from provision.jobs.signing import JobKeys
 from provision.model import Cluster
-from provision.model.job import JobRecord, JobStatus, as_document
+from provision.model.job import InstanceRecord, JobRecord, JobStatus, as_document
 
 __all__ = ["Booking"]
 
@@ -33,10 +38,14 @@ __all__ = ["Booking"]
 class Booking:
     """One pass over the waiting jobs, by whoever holds the queue's lock."""
 
-    def __init__(self, ways: Ways, cluster: Cluster, head: str, sight: Sight) -> None:
-        self._ways, self._cluster, self._head, self._sight = ways, cluster, head, sight
+    def __init__(self, ways: Ways, cluster: Cluster, head: str, sight: Sight, keys: JobKeys) -> None:
+        self._ways, self._cluster, self._head, self._sight, self._keys = ways, cluster, head, sight, keys
+        self._texts: dict[str, dict[str, str]] = {}
+        """What was signed, by the job's id: its nodes record it, and know by it whose job it is."""
         self.looks: dict[str, NodeLook] = {}
         """The nodes as they were seen, with what was held since."""
+        self.refused: list[str] = []
+        """Why jobs are not started that are not signed by somebody who may submit them, or not valid."""
         self.waiting: list[str] = []
         """Names of those that did not start."""
         self.aged: list[JobRecord] = []
@@ -54,26 +63,33 @@ class Booking:
         Returns the attempts to start, and why the job `mine` will never fit, if it is so.
         """
         self.looks = dict(looks)
-        found = records([Report(name, look.document) for name, look in looks.items()], unreachable)
-        queues = _queues(looks)
+        found = records(list(looks.values()), unreachable, self._head)
+        queues = {job.name: job.queue for job in looks[self._head].jobs if job.queue.state}
         waiting = in_order(self._to_try_again(found, queues))
         self._mark_all(self._over)
         full = self._full([record.spec.name for record in waiting])
         tried = {record.spec.name for record in waiting}
         self.aged = [one for one in found.values() if one.spec.name not in tried and self._is_aged(one, found)]
-        passing = Passing([], {name: int(queue.get("passed") or 0) for name, queue in queues.items()})
+        passing = Passing([], {name: queue.passed for name, queue in queues.items()})
         attempts: list[Attempt] = []
-        reasons: dict[str, tuple[JobRecord, dict[str, Any], str]] = {}
+        reasons: dict[str, tuple[JobRecord, QueueEntry, str]] = {}
         for brief in (one for one in waiting if one.spec.name in full):
-            record = replace(full[brief.spec.name], attempt=brief.attempt)
-            queue = queues.get(record.spec.name, {})
+            queue = queues.get(brief.spec.name, QueueEntry())
+            try:
+                record, signed = self._signed(full[brief.spec.name], brief)
+            except Refused as error:
+                if brief.spec.name == mine:
+                    return attempts, error
+                self.refused.append(error.message)
+                reasons[brief.spec.name] = (brief, queue, Waits(error.message))
+                continue
             never = cannot_start(record, found.get)
             if never:
                 self._mark(record, queue, state="failed", reason=never)
                 continue
             try:
-                own = waiting_for(record, found.get) or code_elsewhere(record, owner())
-                held = own or self._behind(record, passing) or self._hold(record, queue)
+                own = waiting_for(record, found.get)
+                held = own or self._behind(record, passing) or self._hold(record, queue, signed)
             except (NeverFits, UsageError, NodeError) as error:
                 if record.spec.name == mine:
                     return attempts, error
@@ -89,12 +105,12 @@ class Booking:
         self.whole = self._mark_waiting(reasons, passing)
         return attempts, None
 
-    def _mark_waiting(self, reasons: Mapping[str, tuple[JobRecord, Mapping[str, Any], str]], passing: Passing) -> bool:
+    def _mark_waiting(self, reasons: Mapping[str, tuple[JobRecord, QueueEntry, str]], passing: Passing) -> bool:
         """Write down why jobs wait and how often they were passed, where that has changed; return whether it is."""
         markings = []
         for name, (record, queue, reason) in reasons.items():
             passed = passing.passed.get(name, 0)
-            if reason != queue.get("reason") or passed != int(queue.get("passed") or 0):
+            if reason != queue.reason or passed != queue.passed:
                 markings.append(marking(record, queue, state="pending", reason=str(reason), passed=passed))
         return self._mark_all(markings)
 
@@ -103,9 +119,19 @@ class Booking:
         older = passing.may_start(record)
         return NoRoom(f"waits behind {older.spec.name}, which was submitted before") if older is not None else ""
 
-    def _hold(self, record: JobRecord, queue: Mapping[str, Any]) -> Attempt | str:
+    def _signed(self, job: JobReport, brief: JobRecord) -> tuple[JobRecord, SignedJob]:
+        """Return a job as it was signed, with its place in the queue and its attempt; all else of it is ignored.
+
+        Raises:
+            Refused: it must not start.
+        """
+        signed = self._keys.check(job, self._head)
+        self._texts[signed.id] = {"signed": job.signed, "signature": job.signature}
+        return replace(brief, spec=signed.spec, id=signed.id, owner=signed.owner), signed
+
+    def _hold(self, record: JobRecord, queue: QueueEntry, signed: SignedJob) -> Attempt | str:
         """Place a job and hold its GPUs; return why not, where it cannot be."""
-        attempt = self._place(record, queue)
+        attempt = self._place(record, queue, signed)
         if isinstance(attempt, str):
             return attempt
         reason = take_leases(self._ways, attempt, force=record.spec.allow_drained)
@@ -123,13 +149,13 @@ class Booking:
         self.looks = _with_leases(self.looks, attempt)
         for note in attempt.notes:
             event = {"time": time.time(), "source": "queue", "type": "Warning", "message": note}
-            ask_jobs(self._ways.to(self._head), "event", name=record.spec.name, event=event)
+            ask_jobs(self._ways.to(self._head), "event", Done, name=record.spec.name, event=event)
         return attempt
 
-    def _place(self, record: JobRecord, queue: Mapping[str, Any]) -> Attempt | str:
+    def _place(self, record: JobRecord, queue: QueueEntry, signed: SignedJob) -> Attempt | str:
         spec = record.spec
         known = self._sight.known()
-        excluded = [str(name) for name in queue.get("excluded") or ()]
+        excluded = queue.excluded
         nodes, why = allowed(spec, self._cluster.nodes, excluded)
         if not nodes and excluded:
             nodes, why = allowed(spec, self._cluster.nodes)
@@ -152,36 +178,41 @@ class Booking:
         return Attempt(
             spec,
             record.id,
-            max(record.attempt, int(queue.get("attempt") or 0)) + 1,
-            {"id": record.id, "owner": record.owner, "submitted": record.submitted, "spec": as_document(spec)},
+            max(record.attempt, queue.attempt) + 1,
+            {
+                "id": record.id,
+                "owner": record.owner,
+                "submitted": record.submitted,
+                "spec": as_document(spec),
+                **self._texts.get(record.id, {}),
+            },
             seats,
             Secrets(),
             known,
             {seat.node: self.looks[seat.node].whole() for seat in seats} if spec.exclusive and spec.gpus else {},
             (*placed.warnings, *notes),
+            signed,
         )
 
     def _is_aged(self, record: JobRecord, found: Mapping[str, JobRecord]) -> bool:
         """Whether a job's record is to go: by the head's clock, unless a node of it is away or a job depends on it."""
-        limit, now = record.spec.ttl_after_finished, self.looks[self._head].document.get("now")
+        limit, now = record.spec.ttl_after_finished, self.looks[self._head].now
         if not limit or not record.status.over or not record.ended or record.unreachable or record.leases:
             return False
         needed = any(record.spec.name in other.spec.depends for other in found.values() if not other.status.over)
-        return isinstance(now, int | float) and now - record.ended > limit and not needed
+        return now - record.ended > limit and not needed
 
-    def _to_try_again(
-        self, found: Mapping[str, JobRecord], queues: Mapping[str, dict[str, Any]]
-    ) -> Iterator[JobRecord]:
+    def _to_try_again(self, found: Mapping[str, JobRecord], queues: dict[str, QueueEntry]) -> Iterator[JobRecord]:
         """Yield the waiting jobs, and as waiting those whose last attempt failed while tries are left."""
         for name, record in found.items():
             queue = queues.get(name)
-            if queue is None or queue.get("state") == "over":
+            if queue is None or queue.state == "over":
                 continue
             if record.reason == STARTING:
                 if not self._broken_off(queue):
                     continue
                 self._let_go(record, queue)
-            begun = record.status is JobStatus.PENDING and queue.get("state") == "started"
+            begun = record.status is JobStatus.PENDING and queue.state == "started"
             if begun and not record.again and record.reason != STARTING:
                 continue  # its keepers have it, and its containers do not run yet
             if record.again:
@@ -189,15 +220,15 @@ class Booking:
                 more = {
                     "state": "pending",
                     "attempt": record.attempt,
-                    "failures": int(queue.get("failures") or 0) + 1,
-                    "excluded": sorted({*map(str, queue.get("excluded") or ()), *bad}),
+                    "failures": queue.failures + 1,
+                    "excluded": sorted({*queue.excluded, *bad}),
                     "reason": record.reason.removesuffix("; it is to be tried again"),
                 }
                 if self._mark(record, queue, **more):
-                    queues[name].update(more)
+                    queues[name] = replace_fields(queue, **more)
                     yield record
                 continue
-            if record.status.over and queue.get("state") == "started":
+            if record.status.over and queue.state == "started":
                 self._over.append(marking(record, queue, state="over", over=True))
             yield record
 
@@ -209,36 +240,37 @@ class Booking:
             return False
         return True
 
-    def _mark(self, record: JobRecord, queue: Mapping[str, Any], **changes: Any) -> bool:
+    def _mark(self, record: JobRecord, queue: QueueEntry, **changes: Any) -> bool:
         """Write down how a job stands, unless somebody else has changed that or forgotten the job since we looked."""
         try:
             return mark(self._ways, self._head, record, queue, **changes)
         except NodeError:
             return False
 
-    def _let_go(self, record: JobRecord, queue: Mapping[str, Any]) -> None:
+    def _let_go(self, record: JobRecord, queue: QueueEntry) -> None:
         """Give back what a start that was broken off holds."""
-        number = int(queue.get("attempt") or 0)
         for name in dict.fromkeys((*record.leases, *(seat.node for seat in record.seats))):
             with contextlib.suppress(ProvisionError):
-                ask_jobs(self._ways.to(name), "release", job=record.spec.name, id=record.id, attempt=number)
+                ask_jobs(
+                    self._ways.to(name), "release", Done, job=record.spec.name, id=record.id, attempt=queue.attempt
+                )
         self.looks = {
-            name: NodeLook(name, {**look.document, "leases": _without(look.leases, record.id)})
+            name: replace(look, answer=replace_fields(look.answer, leases=_without(look.leases, record.id)))
             for name, look in self.looks.items()
         }
 
-    def _broken_off(self, queue: Mapping[str, Any]) -> bool:
+    def _broken_off(self, queue: QueueEntry) -> bool:
         """Whether who began a start is gone: it is written down anew as long as it lasts."""
-        now = self.looks[self._head].document.get("now")
-        return isinstance(now, int | float) and now - float(queue.get("time") or 0) > starting.BROKEN_SECONDS
+        return self.looks[self._head].now - queue.time > starting.BROKEN_SECONDS
 
-    def _full(self, names: Sequence[str]) -> dict[str, JobRecord]:
-        """Return the whole records of waiting jobs, from the head alone."""
+    def _full(self, names: Sequence[str]) -> dict[str, JobReport]:
+        """Return the whole entries of waiting jobs, with what was signed, from the head alone."""
         if not names:
             return {}
-        document = ask_jobs(self._ways.to(self._head), "report", names=list(names), brief=False)
-        found = records([Report(self._head, document)], {})
-        return {name: record for name, record in found.items() if name in names}
+        answer = ask_jobs(self._ways.to(self._head), "report", ReportAnswer, names=list(names), brief=False)
+        report = Report.of(self._head, answer)
+        self.refused += report.problems
+        return {job.name: job for job in report.jobs if job.name in names}
 
 
 class Waits(str):
@@ -253,18 +285,8 @@ class NoRoom(str):
     __slots__ = ()
 
 
-def _without(leases: Mapping[str, Mapping[str, Any]], token: str) -> dict[str, Mapping[str, Any]]:
-    return {uuid: lease for uuid, lease in leases.items() if lease.get("id") != token}
-
-
-def _queues(looks: Mapping[str, NodeLook]) -> dict[str, dict[str, Any]]:
-    """Return name -> queue.json, which the head alone has."""
-    found: dict[str, dict[str, Any]] = {}
-    for look in looks.values():
-        for job in look.document.get("jobs") or ():
-            if isinstance(job, Mapping) and isinstance(job.get("queue"), Mapping) and job["queue"]:
-                found[str(job.get("name"))] = dict(job["queue"])
-    return found
+def _without(leases: Mapping[str, Lease], token: str) -> dict[str, Lease]:
+    return {uuid: lease for uuid, lease in leases.items() if lease.id != token}
 
 
 _OF_NODES = ("rebooted", "does not answer", "is cut off", "knows nothing", "nothing watches")
@@ -282,10 +304,10 @@ def _with_leases(looks: Mapping[str, NodeLook], attempt: Attempt) -> dict[str, N
     found = dict(looks)
     for name in attempt.nodes:
         if name in found:
-            more = {uuid: {"job": attempt.spec.name, "id": attempt.id} for uuid in attempt.leases(name)}
-            here: dict[str, Any] = {seat.instance: {} for seat in attempt.seats if seat.node == name}
-            job = {"name": attempt.spec.name, "spec": {"exclusive": attempt.spec.exclusive}, "instances": here}
-            jobs = [*(found[name].document.get("jobs") or ()), job]
-            document = {**found[name].document, "leases": {**found[name].leases, **more}, "jobs": jobs}
-            found[name] = NodeLook(name, document)
+            more = {uuid: Lease(attempt.spec.name, attempt.id) for uuid in attempt.leases(name)}
+            here = {seat.instance: InstanceRecord(seat.instance) for seat in attempt.seats if seat.node == name}
+            spec = {"exclusive": attempt.spec.exclusive}
+            job = JobReport(name=attempt.spec.name, id=attempt.id, spec=spec, instances=here)
+            answer = replace_fields(found[name].answer, leases={**found[name].leases, **more})
+            found[name] = replace(found[name], answer=answer, jobs=(*found[name].jobs, job))
     return found

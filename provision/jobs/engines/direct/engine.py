@@ -6,10 +6,26 @@ import contextlib
 import secrets as random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from provision.batch.records import contradictions
+from provision.batch.signed import secrets_digest
+from provision.batch.spec_checks import check_recorded
 from provision.connectors import connect, each
+from provision.documents.jobs import (
+    Deleted,
+    Done,
+    LookAnswer,
+    QueueEntry,
+    ReportAnswer,
+    Reserved,
+    SecretsDocument,
+    SignedJob,
+    Written,
+)
 from provision.errors import (
     LockedError,
     NameTaken,
@@ -18,12 +34,12 @@ from provision.errors import (
     NotFound,
     ProvisionError,
     TimedOut,
+    UsageError,
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading
 from provision.jobs.engines.direct.finding import PATIENCE_SECONDS, told_of
 from provision.jobs.engines.direct.head import (
-    insist_on_head,
     mark,
     owner,
     queue_held,
@@ -39,14 +55,17 @@ from provision.model.job_views import DryRun, JobSurvey
 if TYPE_CHECKING:
     import threading
 
+    from provision.jobs.code import Archive
     from provision.jobs.engines.direct.starting import Extras
+    from provision.jobs.signing import JobKeys
 
-__all__ = ["DirectEngine"]
+__all__ = ["DirectEngine", "head_of"]
 
 Say = Callable[[str], None]
 
 LOOK_SECONDS = 60.0
 TOKEN_BYTES = 6
+SALT_BYTES = 32
 
 
 class DirectEngine:
@@ -55,34 +74,59 @@ class DirectEngine:
     Args:
         cluster: with the roles' defaults; ``cluster_head`` names the node that keeps the queue, else it is the first.
         eyes: looks at nodes as places for jobs.
+        keys: signs jobs, and says whose jobs start.
         extras: brings code, data and TensorBoard.
     """
 
     name = "direct"
 
-    def __init__(self, cluster: Cluster, eyes: Eyes, extras: Extras | None = None) -> None:
+    def __init__(self, cluster: Cluster, eyes: Eyes, keys: JobKeys, extras: Extras | None = None) -> None:
         self._cluster = cluster
+        self._keys = keys
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
         self._eyes = eyes
+        self._agent = any(node.connection.agent for node in cluster.nodes)
         self._extras = extras
         self._watched: Mapping[str, Mapping[str, Any]] = {}
-        wanted = str(cluster.nodes[0].variables.get("cluster_head") or "")
-        self.head = wanted if wanted in self._nodes else cluster.nodes[0].name
+        self.head = head_of(cluster)
 
     # Submitting
 
     def submit(self, spec: JobSpec, secrets: Secrets, say: Say) -> JobRecord:
         """Reserve the name, record the job, start it where it fits now; else it is PENDING with the reason."""
+        from provision.jobs.code import pack_code
         from provision.jobs.engines.direct.placing import allowed
 
         allowed(spec, self._cluster.nodes)
-        token = random.token_hex(TOKEN_BYTES)
-        job = {"id": token, "owner": owner(), "spec": as_document(spec)}
+        with pack_code(spec.sync, secrets.sync, say) as (sync, code):
+            return self._submit(replace(spec, sync=sync), secrets, code, say)
+
+    def _submit(self, spec: JobSpec, secrets: Secrets, code: Archive | None, say: Say) -> JobRecord:
+        from provision.jobs.code_archives import store_archive
+
+        check_recorded(spec, packed=code is not None)
+        token, kept = random.token_hex(TOKEN_BYTES), _stored(secrets)
+        signed = SignedJob(
+            version=1,
+            cluster=self._keys.cluster,
+            id=token,
+            name=spec.name,
+            owner=owner(),
+            submitted=time.time(),
+            spec=spec,
+            secrets=secrets_digest(kept),
+            code=code.about if code is not None else None,
+        )
+        text, signature = self._keys.sign(signed)
+        job = {"id": token, "owner": signed.owner, "spec": as_document(spec), "signed": text, "signature": signature}
         queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
-        kept = {kind.name: dict(getattr(secrets, kind.name)) for kind in fields(secrets)}
+        request = {"name": spec.name, "job": job, "queue": queue, "secrets": msgspec.to_builtins(kept) if kept else {}}
         try:
             with contextlib.closing(connect(self._nodes[self.head])) as way:
-                answer = ask_jobs(way, "reserve", name=spec.name, job=job, queue=queue, secrets=kept)
+                if code is not None:
+                    store_archive(way, token, code)
+                    request["upload"] = token
+                answer = ask_jobs(way, "reserve", Reserved, **request)
         except NodeError:
             raise
         except ProvisionError as error:
@@ -91,19 +135,21 @@ class DirectEngine:
                 node=self.head,
                 remedy="mend the node, or name another by cluster_head in the inventory",
             ) from error
-        if not answer.get("reserved"):
+        if not answer.reserved:
             raise NameTaken(
                 f"there is a job {spec.name} already",
                 remedy=f"take another name, or forget that one: provision delete {spec.name}",
             )
         try:
-            _, refused = self._start_waiting(say, mine=spec.name)
+            _, refused = self._start_waiting(say, mine=spec.name, own={token: code} if code is not None else {})
         except LockedError as error:
             say(f"{spec.name} stays in the queue: {error.message}")
             refused = None
         if refused is not None:
             self._forget(spec.name, token)
             raise refused
+        if self._agent:
+            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run)")
         return self.get(spec.name)
 
     def start_pending(self, say: Say) -> Tried:
@@ -124,7 +170,9 @@ class DirectEngine:
         event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {owner()}"}
         queue = {"state": "pending", "reason": ""}
         with Ways(self._nodes) as ways:
-            ask_jobs(ways.to(self.head), "queue", name=name, queue=queue, merge=True, event=event)
+            ask_jobs(
+                ways.to(self.head), "queue", Written, name=name, queue=queue, merge=True, event=event, action="released"
+            )
         try:
             self._start_waiting(say)
         except LockedError as error:
@@ -132,9 +180,16 @@ class DirectEngine:
         return self.get(name)
 
     def _start_waiting(
-        self, say: Say, *, mine: str = "", patience: float | None = None
+        self,
+        say: Say,
+        *,
+        mine: str = "",
+        patience: float | None = None,
+        own: Mapping[str, Archive] | None = None,
     ) -> tuple[Tried, ProvisionError | None]:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
+        if self._agent:  # an operator's command or queue starts what submitters submit
+            return Tried(), None
         from provision.jobs.engines.direct.booking import Booking
         from provision.jobs.engines.direct.starts import start_all
         from provision.jobs.engines.direct.watching import watches
@@ -145,27 +200,32 @@ class DirectEngine:
         with Ways(self._nodes) as ways:
             with queue_held(ways, self.head) as all_tried:
                 looks, unreachable = self._look(patience)
-                booking = Booking(ways, self._cluster, self.head, sight)
+                booking = Booking(ways, self._cluster, self.head, sight, self._keys)
                 attempts, refused = booking.book(looks, unreachable, mine)
                 if booking.whole:
                     all_tried()
+            for problem in (*contradictions(list(looks.values()), self.head), *booking.refused):
+                say(f"warning: {problem}")
             self._forget_aged(booking.aged, say)
-            start_all(ways, self.head, attempts, self._extras, say, mine=mine)
+            start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own)
         self._watched = watches(booking.looks, self.head, attempts, waits=bool(booking.waiting))
         return Tried(tuple(attempt.spec.name for attempt in attempts), tuple(booking.waiting)), refused
 
     def _look(self, patience: float | None = None) -> tuple[dict[str, NodeLook], dict[str, str]]:
         """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
-        found = each(self._cluster.nodes, lambda way: ask_jobs(way, "look", timeout=LOOK_SECONDS), patience=patience)
-        looks = {name: NodeLook(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
+        found = each(
+            self._cluster.nodes, lambda way: ask_jobs(way, "look", LookAnswer, timeout=LOOK_SECONDS), patience=patience
+        )
+        looks = {name: NodeLook.of(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
         lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
             raise NodeUnreachable(f"{self.head}, which keeps the queue, does not answer: {lost[self.head]}")
-        insist_on_head(self.head, looks)
         return looks, lost
 
     def dry_run(self, spec: JobSpec) -> DryRun:
         """Say where it would go and what would be started; nothing is written on any node."""
+        if self._agent:
+            raise UsageError("the job agent does not look for places for jobs: this needs an operator")
         from provision.jobs.engines.direct import dry
         from provision.jobs.engines.direct.placing import allowed, place_job
 
@@ -179,9 +239,8 @@ class DirectEngine:
 
     def jobs(self, *, nodes: bool = False) -> JobSurvey:
         """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
-        found = each(
-            self._cluster.nodes, lambda way: ask_jobs(way, "look" if nodes else "report", names=None, brief=True)
-        )
+        do, kind = ("look", LookAnswer) if nodes else ("report", ReportAnswer)
+        found = each(self._cluster.nodes, lambda way: ask_jobs(way, do, kind, names=None, brief=True))
         return reading.survey(self._cluster, self.head, found, nodes=nodes)
 
     def get(self, name: str, *, hurry: bool = False) -> JobRecord:
@@ -224,11 +283,11 @@ class DirectEngine:
         say(f"ending {name} on {', '.join(targets)}")
         reason = f"stopped by {owner()}"
         with contextlib.suppress(ProvisionError), Ways(self._nodes) as ways:
-            queue = {"attempt": record.attempt, "retry": record.spec.retry}
+            queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
             mark(ways, self.head, record, queue, state="stopped", reason=reason, over=True)
         found = each(
             [self._nodes[node] for node in targets if node in self._nodes],
-            lambda way: ask_jobs(way, "stop", timeout=grace + 60, name=name, reason=reason, grace=grace),
+            lambda way: ask_jobs(way, "stop", Done, timeout=grace + 60, name=name, reason=reason, grace=grace),
         )
         lost = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
         if lost and len(lost) == len(found):
@@ -276,7 +335,7 @@ class DirectEngine:
         silent: list[str] = []
         others = [node for node in self._cluster.nodes if node.name != self.head]
         for group in (others, [self._nodes[self.head]]):
-            found = each(group, lambda way: ask_jobs(way, "delete", name=name, id=token))
+            found = each(group, lambda way: ask_jobs(way, "delete", Deleted, name=name, id=token))
             lost = {node: one for node, one in found.items() if isinstance(one, ProvisionError)}
             for node, one in lost.items():
                 if isinstance(one, NodeError) or node == self.head:
@@ -305,14 +364,15 @@ class DirectEngine:
 
         record = self.get(name)
         with Ways(self._nodes) as ways:
-            kept = ask_jobs(ways.to(self.head), "secrets", name=name)
+            kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
         insist_on_secrets(record.spec, secrets_of(kept))
         if not record.status.over:
             self._end(record, say, 15.0)
             record = self.get(name)
         with Ways(self._nodes) as ways:
-            queue = {"attempt": record.attempt, "failures": 0, "reason": ""}
-            ask_jobs(ways.to(self.head), "queue", name=name, queue={}, merge=True, secrets=kept)
+            queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
+            more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "action": "restarted"}
+            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, **more)
             mark(ways, self.head, record, queue, state="pending")
         try:
             self._start_waiting(say, mine=name)
@@ -321,12 +381,30 @@ class DirectEngine:
         return self.get(name)
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
-        """Return the command (of this machine) that runs `argv` inside an instance."""
-        return reading.exec_argv(self.get(name), self._nodes, instance, argv, terminal=terminal)
+        """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
+        record = self.get(name)
+        line = reading.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
+        seat = reading.instance_of(record, instance)
+        with contextlib.closing(connect(self._nodes[seat.node])) as way:
+            ask_jobs(way, "attached", Done, name=name, instance=seat.instance)
+        return line
 
     def forward_argv(self, name: str, local: int, target: str) -> tuple[str, ...]:
         """Return the command (of this machine) that forwards 127.0.0.1:`local` to a port (or ``tensorboard``)."""
         return reading.forward_argv(self.get(name), self._nodes, local, target)
+
+
+def head_of(cluster: Cluster) -> str:
+    """Return the node that keeps the queue."""
+    wanted = str(cluster.nodes[0].variables.get("cluster_head") or "")
+    return wanted if any(node.name == wanted for node in cluster.nodes) else cluster.nodes[0].name
+
+
+def _stored(secrets: Secrets) -> SecretsDocument:
+    """Return secrets as the head stores them, with a salt so that their hash tells nothing of them."""
+    files = {path: text.encode("utf-8", "surrogateescape") for path, text in secrets.files.items()}
+    document = SecretsDocument(dict(secrets.env), dict(secrets.sync), files, dict(secrets.registry))
+    return msgspec.structs.replace(document, salt=random.token_hex(SALT_BYTES)) if document else document
 
 
 def _told(lost: Mapping[str, str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from provision.batch.records import Report
 from provision.connectors import Connector, each
+from provision.documents.jobs import ReportAnswer
 from provision.errors import ProvisionError
 from provision.jobs.node_ask import ask_jobs
 from provision.model import Node
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 2.0
 
 def told_of(
     name: str, nodes: Mapping[str, Node], head: str, *, hurry: bool = False
-) -> dict[str, dict[str, Any] | ProvisionError]:
+) -> dict[str, ReportAnswer | ProvisionError]:
     """Return what nodes report of a job: the head and those that it was ever given to; all where the head has none.
 
     In a `hurry` nodes that are late are left out.
@@ -32,7 +32,7 @@ def told_of(
     report = partial(_report, name)
     begun = time.monotonic()
     first = within(HEAD_SECONDS, lambda: each([nodes[head]], report)) or {}
-    others = _others(name, first.get(head))
+    others = _others(name, head, first.get(head))
     patience = PATIENCE_SECONDS if hurry else None
     if others is None:
         return each(list(nodes.values()), report, patience=patience)
@@ -41,17 +41,16 @@ def told_of(
     return {**first, **each(asked, report, patience=patience, answered=took)}
 
 
-def _report(name: str, way: Connector) -> dict[str, Any]:
-    return ask_jobs(way, "report", names=[name], brief=False)
+def _report(name: str, way: Connector) -> ReportAnswer:
+    return ask_jobs(way, "report", ReportAnswer, names=[name], brief=False)
 
 
-def _others(name: str, told: dict[str, Any] | ProvisionError | None) -> list[str] | None:
+def _others(name: str, head: str, told: ReportAnswer | ProvisionError | None) -> list[str] | None:
     """Return the nodes that a job was ever given to, by what the head tells; None where that is not known."""
-    for known, job in Report("", told).jobs() if isinstance(told, Mapping) else ():
-        queue, given = job.get("queue"), job.get("nodes")
-        if known != name or not isinstance(queue, Mapping) or not queue:
+    for job in Report.of(head, told).jobs if isinstance(told, ReportAnswer) else ():
+        if job.name != name or not job.queue.state:
             continue
-        if isinstance(given, list) and given:
-            return [str(node) for node in given]
-        return [] if queue.get("state") in {"pending", "held"} and not queue.get("attempt") else None
+        if job.nodes:
+            return list(job.nodes)
+        return [] if job.queue.state in {"pending", "held"} and not job.queue.attempt else None
     return None

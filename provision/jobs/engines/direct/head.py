@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from provision.documents.jobs import Held, QueueEntry, Written, WrittenMany
 from provision.errors import LockedError, NodeError, ProvisionError
-from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line
+from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, first_line, owner
 
 if TYPE_CHECKING:
     from provision.jobs.engines.direct.attempt import Attempt
-    from provision.jobs.engines.direct.looks import NodeLook
     from provision.jobs.engines.direct.ways import Ways
     from provision.model.job import JobRecord
 
 __all__ = [
     "hand_over",
-    "insist_on_head",
     "mark",
     "mark_all",
     "marking",
@@ -39,32 +38,29 @@ BEAT_SECONDS = 15.0
 """The node lets the queue go when it hears nothing of us for a minute."""
 
 
-def mark(
-    ways: Ways, head: str, record: JobRecord, queue: Mapping[str, Any], *, over: bool = False, **changes: Any
-) -> bool:
+def mark(ways: Ways, head: str, record: JobRecord, queue: QueueEntry, *, over: bool = False, **changes: Any) -> bool:
     """Write down how a job stands in the queue, and as an event why it waits.
 
     Returns whether it was written: not when it stands otherwise than in `queue` by now, or is another job. The node
     puts the time to it, by its own clock. With `over` the job's secrets go.
     """
-    answer = ask_jobs(ways.to(head), "queue", **marking(record, queue, over=over, **changes))
-    return answer.get("written") is not False
+    return ask_jobs(ways.to(head), "queue", Written, **marking(record, queue, over=over, **changes)).written
 
 
 def mark_all(ways: Ways, head: str, markings: Sequence[Mapping[str, Any]]) -> None:
     """Write down how several jobs stand in the queue, each as `mark` does, by one request; nothing where none is."""
     if markings:
         seconds = ANSWER_SECONDS + WRITE_SECONDS * len(markings)
-        ask_jobs(ways.to(head), "queues", timeout=seconds, many=list(markings))
+        ask_jobs(ways.to(head), "queues", WrittenMany, timeout=seconds, many=list(markings))
 
 
-def marking(record: JobRecord, queue: Mapping[str, Any], *, over: bool = False, **changes: Any) -> dict[str, Any]:
+def marking(record: JobRecord, queue: QueueEntry, *, over: bool = False, **changes: Any) -> dict[str, Any]:
     """Return what the request ``queue`` is told of a job whose place is to change from what it is in `queue`."""
-    now = {**queue, **changes, "retry": queue.get("retry", record.spec.retry)}
+    now = {**msgspec.to_builtins(queue), **changes}
     event = None
-    if changes.get("reason") and changes["reason"] != queue.get("reason"):
+    if changes.get("reason") and changes["reason"] != queue.reason:
         event = {"time": time.time(), "source": "queue", "type": "Warning", "message": changes["reason"]}
-    seen = [queue["state"]] if queue.get("state") else None
+    seen = [queue.state] if queue.state else None
     name = record.spec.name
     return {"name": name, "queue": now, "event": event, "over": over, "if_id": record.id, "if_state": seen}
 
@@ -93,6 +89,7 @@ def write_queue(
     answer = ask_jobs(
         ways.to(head),
         "queue",
+        Written,
         name=attempt.spec.name,
         queue=dict(queue),
         merge=merge,
@@ -102,7 +99,7 @@ def write_queue(
         if_state=["started"],
         if_attempt=attempt.number,
     )
-    return answer.get("written") is not False
+    return answer.written
 
 
 def write_failure(ways: Ways, head: str, attempt: Attempt, error: ProvisionError) -> None:
@@ -136,11 +133,11 @@ def queue_held(ways: Ways, head: str) -> Iterator[Callable[[], None]]:
 
     try:
         threading.Thread(target=beat, daemon=True, name="beat").start()
-        answer = first_line(process, head)
-        if not answer.get("held"):
-            by = answer.get("by") or {}
+        answer = first_line(process, head, Held)
+        if not answer.held:
+            seconds = "?" if answer.by.seconds is None else answer.by.seconds
             raise LockedError(
-                f"somebody else is starting jobs ({by.get('who', 'unknown')}, for {by.get('seconds', '?')} s)",
+                f"somebody else is starting jobs ({answer.by.who or 'unknown'}, for {seconds} s)",
                 node=head,
                 remedy="what waits is started by any later command, or by: provision queue run",
             )
@@ -148,30 +145,3 @@ def queue_held(ways: Ways, head: str) -> Iterator[Callable[[], None]]:
     finally:
         over.set()
         process.close()
-
-
-def insist_on_head(head: str, looks: Mapping[str, NodeLook]) -> None:
-    """Two queues would book the same GPUs in two orders, and know nothing of each other's names.
-
-    Raises:
-        NodeError: another node keeps jobs that are not over.
-    """
-    for name, look in looks.items():
-        for job in look.document.get("jobs") or () if name != head else ():
-            queue = job.get("queue") if isinstance(job, Mapping) else None
-            if isinstance(queue, Mapping) and queue.get("state") in {"pending", "held", "started"}:
-                raise NodeError(
-                    f"the queue of jobs is on {name}, by which {job.get('name')} is {queue['state']}, and not on "
-                    f"{head}, as this inventory has it",
-                    node=name,
-                    remedy=f"write cluster_head: {name} for all nodes of the inventory",
-                )
-
-
-def owner() -> str:
-    """Return who we are: ``user@machine``."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

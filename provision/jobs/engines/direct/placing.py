@@ -11,6 +11,7 @@ from provision.errors import NeverFits
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.looks import NodeLook
 from provision.model import Node
+from provision.model.cluster import NO_JOBS
 from provision.model.job import JobSpec
 from provision.topology.candidates import Candidate, Mode
 from provision.topology.placement import Request, Worker
@@ -43,7 +44,9 @@ def allowed(spec: JobSpec, nodes: Iterable[Node], excluded: Sequence[str] = ()) 
     for node in nodes:
         labels = {**node.variables.get("cluster_labels", {})} if _labelled(node) else {}
         differing = [f"{key}={value}" for key, value in spec.selector.items() if str(labels.get(key)) != value]
-        if spec.nodes and node.name not in spec.nodes:
+        if not node.takes_jobs:
+            why[node.name] = NO_JOBS
+        elif spec.nodes and node.name not in spec.nodes:
             why[node.name] = "not among --nodes"
         elif node.name in spec.exclude:
             why[node.name] = "excluded by --exclude"
@@ -160,12 +163,7 @@ def _without_gpus(spec: JobSpec, known: Known, looks: Mapping[str, NodeLook], re
 
 
 def _instances(look: NodeLook) -> int:
-    jobs = look.document.get("jobs")
-    found = 0
-    for job in jobs if isinstance(jobs, list) else ():
-        if isinstance(job, Mapping) and not job.get("result") and isinstance(job.get("instances"), Mapping):
-            found += len(job["instances"])
-    return found
+    return sum(len(job.instances) for job in look.jobs if not job.result)
 
 
 def _with_gpus(

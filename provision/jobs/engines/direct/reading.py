@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from provision.batch.names import attempt_folder
-from provision.batch.records import Report, records
+from provision.batch.records import Report, contradictions, records
 from provision.connectors import Connector, connect, each
+from provision.documents.jobs import Done, Lease, LookAnswer, ReportAnswer
 from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotFound, ProvisionError
 from provision.jobs.engines.base import LogRequest
 from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.node_ask import ask_jobs, begin
+from provision.jobs.node_ask import ask_jobs, begin, refusal
 from provision.model import Cluster, Node
+from provision.model.cluster import NO_JOBS
 from provision.model.job import JobRecord, Kind, Seat
 from provision.model.job_views import GpuView, JobSurvey, NodeView
 
@@ -28,17 +29,17 @@ __all__ = ["instance_of", "logs", "survey"]
 
 
 def survey(
-    cluster: Cluster, head: str, found: Mapping[str, dict[str, Any] | ProvisionError], *, nodes: bool
+    cluster: Cluster, head: str, found: Mapping[str, ReportAnswer | ProvisionError], *, nodes: bool
 ) -> JobSurvey:
     """Put together what each node has answered."""
-    reports = [Report(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)]
+    reports = [Report.of(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)]
     lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
-    jobs = sorted(records(reports, lost).values(), key=lambda record: (-record.submitted, record.spec.name))
+    jobs = sorted(records(reports, lost, head).values(), key=lambda record: (-record.submitted, record.spec.name))
     views = tuple(_node_view(cluster, head, name, one) for name, one in found.items()) if nodes else ()
-    return JobSurvey(tuple(jobs), views, lost)
+    return JobSurvey(tuple(jobs), views, lost, tuple(contradictions(reports, head)))
 
 
-def _node_view(cluster: Cluster, head: str, name: str, found: dict[str, Any] | ProvisionError) -> NodeView:
+def _node_view(cluster: Cluster, head: str, name: str, found: ReportAnswer | ProvisionError) -> NodeView:
     node = cluster.node(name)
     labels = node.variables.get("cluster_labels")
     address = str(node.variables.get("cluster_data_address") or node.connection.host)
@@ -49,27 +50,24 @@ def _node_view(cluster: Cluster, head: str, name: str, found: dict[str, Any] | P
     }
     if isinstance(found, ProvisionError):
         return NodeView(name, address, ready=False, reason=found.message, **shared)  # type: ignore[arg-type]
+    assert isinstance(found, LookAnswer)  # noqa: S101 - nodes were asked to `look`
     look = NodeLook(name, found)
     return NodeView(
         name,
         address,
-        ready=not look.trouble,
-        reason=look.trouble or look.drained,
+        ready=node.takes_jobs and not look.trouble,
+        reason=(look.trouble or look.drained) if node.takes_jobs else NO_JOBS,
         drained=bool(look.drained),
         gpus=tuple(_gpu_views(look)),
-        simulated=bool(found.get("simulated")),
+        simulated=found.simulated,
         **shared,  # type: ignore[arg-type]
     )
 
 
 def _gpu_views(look: NodeLook) -> Iterator[GpuView]:
     for gpu in look.gpus:
-        uuid = str(gpu.get("uuid", ""))
-        lease = look.leases.get(uuid, {})
-        job, instance = str(lease.get("job") or ""), str(lease.get("instance") or "")
-        yield GpuView(
-            int(gpu.get("index", -1)), uuid, str(gpu.get("name", "")), job, instance, str(look.foreign.get(uuid, ""))
-        )
+        lease = look.leases.get(gpu.uuid, Lease())
+        yield GpuView(gpu.index, gpu.uuid, gpu.name, lease.job, lease.instance, look.foreign.get(gpu.uuid, ""))
 
 
 def instance_of(record: JobRecord, wanted: str) -> Seat:
@@ -189,7 +187,7 @@ def _lost(record: JobRecord, attempt: int, away: Mapping[str, str]) -> NodeUnrea
 def _instances_there(way: Connector, name: str, attempt: int) -> tuple[str, ...]:
     """Return the instances that a node has of an attempt: its program names them where it is asked for none."""
     try:
-        ask_jobs(way, "logs", name=name, attempt=attempt, instance="")
+        ask_jobs(way, "logs", Done, name=name, attempt=attempt, instance="")
     except NodeError as error:
         return tuple(re.findall(rf"\b{re.escape(name)}-(?:launcher|master|worker)-[a-z0-9]+", error.remedy or ""))
     return ()
@@ -248,12 +246,11 @@ def _lines_of(
 
 def _refused(out: bytes, err: bytes, node: str) -> ProvisionError:
     """Return why lines did not come: the node has no such instance, or it cannot be asked."""
-    try:
-        error = json.loads(out)["error"]
-        return NotFound(str(error["message"]), node=node, remedy=str(error.get("remedy") or "") or None)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        said = err.decode(errors="replace").strip()[-300:] or "the connection ended"
-        return NodeUnreachable(f"its output cannot be read: {said}", node=node)
+    problem = refusal(out, node)
+    if problem is not None:
+        return NotFound(problem.message, node=node, remedy=problem.remedy or None)
+    said = err.decode(errors="replace").strip()[-300:] or "the connection ended"
+    return NodeUnreachable(f"its output cannot be read: {said}", node=node)
 
 
 def exec_argv(

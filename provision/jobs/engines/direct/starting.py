@@ -11,7 +11,9 @@ from typing import Any, Protocol
 from provision.batch import mpi
 from provision.batch.containers import SHARE
 from provision.connectors import Connector
-from provision.errors import NodeError, ProvisionError
+from provision.documents.jobs import Done, Prepared, Taken
+from provision.errors import InvalidDocument, NodeError, ProvisionError
+from provision.jobs.code import Archive
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
 from provision.jobs.engines.direct.ways import MANY, Ways
@@ -49,7 +51,9 @@ class Extras(Protocol):
     def mounts(self, spec: JobSpec, node: str) -> list[str]:
         """Return ``/source:/target[:ro]`` for the containers on a node."""
 
-    def before(self, attempt: Attempt, connectors: Mapping[str, Connector], say: Callable[[str], None]) -> str:
+    def before(
+        self, attempt: Attempt, connectors: Mapping[str, Connector], say: Callable[[str], None], code: Archive | None
+    ) -> str:
         """Bring the code, look at the data; return the code's SHA, empty without code."""
 
     def after(self, attempt: Attempt, connector: Connector, say: Callable[[str], None]) -> str:
@@ -62,30 +66,28 @@ def take_leases(ways: Ways, attempt: Attempt, *, force: bool = False) -> str:
     for name in sorted(attempt.nodes):
         wanted = attempt.leases(name)
         try:
-            answer = ask_jobs(ways.to(name), "lease", **_who(attempt), leases=wanted, force=force)
+            answer = ask_jobs(ways.to(name), "lease", Taken, **_who(attempt), leases=wanted, force=force)
         except ProvisionError as error:
             release(ways, attempt, done)
             return f"{name}: {error.message}"
         done.append(name)
-        taken = answer.get("taken")
-        if isinstance(taken, Mapping) and taken:
+        if answer.taken:
             release(ways, attempt, done)
-            uuid, lease = next(iter(taken.items()))
-            by = lease.get("job") if isinstance(lease, Mapping) else lease
-            return f"{name}: {uuid} was taken by {by} meanwhile"
+            uuid, lease = next(iter(answer.taken.items()))
+            return f"{name}: {uuid} was taken by {lease.job} meanwhile"
     return ""
 
 
 def renew(ways: Ways, attempt: Attempt) -> None:
     """Tell the nodes that what is held for an attempt is still wanted; nothing is taken, and nothing given back."""
-    outcomes(lambda name: ask_jobs(ways.to(name), "renew", **_who(attempt)), attempt.nodes, limit=MANY)
+    outcomes(lambda name: ask_jobs(ways.to(name), "renew", Done, **_who(attempt)), attempt.nodes, limit=MANY)
 
 
 def release(ways: Ways, attempt: Attempt, names: Sequence[str]) -> None:
     """Give the GPUs back; a node that is gone forgets them by itself."""
     for name in names:
         with contextlib.suppress(ProvisionError):
-            ask_jobs(ways.to(name), "release", **_who(attempt))
+            ask_jobs(ways.to(name), "release", Done, **_who(attempt))
 
 
 def _who(attempt: Attempt) -> dict[str, Any]:
@@ -98,6 +100,7 @@ def start(
     extras: Extras | None,
     say: Callable[[str], None],
     hand_over: Callable[[], None] = lambda: None,
+    code: Archive | None = None,
 ) -> str:
     """Start an attempt whose leases are held; return TensorBoard's address, empty without it.
 
@@ -108,7 +111,7 @@ def start(
         ProvisionError: something failed on a node; nothing of the attempt is left, the leases are given back.
     """
     try:
-        return _start(ways, attempt, extras, say, hand_over)
+        return _start(ways, attempt, extras, say, hand_over, code)
     except BaseException:
         _tear_down(ways, attempt)
         raise
@@ -120,13 +123,14 @@ def _start(
     extras: Extras | None,
     say: Callable[[str], None],
     hand_over: Callable[[], None],
+    code: Archive | None,
 ) -> str:
     spec = attempt.spec
     insist_on_secrets(spec, attempt.secrets)
     prepared = ways.all(attempt.nodes, lambda way: _prepare(way, attempt))
     _same_images(prepared)
-    sha = extras.before(attempt, {name: ways.to(name) for name in attempt.nodes}, say) if extras else ""
-    ports = {name: [int(port) for port in answer.get("ports", [])] for name, answer in prepared.items()}
+    sha = extras.before(attempt, {name: ways.to(name) for name in attempt.nodes}, say, code) if extras else ""
+    ports = {name: answer.ports for name, answer in prepared.items()}
     logins = _logins(attempt, prepared, ports) if spec.kind is Kind.MPI else []
     files = _files(attempt, logins)
     configs = {str(n): attempt.secrets.files[text.partition(":")[2]] for n, text in enumerate(spec.config_files)}
@@ -162,6 +166,7 @@ def _start(
         ask_jobs(
             way,
             "start",
+            Done,
             name=spec.name,
             attempt=attempt.number,
             keeper=keeper,
@@ -199,16 +204,17 @@ def _files(attempt: Attempt, logins: Sequence[mpi.Login]) -> dict[str, str]:
     return files
 
 
-def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
+def _prepare(way: Connector, attempt: Attempt) -> Prepared:
     spec, name = attempt.spec, way.name
     images = {image_of(spec, seat): spec.pull for seat in attempt.seats if seat.node == name and image_of(spec, seat)}
     seats = [as_document(seat) for seat in attempt.seats]
     ports = 2 * (name == attempt.chief.node) + (spec.kind is Kind.MPI)
     record = {"attempt": attempt.number, "id": attempt.id, "seats": seats, "node": name, "time": time.time()}
     pulling = PULL_SECONDS if spec.starting_timeout in {0.0, JobSpec.starting_timeout} else spec.starting_timeout
-    return ask_jobs(
+    answer = ask_jobs(
         way,
         "prepare",
+        Prepared,
         timeout=pulling + PREPARE_SECONDS,
         seconds=pulling,
         name=spec.name,
@@ -222,36 +228,37 @@ def _prepare(way: Connector, attempt: Attempt) -> dict[str, Any]:
         ports=ports,
         uid=spec.user.partition(",")[0],
     )
+    if len(answer.ports) != ports or not set(images) <= set(answer.images):
+        raise InvalidDocument(
+            f"answer to `prepare`: {len(answer.ports)} ports of {ports}, or an image is missing", node=name
+        )
+    return answer
 
 
-def _same_images(prepared: Mapping[str, Mapping[str, Any]]) -> None:
+def _same_images(prepared: Mapping[str, Prepared]) -> None:
     """Ranks of different images would fail in the middle of the training, if they fail at all."""
     seen: dict[str, tuple[str, str]] = {}
     for name, answer in prepared.items():
-        for reference, image in (answer.get("images") or {}).items():
-            other, before = seen.setdefault(reference, (name, str(image.get("id"))))
-            if str(image.get("id")) != before:
+        for reference, image in answer.images.items():
+            other, before = seen.setdefault(reference, (name, image.id))
+            if image.id != before:
                 raise NodeError(
-                    f"the image {reference} is another one here ({str(image.get('id'))[:19]}) than on {other} "
-                    f"({before[:19]})",
+                    f"the image {reference} is another one here ({image.id[:19]}) than on {other} ({before[:19]})",
                     node=name,
                     remedy="name the image by its digest, or submit with --image-pull-policy Always",
                 )
 
 
-def _digest(answer: Mapping[str, Any], reference: str) -> str:
-    image = (answer.get("images") or {}).get(reference) or {}
-    return str(image.get("digest") or image.get("id") or "")
+def _digest(answer: Prepared, reference: str) -> str:
+    image = answer.images.get(reference)
+    return (image.digest or image.id) if image is not None else ""
 
 
-def _logins(
-    attempt: Attempt, prepared: Mapping[str, Mapping[str, Any]], ports: Mapping[str, Sequence[int]]
-) -> list[mpi.Login]:
+def _logins(attempt: Attempt, prepared: Mapping[str, Prepared], ports: Mapping[str, Sequence[int]]) -> list[mpi.Login]:
     address = {seat.node: seat.address for seat in attempt.seats}
     return [
-        mpi.Login(name, address[name], ports[name][-1], str(keys.get("client", "")), str(keys.get("host", "")))
+        mpi.Login(name, address[name], ports[name][-1], prepared[name].keys.client, prepared[name].keys.host)
         for name in attempt.nodes
-        for keys in [prepared[name].get("keys") or {}]
     ]
 
 
@@ -262,6 +269,7 @@ def _tear_down(ways: Ways, attempt: Attempt) -> None:
             ask_jobs(
                 ways.to(name),
                 "stop",
+                Done,
                 name=attempt.spec.name,
                 attempt=attempt.number,
                 reason="its start failed",

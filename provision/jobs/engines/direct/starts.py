@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
+from provision.batch.signed import check_secrets
+from provision.documents.jobs import SecretsDocument
 from provision.errors import ProvisionError
+from provision.jobs.code import Archive
+from provision.jobs.code_archives import fetch_archive
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import starting
 from provision.jobs.engines.direct.attempt import Attempt
@@ -23,9 +26,18 @@ Say = Callable[[str], None]
 
 
 def start_all(
-    ways: Ways, head: str, attempts: Sequence[Attempt], extras: starting.Extras | None, say: Say, *, mine: str = ""
+    ways: Ways,
+    head: str,
+    attempts: Sequence[Attempt],
+    extras: starting.Extras | None,
+    say: Say,
+    *,
+    mine: str = "",
+    own: Mapping[str, Archive] | None = None,
 ) -> None:
     """Start attempts whose leases are held; one that fails keeps none of the others back, and is written down.
+
+    `own` has the code that this process has just packed, by the job's id.
 
     Raises:
         ProvisionError: the job `mine` failed.
@@ -34,7 +46,7 @@ def start_all(
         for note in attempt.notes:
             say(f"warning: {attempt.spec.name}: {note}")
     with _alive(ways, head, attempts) as over:
-        found = outcomes(lambda one: _start(ways, head, one, extras, say, over), attempts, limit=MANY)
+        found = outcomes(lambda one: _start(ways, head, one, extras, say, over, own or {}), attempts, limit=MANY)
     for attempt, outcome in zip(attempts, found, strict=True):
         if isinstance(outcome, ProvisionError):
             write_failure(ways, head, attempt, outcome)
@@ -44,27 +56,44 @@ def start_all(
             raise outcome
 
 
-def secrets_of(found: Mapping[str, Any]) -> Secrets:
+def secrets_of(document: SecretsDocument) -> Secrets:
     """Return a job's secrets as the head keeps them."""
-    return Secrets(**{kind.name: dict(found.get(kind.name) or {}) for kind in fields(Secrets)})
+    files = {path: content.decode("utf-8", "surrogateescape") for path, content in document.files.items()}
+    return Secrets(document.env, document.sync, files, document.registry)
 
 
 def _start(
-    ways: Ways, head: str, attempt: Attempt, extras: starting.Extras | None, say: Say, over: Callable[[Attempt], None]
+    ways: Ways,
+    head: str,
+    attempt: Attempt,
+    extras: starting.Extras | None,
+    say: Say,
+    over: Callable[[Attempt], None],
+    own: Mapping[str, Archive],
 ) -> None:
     try:
-        whole = replace(attempt, secrets=_secrets_from(ways, head, attempt))
-        starting.start(ways, whole, extras, say, lambda: hand_over(ways, head, attempt))
+        with _from_head(ways, head, attempt, own.get(attempt.id)) as (secrets, code):
+            whole = replace(attempt, secrets=secrets)
+            starting.start(ways, whole, extras, say, lambda: hand_over(ways, head, attempt), code)
     finally:
         over(attempt)
 
 
-def _secrets_from(ways: Ways, head: str, attempt: Attempt) -> Secrets:
-    try:
-        return secrets_of(ask_jobs(ways.to(head), "secrets", name=attempt.spec.name))
-    except ProvisionError:
-        starting.release(ways, attempt, attempt.nodes)
-        raise
+@contextlib.contextmanager
+def _from_head(
+    ways: Ways, head: str, attempt: Attempt, own: Archive | None
+) -> Iterator[tuple[Secrets, Archive | None]]:
+    """Yield the secrets and the packed code that were signed; what this process has just packed is used as it is."""
+    assert attempt.signed is not None  # noqa: S101 - only a dry run has none
+    with contextlib.ExitStack() as stack:
+        try:
+            document = ask_jobs(ways.to(head), "secrets", SecretsDocument, name=attempt.spec.name)
+            check_secrets(attempt.signed, document, head)
+            code = own or stack.enter_context(fetch_archive(ways.to(head), attempt.signed))
+        except ProvisionError:
+            starting.release(ways, attempt, attempt.nodes)
+            raise
+        yield secrets_of(document), code
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from provision.connectors import RemoteProcess, connect
+from provision.documents.jobs import Watched
 from provision.errors import ProvisionError
 from provision.jobs.engines.direct.looks import NodeLook
 from provision.jobs.engines.direct.ways import MANY
@@ -42,20 +43,17 @@ def watches(
         ]
         if leases or attempts:
             found[name] = {"leases": leases, "attempts": attempts}
-    now = looks[head].document.get("now") if head in looks else None
-    if isinstance(now, int | float):
-        found[head] = {**found.get(head, {}), "since": now - SETTLING_SECONDS, "known": sorted(known)}
+    if head in looks:
+        since = looks[head].now - SETTLING_SECONDS
+        found[head] = {**found.get(head, {}), "since": since, "known": sorted(known)}
     return found
 
 
 def _attempts(look: NodeLook, started: Sequence[Attempt]) -> Iterator[tuple[str, int, bool]]:
     """Yield job and number of the attempts that go on on a node, and whether others may follow when they fail."""
-    jobs = look.document.get("jobs")
-    for job in jobs if isinstance(jobs, list) else ():
-        number = job.get("attempt") if isinstance(job, Mapping) else None
-        if isinstance(number, int) and job.get("keeper") == "active" and not job.get("result"):
-            spec = job.get("spec")
-            yield str(job.get("name")), number, isinstance(spec, Mapping) and bool(spec.get("retry"))
+    for job in look.jobs:
+        if job.attempt and job.keeper == "active" and not job.result:
+            yield job.name, job.attempt, bool(job.spec.get("retry"))
     for attempt in started:
         if look.node in attempt.nodes:
             yield attempt.spec.name, attempt.number, attempt.spec.retry > 0
@@ -75,7 +73,7 @@ def await_change(
         with contextlib.suppress(ProvisionError), contextlib.closing(connect(nodes[name])) as way:
             process = begin(way, "watch", seconds=seconds, **requests[name])
             open_ones.append(process)
-            if not over.is_set() and first_line(process, name).get("changed") is True:
+            if not over.is_set() and first_line(process, name, Watched).changed:
                 changed.set()
 
     for name in list(requests)[:MANY]:

@@ -1,0 +1,143 @@
+"""Signed jobs: the text that a submitter signs, and whether a recorded job may start.
+
+What the head records of a job is data of an untrusted node. A start uses the signed text alone: its spec, id and owner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+
+import msgspec
+
+from provision.batch.spec_checks import check_recorded
+from provision.documents import decode
+from provision.documents.jobs import JobReport, SecretsDocument, SignedJob, SignedLimits
+from provision.errors import NodeError, ProvisionError
+from provision.model.job import JobSpec
+from provision.model.people import Person
+
+__all__ = ["NAMESPACE", "Refused", "check_secrets", "check_signed", "secrets_digest", "signed_text"]
+
+NAMESPACE = "provision-job"
+"""Of the signatures: one that was made for another purpose is not valid."""
+_FORBIDDEN = ("/run", "/var/run", "/proc", "/sys", "/dev")
+"""Folders that a submitter's job cannot mount, nor anything below them."""
+_SOCKET = "docker.sock"
+
+
+class Refused(NodeError):
+    """A recorded job must not start: it is not signed by somebody who may submit it, or not valid."""
+
+
+def signed_text(job: SignedJob) -> str:
+    """Return the text that is signed.
+
+    Raises:
+        ProvisionError: it is too large.
+    """
+    text = msgspec.json.encode(job).decode()
+    if len(text) > SignedLimits.TEXT:
+        raise ProvisionError(
+            f"the job's description has {len(text)} characters, {SignedLimits.TEXT} are possible",
+            remedy="Put large files on a volume (provision data add), or bring them with --sync-mode.",
+        )
+    return text
+
+
+def secrets_digest(document: SecretsDocument) -> str:
+    """Return the SHA-256 of the canonical JSON of a job's secrets."""
+    return hashlib.sha256(msgspec.json.encode(document, order="sorted")).hexdigest()
+
+
+def check_signed(
+    job: JobReport,
+    node: str,
+    cluster: str,
+    signer: Callable[[str, str], str],
+    trusted: Mapping[str, Person],
+) -> SignedJob:
+    """Return the signed job of an entry of the head, when it may start.
+
+    Args:
+        job: as the head reports it.
+        node: the head.
+        cluster: the name that the job must have been signed for.
+        signer: returns the public key that made a signature; raises ProvisionError where it is not valid.
+        trusted: public key -> who has it.
+
+    Raises:
+        Refused: it must not start; the message says why, and what to do.
+    """
+    if not job.signed or not job.signature:
+        raise Refused(
+            f"{job.name} is not signed, so nobody knows who submitted it: delete it and submit it again "
+            f"(provision delete {job.name})"
+        )
+    try:
+        key = signer(job.signed, job.signature)
+    except ProvisionError as error:
+        raise Refused(f"{job.name} has a signature that is not valid: {error.message}; delete it") from error
+    person = trusted.get(key)
+    if person is None:
+        raise Refused(
+            f"{job.name} is signed with a key that this inventory does not list; if you know this key, list it under "
+            f'cluster_operators: {{name: NAME, key: "{key}"}}; if you do not, delete the job'
+        )
+    signed = _parsed(job, node)
+    for what, one, other in (("name", signed.name, job.name), ("id", signed.id, job.id)):
+        if one != other:
+            raise Refused(f"{job.name} is recorded with another {what} than was signed ({one}); delete it")
+    if signed.cluster != cluster:
+        raise Refused(
+            f"{job.name} was signed for the cluster {signed.cluster}, and this is {cluster}; set cluster_name where "
+            "several inventories describe one cluster"
+        )
+    try:
+        check_recorded(signed.spec, packed=signed.code is not None)
+    except ProvisionError as error:
+        raise Refused(f"{job.name} cannot be started: {error.message}", remedy=error.remedy) from error
+    problem = _beyond_rights(signed.spec, person) if person.role == "submitter" else ""
+    if signed.spec.name != signed.name:
+        problem = f"its spec is of another job ({signed.spec.name})"
+    if problem:
+        raise Refused(f"{job.name}, which {person.name} submitted, must not start: {problem}")
+    return signed
+
+
+def check_secrets(job: SignedJob, document: SecretsDocument, node: str) -> None:
+    """Return when the secrets that the head stores are those that were signed, or have been removed.
+
+    Raises:
+        Refused: they are others.
+    """
+    if document and secrets_digest(document) != job.secrets:
+        raise Refused(f"the secrets of {job.name} are not those that were signed; delete the job", node=node)
+
+
+def _parsed(job: JobReport, node: str) -> SignedJob:
+    try:
+        return decode(job.signed, SignedJob, node=node, what="signed text")
+    except NodeError as error:
+        raise Refused(
+            f"{job.name} is signed, but not in a form that this version reads ({error.message}); submit it again"
+        ) from error
+
+
+def _beyond_rights(spec: JobSpec, person: Person) -> str:
+    """Return what a submitter's job asks for that he may not have; empty for nothing."""
+    account, _, groups = spec.user.partition(",")
+    own_account, _, own_groups = person.user.partition(",")
+    if account != own_account or not set(filter(None, groups.split(","))) <= set(own_groups.split(",")):
+        return f"it runs as {spec.user or 'root, or an account of the image'}; submit it with --user {person.user}"
+    if spec.privileged:
+        return "--privileged is for operators"
+    if spec.allow_drained:
+        return "--toleration is for operators"
+    for mount in spec.mounts:
+        source = PurePosixPath("/" + mount.partition(":")[0].lstrip("/"))
+        forbidden = any(source.is_relative_to(folder) for folder in _FORBIDDEN)
+        if forbidden or ".." in source.parts or str(source).strip("/") == "" or source.name == _SOCKET:
+            return f"--mount {mount} is for operators"
+    return ""

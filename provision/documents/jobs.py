@@ -1,0 +1,395 @@
+"""The documents of batch jobs: what the program for jobs answers on a node, and what a submitter has signed.
+
+`provision/jobs/README.md` describes the requests and the files behind these answers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Raw, Struct, field
+
+from provision.documents.decoding import convert, decode
+from provision.errors import InvalidDocument
+from provision.model.bounds import (
+    Digest,
+    Identifier,
+    JobName,
+    Line,
+    NodeName,
+    ShortText,
+    Text,
+    Time,
+    Url,
+    Uuid,
+)
+from provision.model.job import InstanceRecord, JobEvent, JobSpec, Kind, Seat
+
+__all__ = [
+    "AttemptRecord",
+    "CodeProblem",
+    "CodeResult",
+    "DataResult",
+    "Deleted",
+    "Done",
+    "Gpu",
+    "Held",
+    "HeldLeases",
+    "JobReport",
+    "Keys",
+    "Lease",
+    "LookAnswer",
+    "NodeProblem",
+    "PackedCode",
+    "Prepared",
+    "QueueEntry",
+    "ReportAnswer",
+    "Reserved",
+    "Result",
+    "SecretsDocument",
+    "SignedJob",
+    "SignedLimits",
+    "Stored",
+    "Taken",
+    "TensorboardResult",
+    "Watched",
+    "Written",
+    "WrittenMany",
+    "job_reports",
+    "spec_of",
+]
+
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Index = Annotated[int, Meta(ge=-1, le=65535)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+CodeHash = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?\Z")]
+ImageName = Annotated[str, Meta(max_length=512, pattern=r"^([A-Za-z0-9][A-Za-z0-9._:/@+-]*)?\Z")]
+Instance = Annotated[str, Meta(max_length=128, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")]
+Nodes = Annotated[list[NodeName], Meta(max_length=100_000)]
+
+
+class SignedLimits:
+    """Sizes of a signed job document, in characters; configuration files and code travel beside it."""
+
+    TEXT = 4 * 1024 * 1024
+    SIGNATURE = 8192
+
+
+# What a submitter signs
+
+
+class PackedCode(Struct, frozen=True, forbid_unknown_fields=True):
+    """Code that was packed when the job was submitted; its archive lies beside the job on the head."""
+
+    content: Sha256
+    """Of names and contents of the files, as `code_tree.tree_sha` counts it on the nodes."""
+    archive: Sha256
+    size: Annotated[int, Meta(ge=1, le=1 << 34)]
+
+
+class SignedJob(Struct, frozen=True, forbid_unknown_fields=True):
+    """The text that a submitter signed: nothing else decides what a job is."""
+
+    version: Literal[1]
+    cluster: ShortText
+    id: Identifier
+    name: JobName
+    owner: ShortText
+    submitted: Time
+    spec: JobSpec
+    secrets: Sha256
+    """Of the canonical JSON of `SecretsDocument`."""
+    code: PackedCode | None
+
+
+class SecretsDocument(Struct, frozen=True):
+    """The secrets of a job as the head stores them; all empty for a job without secrets, or one that is over."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    sync: dict[str, str] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    registry: dict[str, str] = field(default_factory=dict)
+    salt: ShortText = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.env or self.sync or self.files or self.registry)
+
+
+# Reports
+
+
+class Lease(Struct, frozen=True):
+    """Who holds a GPU or a port; for a process of others ``job`` describes it, and there is no id."""
+
+    job: Text = ""
+    id: ShortText = ""
+    attempt: int | ShortText | None = None
+    instance: ShortText = ""
+
+
+Leases = Annotated[dict[Uuid, Lease], Meta(max_length=100_000)]
+
+
+class QueueEntry(Struct, frozen=True):
+    """queue.json of the head; without a state where the node keeps no queue for the job."""
+
+    state: Literal["", "pending", "held", "started", "stopped", "failed", "over"] = ""
+    attempt: Count = 0
+    failures: Count = 0
+    retry: Count = 0
+    passed: Count = 0
+    reason: Text = ""
+    excluded: Nodes = field(default_factory=list)
+    nodes: Nodes = field(default_factory=list)
+    """Those of the attempt."""
+    handed: bool = False
+    time: Time = 0.0
+
+
+class AttemptRecord(Struct, frozen=True):
+    """attempt.json: how an attempt began on this node."""
+
+    seats: Annotated[tuple[Seat, ...], Meta(max_length=100_000)] = ()
+    boot_id: ShortText = ""
+    time: Time = 0.0
+    code_sha: CodeHash = ""
+    image_digest: Digest = ""
+    tensorboard: Url = ""
+
+
+class Result(Struct, frozen=True):
+    """result.json: how the node saw the attempt end."""
+
+    status: Literal["SUCCEEDED", "FAILED", "STOPPED"]
+    reason: Text | None = None
+    exit_code: int | None = None
+    first_failure: ShortText | None = None
+    first_rank: int | None = None
+    ended: Time = 0.0
+
+
+class JobReport(Struct, frozen=True):
+    """What one node reports of one job."""
+
+    name: JobName
+    id: Identifier
+    owner: ShortText | None = None
+    submitted: Time | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
+    queue: QueueEntry = QueueEntry()
+    attempt: Count = 0
+    attempt_record: AttemptRecord | None = None
+    boot_id: ShortText = ""
+    instances: Annotated[dict[Instance, InstanceRecord], Meta(max_length=100_000)] = field(default_factory=dict)
+    result: Result | None = None
+    keeper: Literal["active", "gone", "none"] = "none"
+    events: Annotated[tuple[JobEvent, ...], Meta(max_length=1_000_000)] = ()
+    nodes: Nodes = field(default_factory=list)
+    """All that it was ever given to, by the head."""
+    signed: Annotated[str, Meta(max_length=SignedLimits.TEXT)] = ""
+    signature: Annotated[str, Meta(max_length=SignedLimits.SIGNATURE)] = ""
+
+    @property
+    def record(self) -> AttemptRecord:
+        """The attempt's record, an empty one where there is none."""
+        return self.attempt_record or AttemptRecord()
+
+
+class ReportAnswer(Struct, frozen=True):
+    """The answer to ``report``; ``jobs`` are parsed one by one by `job_reports`."""
+
+    now: Time = 0.0
+    jobs: Annotated[list[Raw], Meta(max_length=100_000)] = field(default_factory=list)
+    leases: Leases = field(default_factory=dict)
+    tried: Time | None = None
+
+
+class Gpu(Struct, frozen=True):
+    """A GPU of a node."""
+
+    index: Index
+    uuid: Uuid
+    name: ShortText = ""
+    memory: Annotated[int, Meta(ge=0)] = 0
+    mig: Annotated[list[Uuid], Meta(max_length=64)] = field(default_factory=list)
+
+
+class LookAnswer(ReportAnswer, frozen=True):
+    """The answer to ``look``."""
+
+    gpus: Annotated[list[Gpu], Meta(max_length=1024)] | None = None
+    gpu_error: Text = ""
+    foreign: Annotated[dict[Uuid, Text], Meta(max_length=10_000)] = field(default_factory=dict)
+    cpus: Count = 0
+    drained: Text = ""
+    docker_error: Text = ""
+    simulated: bool = False
+
+
+def job_reports(answer: ReportAnswer, node: str) -> tuple[tuple[JobReport, ...], tuple[str, ...]]:
+    """Return the jobs of an answer, and a message for each entry that is not valid; such entries are left out."""
+    jobs: list[JobReport] = []
+    problems: list[str] = []
+    for raw in answer.jobs:
+        try:
+            job = decode(bytes(raw), JobReport, node=node, what="job entry")
+            spec_of(job, node)
+        except InvalidDocument as error:
+            problems.append(f"{node}: job {_name_of(raw)} is left out: {error.message}")
+        else:
+            jobs.append(job)
+    return tuple(jobs), tuple(problems)
+
+
+def spec_of(job: JobReport, node: str) -> JobSpec:
+    """Return the spec that a node reports, for display alone; `SignedJob.spec` is what starts.
+
+    Brief reports leave most fields out.
+
+    Raises:
+        InvalidDocument: a field has another type.
+    """
+    document = {"kind": Kind.RUN, "command": (), **job.spec, "name": job.name}
+    return convert(document, JobSpec, node=node, what=f"spec of {job.name}")
+
+
+class _Named(Struct):
+    name: JobName
+
+
+def _name_of(raw: Raw) -> str:
+    try:
+        return decode(bytes(raw), _Named, node="", what="job entry").name
+    except InvalidDocument:
+        return "without a valid name"
+
+
+# Other answers
+
+
+class NodeProblem(Struct, frozen=True):
+    """Why a node refused a request."""
+
+    message: Text = "failed"
+    remedy: Text | None = None
+    output: Text | None = None
+
+
+class Reserved(Struct, frozen=True):
+    """The answer to ``reserve``."""
+
+    reserved: bool
+
+
+class Stored(Struct, frozen=True):
+    """The answer to ``upload``."""
+
+    stored: bool
+
+
+class Holder(Struct, frozen=True):
+    """Who starts jobs now."""
+
+    who: Line = ""
+    seconds: int | None = None
+
+
+class Held(Struct, frozen=True):
+    """The answer to ``hold_queue``."""
+
+    held: bool
+    by: Holder = Holder()
+
+
+class Watched(Struct, frozen=True):
+    """The answer to ``watch``."""
+
+    changed: bool
+
+
+class Taken(Struct, frozen=True):
+    """The answer to ``lease``: which of the GPUs others hold."""
+
+    taken: Leases
+
+
+class HeldLeases(Taken, frozen=True):
+    """The answer to ``hold``."""
+
+    starting: bool = False
+
+
+class Done(Struct, frozen=True):
+    """The answer to a request whose answer does not matter: ``release``, ``renew``, ``start``, ``stop``, ..."""
+
+
+class Deleted(Struct, frozen=True):
+    """The answer to ``delete``."""
+
+    deleted: bool
+
+
+class Written(Struct, frozen=True):
+    """The answer to ``queue``."""
+
+    written: bool
+
+
+class WrittenMany(Struct, frozen=True):
+    """The answer to ``queues``."""
+
+    written: list[bool]
+
+
+class Image(Struct, frozen=True):
+    """An image as a node has it."""
+
+    id: ImageName
+    digest: Digest = ""
+
+
+class Keys(Struct, frozen=True):
+    """The public keys of a job of mpi on a node."""
+
+    client: Line = ""
+    host: Line = ""
+
+
+class Prepared(Struct, frozen=True):
+    """The answer to ``prepare``."""
+
+    images: Annotated[dict[Text, Image], Meta(max_length=16)] = field(default_factory=dict)
+    keys: Keys = Keys()
+    ports: Annotated[list[Port], Meta(max_length=64)] = field(default_factory=list)
+
+
+class CodeProblem(Struct, frozen=True):
+    """Why ``code_sync.py`` could not bring the code."""
+
+    kind: ShortText = ""
+    what: Text = ""
+    output: Text = ""
+
+
+class CodeResult(Struct, frozen=True):
+    """The answer of ``code_sync.py``: a commit, or the SHA-256 of names and contents; or why there is none."""
+
+    sha: CodeHash = ""
+    error: CodeProblem | None = None
+
+
+class DataResult(Struct, frozen=True):
+    """The answer of ``data_check.py``: volume -> what was seen there."""
+
+    volumes: Annotated[dict[Text, Any], Meta(max_length=1000)] = field(default_factory=dict)
+
+
+class TensorboardResult(Struct, frozen=True):
+    """The answer of ``tensorboard.py``."""
+
+    running: bool = False
+    port: Port | None = None
+    output: Text = ""
+    code: Text | None = None
+    """The exit code of a container that has ended."""

@@ -1,0 +1,76 @@
+"""Folders of logins, which go when whoever made them ends, also by SIGKILL. A part of code_sync.py and node_jobs.py."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from typing import Tuple
+
+PREFIX = "code-"
+GUARD = "code.lock"
+LOCK = ".lock"
+
+
+def private_folder() -> Tuple[str, int]:
+    """Make a folder that only we can read, and return it with the lock that says that we live.
+
+    It is in memory where there is /run. Folders of processes that were killed are removed: nobody holds their locks.
+    """
+    base = os.environ.get("PROVISION_RUN_ROOT") or "/run/provision"
+    try:
+        os.makedirs(base, 0o755, exist_ok=True)
+        guard = guarded(base)
+    except OSError:  # a submitter who is not root
+        folder = tempfile.mkdtemp(prefix="provision-code-")
+        return folder, locked(folder)
+    try:
+        remove_abandoned(base)
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=base)
+        return folder, locked(folder)
+    finally:
+        os.close(guard)
+
+
+def sweep(base: str) -> None:
+    """Remove the folders that nobody holds, where there are any."""
+    if not any(name.startswith(PREFIX) for name in os.listdir(base)):
+        return
+    guard = guarded(base)
+    try:
+        remove_abandoned(base)
+    finally:
+        os.close(guard)
+
+
+def guarded(base: str) -> int:
+    """Return the lock that whoever makes or removes folders holds."""
+    handle = os.open(os.path.join(base, GUARD), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
+
+
+def locked(folder: str) -> int:
+    """Return a lock in a folder, which this process holds until it ends."""
+    handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return handle
+
+
+def remove_abandoned(base: str) -> None:
+    """Remove the folders that no living process holds; the caller has the guard."""
+    for name in os.listdir(base):
+        path = os.path.join(base, name)
+        if not name.startswith(PREFIX) or not os.path.isdir(path):
+            continue
+        try:
+            handle = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:  # its maker was killed before it had the lock, or an earlier version made it
+            shutil.rmtree(path, ignore_errors=True)
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(handle)

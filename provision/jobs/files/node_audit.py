@@ -1,0 +1,1 @@
+../../commands/files/node_audit.py

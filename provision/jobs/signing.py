@@ -1,0 +1,71 @@
+"""Who signs jobs here, and whose signed jobs this controller starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from provision.batch.signed import NAMESPACE, check_signed, signed_text
+from provision.connectors import ssh_signatures
+from provision.connectors.file_cache import remembered
+from provision.documents.jobs import JobReport, SignedJob
+from provision.errors import ProvisionError
+from provision.model.people import Person
+
+__all__ = ["JobKeys"]
+
+
+class JobKeys:
+    """Signs and verifies the jobs of one cluster.
+
+    Args:
+        cluster: the name that jobs are signed for.
+        people: those of the inventory, by any name.
+        own: the file of this controller's own key.
+    """
+
+    def __init__(self, cluster: str, people: Mapping[str, Person], own: Path) -> None:
+        self.cluster = cluster
+        self._listed = {person.key: person for person in people.values()}
+        self._own = own
+
+    def sign(self, job: SignedJob) -> tuple[str, str]:
+        """Return the signed text and its signature; make this controller's own key if no other can sign."""
+        text = signed_text(job)
+        key = ssh_signatures.choose_signing_key(self._listed, self._own)
+        return text, ssh_signatures.sign(text.encode(), key, NAMESPACE)
+
+    def check(self, job: JobReport, node: str) -> SignedJob:
+        """Return what was signed of a job that `node` has recorded, when it may start.
+
+        Raises:
+            Refused: it must not start, and why.
+        """
+        return check_signed(job, node, self.cluster, _signer, self._trusted)
+
+    @property
+    def _trusted(self) -> Mapping[str, Person]:
+        """Public key -> person: those of the inventory, and the own keys of this controller."""
+        own = [path for path in (self._own, _named()) if path is not None and path.exists()]
+        found = {}
+        for path in own:
+            with suppress(ProvisionError):
+                key = _public_key(path)
+                found[key] = Person("this controller", key, "operator")
+        return found | self._listed
+
+
+@remembered
+def _public_key(path: Path) -> str:
+    return ssh_signatures.public_key_of(path)
+
+
+def _named() -> Path | None:
+    name = os.environ.get(ssh_signatures.KEY_VARIABLE)
+    return Path(name).expanduser() if name else None
+
+
+def _signer(text: str, signature: str) -> str:
+    return ssh_signatures.signer(text.encode(), signature, NAMESPACE)

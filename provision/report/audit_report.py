@@ -1,0 +1,102 @@
+"""Audit records as JSON and as text of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from provision.documents.audit import AuditRecord, AuditTrail
+from provision.errors import ProvisionError
+
+__all__ = ["audit_document", "audit_text"]
+
+_WIDTH = 80
+_WHO = 16
+_ACTION = 13
+
+
+def audit_document(nodes: Mapping[str, AuditTrail | ProvisionError]) -> dict[str, Any]:
+    """Return what ``history --audit --json`` prints; keys are an interface and only ever added."""
+    return {
+        "ok": not any(isinstance(found, ProvisionError) for found in nodes.values()),
+        "nodes": [
+            {
+                "name": name,
+                "error": found.message if isinstance(found, ProvisionError) else None,
+                "remedy": found.remedy if isinstance(found, ProvisionError) else None,
+                "invalid": 0 if isinstance(found, ProvisionError) else found.invalid,
+                "records": [] if isinstance(found, ProvisionError) else [_record(one) for one in found.records],
+            }
+            for name, found in nodes.items()
+        ],
+    }
+
+
+def audit_text(nodes: Mapping[str, AuditTrail | ProvisionError]) -> str:
+    """Return a table for each node: when, who, what they did, and to what."""
+    lines: list[str] = []
+    for name, found in nodes.items():
+        lines += ["", name] if lines else [name]
+        if isinstance(found, ProvisionError):
+            lines += _wrap(f"  error: {found.message}", "    ")
+            lines += _wrap(f"  hint: {found.remedy}", "    ") if found.remedy else []
+            continue
+        if not found.records:
+            lines.append("  no action is recorded here")
+        else:
+            lines += _row("when", "who", "action", "what")
+        for one in found.records:
+            lines += _row(_when(one.time), one.caller + ("" if one.agent else "?"), one.action, _what(one))
+        if found.invalid:
+            lines.append(f"  {found.invalid} entries of the journal are not valid records")
+    return "\n".join(lines)
+
+
+def _record(one: AuditRecord) -> dict[str, Any]:
+    return {
+        "time": one.time,
+        "action": one.action,
+        "caller": one.caller,
+        "verified": one.agent,
+        "address": one.address,
+        "result": one.result,
+        "job": one.job,
+        "instance": one.instance,
+        "request": one.request,
+        "command": one.command,
+        "secrets": list(one.secrets),
+    }
+
+
+def _what(one: AuditRecord) -> str:
+    parts = [
+        one.instance or one.job or one.command,
+        f"request {one.request}" if one.request else "",
+        f"secrets {', '.join(one.secrets)}" if one.secrets else "",
+        one.result if one.result != "ok" else "",
+        f"from {one.address}" if one.address else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _when(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
+def _row(when: str, who: str, action: str, what: str) -> list[str]:
+    first = f"{when:<16}  {_cut(who, _WHO):<{_WHO}}  {_cut(action, _ACTION):<{_ACTION}}  "
+    plain = " ".join(what.split())
+    return textwrap.wrap(plain, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first)) or [first.rstrip()]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]

@@ -1,0 +1,1 @@
+../../../../provision/jobs/files/code_folders.py

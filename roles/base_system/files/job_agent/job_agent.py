@@ -1,0 +1,1 @@
+../../../../provision/jobs/files/job_agent.py

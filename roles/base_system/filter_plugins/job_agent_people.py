@@ -1,0 +1,1 @@
+../../../provision/inventory/people_entries.py

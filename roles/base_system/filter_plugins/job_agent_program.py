@@ -1,0 +1,1 @@
+../../../provision/jobs/node_programs.py

@@ -1,0 +1,86 @@
+#!/usr/bin/python
+"""Ansible module: a system account without a password, whose home belongs to root."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: base_system_account
+short_description: Keep or remove a system account that nobody can log in to with a password
+description:
+  - The account has a shell, because sshd runs forced commands with it. It owns no files; its home belongs to root.
+  - An account of this name with another home is not changed, and is an error.
+  - Whether the account was there before is noted, for a reset.
+options:
+  name: {description: Name of the account., type: str, required: true}
+  home: {description: Its home., type: path, required: true}
+  state: {description: Whether it should exist., type: str, choices: [present, absent], default: present}
+author: [provision]
+"""
+
+EXAMPLES = r"""
+- name: Create the account
+  base_system_account:
+    name: provision-jobs
+    home: /var/lib/provision-jobs
+"""
+
+RETURN = r""" # """
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.platform_origin import note
+
+SHELL = "/bin/sh"
+PASSWD, SHADOW = "/etc/passwd", "/etc/shadow"
+
+
+def fields(path, name):
+    """Return the fields of an account in a file such as /etc/passwd, none where it has no line."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+            lines = [line.rstrip("\n").split(":") for line in stream]
+    except OSError:
+        return []
+    return next((words for words in lines if words[0] == name), [])
+
+
+def program(module, state, name, home):
+    """Return the command that makes the account what it should be, none where it is."""
+    words = fields(PASSWD, name)
+    if words and (len(words) < 7 or words[5] != home or words[2] == "0"):
+        if state == "absent":
+            return []
+        module.fail_json(
+            msg=f"there is an account {name} already, which is not the job agent's (its home is not {home}). Choose "
+            "another name with cluster_agent_account."
+        )
+    if state == "absent":
+        return ["userdel", "--force", name] if words else []
+    wanted = ["--shell", SHELL, "--password", "*"]
+    if not words:
+        return ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", home, *wanted, name]
+    password = (fields(SHADOW, name) or ["", "*"])[1]
+    return [] if words[6] == SHELL and password[:1] in ("*", "!") else ["usermod", *wanted, name]
+
+
+def main():
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "home": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
+    name, home, state = module.params["name"], module.params["home"], module.params["state"]
+    command = program(module, state, name, home)
+    if command and not module.check_mode:
+        note("accounts", name, {"name": name, "home": home, "existed": bool(fields(PASSWD, name))})
+        code, out, err = module.run_command(command)
+        if code != 0:
+            module.fail_json(msg="`{}` failed: {}".format(" ".join(command), (err or out).strip()))
+    module.exit_json(changed=bool(command))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""What the role base_system writes for the people of an inventory, and what it leaves out on a queue host."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.inventory.load import AGENT_ACCOUNT
+from provision.inventory.templates import READ_KEYS
+from provision.jobs.node_programs import FILES, agent_program
+from provision.model.cluster import JOB_ROLES
+from tests.support.expressions import ROLES, Role
+from tests.support.modules import load, provide_utils, run
+from tests.unit.inventory.test_people import ALICE, BOB
+
+provide_utils()
+origin = importlib.import_module("ansible.module_utils.platform_origin")
+
+PEOPLE = {
+    "cluster_operators": [{"name": "alice", "key": f"{ALICE} alice@office"}],
+    "cluster_submitters": [{"name": "bob", "key": BOB, "user": "1001:1001"}],
+}
+
+
+def files(**variables: Any) -> dict[str, dict[str, Any]]:
+    """Return the files of the job agent by path."""
+    return {one["path"]: one for one in Role("base_system", **variables).value("__base_system_agent_files")}
+
+
+def test_the_role_has_all_parts_of_the_program() -> None:
+    """A part that is added or removed is so in the role's folder too, by which a plan sees that the role changed."""
+    folder = ROLES / "base_system/files/job_agent"
+    parts = {path.name for path in FILES.glob("node_*.py")} | {"job_agent.py", "code_folders.py"}
+
+    assert {path.name for path in folder.iterdir()} == parts
+    assert all(
+        path.resolve().parent.parent in (FILES.parent, FILES.parents[1] / "commands") for path in folder.iterdir()
+    )
+    assert agent_program(folder) == agent_program()
+
+
+def test_each_key_runs_the_agent_for_its_person_and_nothing_else() -> None:
+    """No shell, no forwarding, and no line of a key that could be another option."""
+    made = files(**PEOPLE)
+
+    keys = made["/var/lib/provision-jobs/.ssh/authorized_keys"]
+    assert keys.get("mode", "0644") == "0644"
+    assert "owner" not in keys
+    program = "/usr/local/lib/provision/job-agent"
+    assert keys["content"].splitlines()[1:] == [
+        f'restrict,command="/usr/bin/sudo -n {program} alice" {ALICE} alice',
+        f'restrict,command="/usr/bin/sudo -n {program} bob" {BOB} bob',
+    ]
+    sudoers = made["/etc/sudoers.d/provision-jobs"]
+    assert (sudoers["mode"], sudoers["validate"]) == ("0440", "/usr/sbin/visudo -cf %s")
+    assert sudoers["content"].splitlines()[2:] == [
+        f"provision-jobs ALL=(root) NOPASSWD: {program} alice",
+        f"provision-jobs ALL=(root) NOPASSWD: {program} bob",
+    ]
+    assert made[program]["content"] == agent_program()
+    assert made[program]["mode"] == "0700"
+    people = json.loads(made["/etc/provision/job-agent.json"]["content"])["people"]
+    assert people["bob"] == {"name": "bob", "key": BOB, "role": "submitter", "user": "1001:1001"}
+    assert people["alice"]["role"] == "operator"
+
+
+def test_without_people_nothing_of_it_stays() -> None:
+    """Who leaves the inventory loses the access; where nobody was ever named there is nothing to remove."""
+    assert {one["state"] for one in files().values()} == {"absent"}
+    assert not [path for path in files() if path not in files(**PEOPLE)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cluster_operators": [{"name": 'a",command="sh', "key": ALICE}]},
+        {"cluster_operators": [{"name": "a", "key": f"{ALICE}\n{BOB}"}]},
+        {"cluster_operators": [{"name": "a", "key": f'command="sh" {ALICE}'}]},
+        {"cluster_submitters": [{"name": "a", "key": ALICE, "user": "0:0"}]},
+        {"cluster_agent_account": "root"},
+        {"cluster_agent_account": "a ALL=(ALL) ALL\nb"},
+    ],
+)
+def test_plain_ansible_refuses_what_is_not_a_person(wrong: dict[str, Any]) -> None:
+    """The role checks what it writes by the same rules as the command."""
+    with pytest.raises(Exception, match=r"name:|key:|user:|cluster_agent_account"):
+        files(**wrong)
+
+
+ACCOUNT = "provision-jobs:x:999:997::/var/lib/provision-jobs:/bin/sh"
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run the module against a passwd and a shadow file; return its result and the programs that it ran."""
+    module = load("base_system", "base_system_account")
+    monkeypatch.setattr(origin, "FOLDER", str(tmp_path / "origins"))
+    monkeypatch.setattr(module, "note", origin.note)
+
+    def call(passwd: str, shadow: str = "provision-jobs:*:1::::::", *, check: bool = False, **more: Any) -> Any:
+        for name, text in (("PASSWD", passwd), ("SHADOW", shadow)):
+            (tmp_path / name).write_text(f"root:x:0:0::/root:/bin/bash\n{text}\n")
+            monkeypatch.setattr(module, name, str(tmp_path / name))
+        ran: list[list[str]] = []
+        monkeypatch.setattr(
+            module.AnsibleModule, "run_command", lambda _self, words: (ran.append(words), (0, "", ""))[1]
+        )
+        told = run(module, check=check, name="provision-jobs", home="/var/lib/provision-jobs", **more)
+        return (told if "failed" in told else told["changed"]), ran
+
+    return call
+
+
+def test_the_account_has_no_password_and_is_made_once(account: Any) -> None:
+    """It is a system account with a home that it does not own; a second run changes nothing."""
+    told, ran = account("")
+    assert told is True
+    assert ran[0][0] == "useradd"
+    assert {"--system", "--no-create-home"} <= set(ran[0])
+    assert ran[0][ran[0].index("--password") + 1] == "*"
+    assert origin.noted("accounts")[0]["existed"] is False
+    assert account(ACCOUNT) == (False, [])
+    assert account(ACCOUNT, check=True)[1] == []
+
+
+@pytest.mark.parametrize(("passwd", "shadow"), [(ACCOUNT, "provision-jobs:$6$x:1::::::"), (ACCOUNT + "-x", "")])
+def test_a_password_or_another_shell_is_taken_away(account: Any, passwd: str, shadow: str) -> None:
+    """Drift of the account is repaired when the role runs."""
+    told, ran = account(passwd, shadow)
+
+    assert told is True
+    assert ran == [["usermod", "--shell", "/bin/sh", "--password", "*", "provision-jobs"]]
+
+
+@pytest.mark.parametrize(
+    "passwd", ["provision-jobs:x:1000:1000::/home/provision-jobs:/bin/sh", ACCOUNT.replace(":999:", ":0:")]
+)
+def test_an_account_of_others_is_not_changed(account: Any, passwd: str) -> None:
+    """A person's account, or root by another name, never gets the keys."""
+    told, ran = account(passwd)
+
+    assert (told["failed"], ran) == (True, [])
+    assert "cluster_agent_account" in told["msg"]
+    assert account(passwd, state="absent") == (False, [])
+
+
+def test_the_account_goes_with_the_last_person(account: Any) -> None:
+    """Nothing is done where there is none."""
+    assert account(ACCOUNT, state="absent")[1] == [["userdel", "--force", "provision-jobs"]]
+    assert account("", state="absent") == (False, [])
+
+
+def test_names_agree() -> None:
+    """What the command takes for granted is what the roles have."""
+    role = Role("base_system")
+
+    assert role.value("cluster_agent_account") == AGENT_ACCOUNT
+    assert role.value("_platform_job_roles") == list(JOB_ROLES)
+    assert {f"{name}_enabled" for name in JOB_ROLES} <= set(READ_KEYS)
+
+
+def test_a_queue_host_is_left_out_of_the_roles_for_jobs() -> None:
+    """They do not run there, bring no packages there, and other nodes' containers do not expect its keys."""
+    hostvars = {"head": {"cluster_takes_jobs": "no"}, "gpu1": {}}
+    shared: dict[str, Any] = {
+        "hostvars": hostvars,
+        "groups": {"gpu_nodes": ["head", "gpu1"], "all": ["head", "gpu1"]},
+        "ansible_play_role_names": ["platform", "base_system", *JOB_ROLES],
+        "ansible_play_hosts_all": ["head", "gpu1"],
+        "ansible_run_tags": ["all"],
+        "platform_node": {"gpus_present": True},
+    }
+    head = Role("platform", inventory_hostname="head", cluster_takes_jobs="no", **shared)
+    gpu1 = Role("platform", inventory_hostname="gpu1", **shared)
+
+    assert set(head.value("__platform_left_out")) == set(JOB_ROLES)
+    assert head.value("__platform_wanted_roles") == ["platform", "base_system"]
+    assert gpu1.value("__platform_left_out") == []
+    assert gpu1.value("__platform_job_nodes") == ["gpu1"]
+    taking_part = gpu1.value("__platform_taking_part")
+    assert taking_part["base_system"] == ["head", "gpu1"]
+    assert taking_part["docker_engine"] == ["gpu1"]

@@ -1,0 +1,367 @@
+"""The job agent: what people without a root login may do on a node. docker and systemd are STAND-INS."""
+
+import ast
+import base64
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provision.jobs.node_programs import FILES, agent_program
+from tests.support.node.node import Engine, FakeNode, job, run, seat
+
+sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
+
+import job_agent
+
+KEYS = {name: b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + name.encode().ljust(32, b".") for name in ("alice", "bob", "eve")}
+PEOPLE = {
+    name: {"role": role, "key": "ssh-ed25519 " + base64.b64encode(KEYS[name]).decode(), "user": user}
+    for name, role, user in (
+        ("alice", "operator", ""),
+        ("bob", "submitter", "1001:1001"),
+        ("eve", "submitter", "1002:1002"),
+    )
+}
+AUDIT = """
+import json, sys
+sys.path.insert(0, {files!r})
+import job_agent, node_audit
+job_agent.CONFIG = {config!r}
+class Syslog:
+    LOG_AUTHPRIV = LOG_INFO = 0
+    openlog = closelog = staticmethod(lambda *_: None)
+    @staticmethod
+    def syslog(_priority, line):
+        with open({record!r}, "a") as stream:
+            stream.write(line + "\\n")
+sys.modules["syslog"] = Syslog
+sys.exit(job_agent.main())
+"""
+
+
+class Agent:
+    """The agent of one node, as sshd runs it for the key of a person; what it tells syslog goes to a file."""
+
+    def __init__(self, node):
+        self.node, self.record = node, node.folder / "audit"
+        self.config = node.folder / "job-agent.json"
+        self.config.write_text(json.dumps({"people": PEOPLE}))
+
+    def raw(self, caller, data, **environment):
+        """Return exit status and output of the agent for some input."""
+        code = AUDIT.format(files=str(FILES), config=str(self.config), record=str(self.record))
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code, caller],
+            input=data,
+            capture_output=True,
+            timeout=60,
+            check=False,
+            env={**self.node.environment, "SSH_ORIGINAL_COMMAND": "rm -rf /", **environment},
+        )
+        return done.returncode, done.stdout
+
+    def ask(self, caller, do, **request):
+        """Return the answer to a request."""
+        return json.loads(self.raw(caller, json.dumps({"do": do, **request}).encode() + b"\n")[1])
+
+    def refused(self, caller, do, **request):
+        """Return why a request is refused."""
+        answer = self.ask(caller, do, **request)
+        assert "error" in answer, answer
+        return answer["error"]["message"]
+
+    def audited(self):
+        """Return what was recorded."""
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def agent(tmp_path):
+    with FakeNode(tmp_path) as node:
+        yield Agent(node)
+
+
+@pytest.fixture
+def docked(agent):
+    engine = Engine(agent.node.folder / "engine")
+    agent.node.with_docker(engine)
+    yield agent
+    engine.end()
+
+
+def signature(person):
+    """Return the text of an SSH signature that has a person's key in it."""
+    data = b"SSHSIG" + struct.pack(">II", 1, len(KEYS[person])) + KEYS[person] + b"rest"
+    return base64.b64encode(data).decode()
+
+
+def signed(name, person, ident="", **more):
+    """Return a job document as a person's controller makes it."""
+    document = job(name, ident or f"{name}1", **{"user": PEOPLE[person]["user"], "env": {"A": "of-" + person}, **more})
+    text = {"version": 1, "name": name, **{key: document[key] for key in ("id", "owner", "spec")}}
+    return {**document, "signed": json.dumps(text), "signature": signature(person)}
+
+
+def submitted(agent, name, person, **more):
+    """Submit a job through the agent."""
+    answer = agent.ask(person, "reserve", name=name, job=signed(name, person), queue={"state": "pending"}, **more)
+    assert answer == {"reserved": True}
+
+
+def test_python_3_6_can_read_the_agent():
+    assert ast.parse(agent_program(), feature_version=(3, 6)).body
+
+
+def test_the_agent_is_one_file_that_runs_by_itself(tmp_path):
+    """What the role installs needs nothing beside it, and nothing of its environment."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')")
+    program = tmp_path / "job-agent"
+    program.write_text(agent_program())
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", program, "nobody"],
+        input=b'{"do": "report"}\n',
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PROVISION_JOBS_ROOT": str(tmp_path)},
+    )
+
+    assert "the inventory names nobody called nobody" in json.loads(done.stdout)["error"]["message"]
+
+
+def test_a_submitter_submits_sees_stops_and_deletes_a_job_of_his_own(agent):
+    submitted(agent, "j", "bob", secrets={"env": {"TOKEN": "x"}})
+
+    assert json.loads((agent.node.root / "j/queue.json").read_text())["state"] == "pending"
+    (seen,) = agent.ask("bob", "report", names=["j"], brief=False)["jobs"]
+    assert seen["spec"]["env"] == {"A": "of-bob"}
+    marked = {"state": "stopped", "attempt": 7, "reason": "hello"}
+    assert agent.ask("bob", "queue", name="j", queue=marked, if_state=["pending"]) == {"written": True}
+    queue = json.loads((agent.node.root / "j/queue.json").read_text())
+    assert (queue["state"], queue["reason"], queue["attempt"]) == ("stopped", "stopped by bob", 0)
+    assert not (agent.node.root / "j/secrets.json").exists()
+    assert agent.ask("bob", "stop", name="j", grace=1) == {"asked": False}
+    assert agent.ask("bob", "delete", name="j", id="j1") == {"deleted": True}
+    assert not (agent.node.root / "j").exists()
+    assert [(one["action"], one["caller"], one["job"], one["agent"]) for one in agent.audited()] == [
+        ("submitted", "bob", "j", True),
+        ("stopped", "bob", "j", True),
+        ("deleted", "bob", "j", True),
+    ]
+    assert agent.audited()[0]["secrets"] == ["TOKEN"]
+    assert "x" not in agent.audited()[0].values()
+
+
+@pytest.mark.parametrize(
+    ("do", "more"),
+    [
+        ("stop", {"grace": 0}),
+        ("delete", {"id": "j1"}),
+        ("logs", {"instance": "j-worker-0"}),
+        ("queue", {"queue": {"state": "stopped"}}),
+        ("queue", {"queue": {"state": "pending"}, "action": "released"}),
+    ],
+)
+def test_a_job_of_somebody_else_is_refused_to_a_submitter_and_not_to_an_operator(agent, do, more):
+    submitted(agent, "j", "bob")
+
+    assert agent.refused("eve", do, name="j", **more) == "the job j belongs to somebody else"
+    assert (agent.node.root / "j/job.json").exists()
+    assert json.loads((agent.node.root / "j/queue.json").read_text())["state"] == "pending"
+    told = agent.ask("alice", do, name="j", **more)
+    assert "somebody else" not in json.dumps(told)
+    assert agent.audited()[1]["action"] == "refused"
+    assert agent.audited()[1]["caller"] == "eve"
+    assert agent.audited()[1]["request"] == do
+
+
+def test_a_job_without_a_signature_is_nobodys_but_an_operators(agent):
+    """What an operator's older command has recorded belongs to no submitter."""
+    agent.node.ok("reserve", name="j", job=job("j", "j1"), queue={"state": "pending"})
+
+    assert agent.refused("bob", "delete", name="j") == "the job j belongs to somebody else"
+    assert agent.ask("alice", "delete", name="j") == {"deleted": True}
+
+
+def test_others_jobs_are_seen_in_brief(docked):
+    """No environment, command, mounts, output, events or reasons of a job of somebody else."""
+    node = docked.node
+    run(node, "sh", "-c", "echo hidden-word; echo hidden-word >&2; exit 3")
+    node.result()
+    path = node.root / "j/job.json"
+    hidden = {"command": ["hidden-word"], "mounts": ["/hidden-word:/x"], "labels": {"a": "hidden-word"}}
+    path.write_text(json.dumps(signed("j", "bob", "t1", **hidden)))
+    node.ok("queue", name="j", queue={"state": "failed", "reason": "hidden-word"}, event={"message": "hidden-word"})
+
+    own = docked.ask("bob", "report", names=None, brief=False)
+    assert "hidden-word" in json.dumps(own)
+    for do, brief in (("report", False), ("report", True), ("look", False)):
+        other = docked.ask("eve", do, names=None, brief=brief)
+        assert "hidden-word" not in json.dumps(other)
+        assert [(one["name"], one["instances"]["j-worker-0"]["status"]) for one in other["jobs"]] == [("j", "Error")]
+    assert "hidden-word" in json.dumps(docked.ask("alice", "report", names=None, brief=False))
+    assert docked.raw("bob", b'{"do": "logs", "name": "j", "instance": "j-worker-0"}\n')[1].count(b"hidden-word") == 2
+    assert docked.audited()[-1]["action"] == "read logs"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"signature": signature("eve")},
+        {"signature": None},
+        {"signature": "AAAA"},
+        {"signed": "{}"},
+        {"signed": "[" * 100000},
+        {"id": "other"},
+        {"owner": "root@head"},
+        {"signed": signed("k", "bob", "j1")["signed"]},
+    ],
+)
+def test_a_job_that_the_caller_has_not_signed_is_not_recorded(agent, change):
+    assert "signed" in agent.refused("bob", "reserve", name="j", job={**signed("j", "bob"), **change}, queue={})
+    assert not agent.node.root.exists() or list(agent.node.root.iterdir()) == []
+
+
+def test_what_is_recorded_is_what_was_signed(agent):
+    """Another spec beside the signed text is not even shown."""
+    document = signed("j", "bob")
+    other = {**document["spec"], "command": ["other"]}
+
+    assert agent.ask("bob", "reserve", name="j", job={**document, "spec": other}, queue={})["reserved"]
+    assert json.loads((agent.node.root / "j/job.json").read_text())["spec"] == document["spec"]
+
+
+def test_packed_code_comes_with_a_job(agent):
+    """Exactly the bytes that were announced, and for the job of that id alone."""
+    data = os.urandom(300_000)
+    request = json.dumps({"do": "upload", "id": "j1", "size": len(data)}).encode() + b"\n"
+
+    assert json.loads(agent.raw("bob", request + data + b"more")[1]) == {"stored": True}
+    submitted(agent, "j", "bob", upload="j1")
+    (stored,) = [path for path in (agent.node.root / "j").iterdir() if path.suffix != ".json"]
+    assert stored.read_bytes() == data
+    for wrong in ({"id": "../x", "size": 1}, {"id": "j2", "size": 0}, {"id": "j2", "size": 1 << 40}, {"id": "j2"}):
+        assert "error" in json.loads(agent.raw("bob", json.dumps({"do": "upload", **wrong}).encode() + b"\nx")[1])
+
+
+def test_a_submitters_job_runs_as_his_account(agent):
+    document = signed("j", "bob", user="0:0")
+
+    assert agent.refused("bob", "reserve", name="j", job=document, queue={}) == "your jobs run as 1001:1001, not as 0:0"
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        *("prepare", "start", "lease", "hold", "renew", "release", "drain", "secrets", "event", "queues", "hold_queue"),
+        *("watch", "attached", "", "__class__", None, 3, ["report"], {"do": "report"}),
+    ],
+)
+@pytest.mark.parametrize("caller", ["alice", "bob"])
+def test_all_else_is_refused(agent, do, caller):
+    """Nobody starts, leases or drains anything through the agent, and nobody reads secrets."""
+    answer = json.loads(agent.raw(caller, json.dumps({"do": do, "name": "j", "reason": "x"}).encode() + b"\n")[1])
+
+    assert "does not accept the request" in answer["error"]["message"]
+    assert not agent.node.root.exists()
+    assert agent.audited()[-1]["action"] == "refused"
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"[]\n", b"NaN\n", b'{"do": NaN}\n', b"\xff\n", b"[" * 100000 + b"\n"])
+def test_what_is_no_request_is_refused(agent, data):
+    code, answer = agent.raw("bob", data)
+
+    assert code == 1
+    assert json.loads(answer)["error"]["message"]
+
+
+def test_a_request_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(job_agent, "REQUEST_BYTES", 1000)
+    ours, theirs = os.pipe()
+    os.write(theirs, b"x" * 2000)
+    kept = os.dup(0)
+    os.dup2(ours, 0)
+    try:
+        with pytest.raises(job_agent.Refused, match="longer than 1000 bytes"):
+            job_agent.request_line()
+    finally:
+        os.dup2(kept, 0)
+        for handle in (ours, theirs, kept):
+            os.close(handle)
+
+
+def test_a_name_that_has_become_another_job_meanwhile_is_not_stopped(agent):
+    """What was checked and what is acted on are the same job."""
+    submitted(agent, "j", "bob")
+
+    for do in ("stop", "logs"):
+        answer = agent.node.ask(do, name="j", id="another", instance="j-worker-0")
+        assert answer["error"]["message"] == "the job j is another one by now"
+
+
+WORDS = st.sampled_from([*job_agent.RULES, "j", "k", "..", "a/b", "pending", "stopped", "secrets", "start", "\n"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20) | WORDS,
+    lambda one: st.lists(one, max_size=4) | st.dictionaries(WORDS | st.text(max_size=8), one, max_size=4),
+    max_leaves=12,
+)
+FIELDS = (
+    "name",
+    "names",
+    "job",
+    "queue",
+    "secrets",
+    "id",
+    "if_id",
+    "if_state",
+    "attempt",
+    "instance",
+    "action",
+    "grace",
+)
+REQUESTS = st.fixed_dictionaries(
+    {"do": WORDS | VALUES}, optional=dict.fromkeys((*FIELDS, "brief", "many", "tail", "since", "over"), VALUES)
+)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(request=REQUESTS)
+def test_no_request_does_more_than_the_rules_say(monkeypatch, request):
+    """Whatever the JSON: only listed requests run, only for one's own jobs, and only with fields that were checked."""
+    ran = []
+    jobs = {"j": signed("j", "bob"), "k": signed("k", "eve")}
+    monkeypatch.setattr(job_agent, "read_json", lambda path: jobs.get(path.split("/")[-2], {}))
+    monkeypatch.setattr(job_agent, "run", lambda checked, *_args, **_more: (ran.append(checked), (0, b"{}"))[1])
+    try:
+        job_agent.carry_out("bob", PEOPLE["bob"], json.loads(json.dumps(request)))
+    except job_agent.Refused:
+        assert ran == []
+    fields = {
+        "report": {"names", "brief"},
+        "look": {"names", "brief", "topology"},
+        "reserve": {"name", "job", "queue", "secrets", "upload"},
+        "upload": {"id", "size"},
+        "logs": {"name", "id", "attempt", "instance", "tail", "since", "timestamps", "follow"},
+        "stop": {"name", "id", "reason", "grace", "attempt"},
+        "delete": {"name", "id"},
+        "queue": {"name", "queue", "merge", "if_id", "if_state", "event", "over", "action"},
+    }
+    for checked in ran:
+        assert set(checked) <= {"do", *fields[checked["do"]]}
+        assert checked["do"] in ("report", "look", "upload") or checked["name"] == "j"
+        assert checked["do"] != "reserve"
+        assert checked["do"] == "upload" or checked.get("id", checked.get("if_id", "j1")) == "j1"
+
+
+def test_a_seat_is_no_secret():
+    """Others see on which nodes and GPUs a job runs: GPUs are shared."""
+    told = {"name": "j", "attempt_record": {"seats": [seat("j-worker-0", "a", 0)], "image_digest": "x"}}
+
+    assert job_agent.visible(PEOPLE["eve"], told)["attempt_record"] == {"seats": [seat("j-worker-0", "a", 0)]}
