@@ -47,7 +47,7 @@ class Site:
 
     def __call__(self, person: str, *words: str) -> Done:
         """Run a verb as a submitter, with his own home and key."""
-        return self.people[person](*words, "-i", str(self.people[person].folder / "inventory"))
+        return self.people[person](*words)
 
     def ok(self, person: str, *words: str) -> Done:
         """Run it; it has to end well."""
@@ -118,6 +118,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 environment = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "SSH_AUTH_SOCK": ""}
                 environment["PROVISION_SIGNING_KEY"] = str(home / ".ssh/id_ed25519")
                 submitters[name] = Provision(home, **environment)
+                submitters[name].environment["PROVISION_INVENTORY"] = str(home / "inventory")
             address = str(nodes[HEAD]["ansible_host"])
             yield Site(operator, inventory, submitters, given["training_image_reference"], address, files)
         finally:
@@ -142,7 +143,7 @@ def test_a_submitter_submits_follows_and_stops_his_own_job_and_nobody_elses(site
         lambda: (job := get(site, "bob", "mine"))["status"] == "RUNNING" and job, seconds=90, what="mine runs"
     )
     assert {one["node"] for one in running["instances"]} == {WORKER}
-    follower = site.people["bob"].start("logs", "-f", "mine", "-i", str(site.people["bob"].folder / "inventory"))
+    follower = site.people["bob"].start("logs", "-f", "mine")
     assert follower.stdout is not None
     assert [follower.stdout.readline().strip() for _ in range(2)] == ["first", "1001"]
 

@@ -5,7 +5,7 @@ import os
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.commands.files import node_audit
@@ -25,6 +25,7 @@ ANYTHING = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(caller=st.text(), job=ANYTHING, result=st.text(), secrets=st.lists(st.text()))
 def test_no_value_makes_a_second_line_or_another_field(caller, job, result, secrets):
     """Whatever a name or a message contains, it is one line of ASCII that the reader accepts, with bounded length."""
@@ -42,6 +43,7 @@ def test_no_value_makes_a_second_line_or_another_field(caller, job, result, secr
         assert (record.action, record.caller) == ("stopped", caller[:200])
 
 
+@settings(deadline=None)
 @given(st.lists(ANYTHING | st.text()))
 def test_whatever_a_journal_has_is_read_or_counted(messages):
     """A node that lies about its journal gets nothing else done."""

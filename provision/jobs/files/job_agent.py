@@ -120,7 +120,7 @@ def carry_out(name, person, request):
             raise
         print(json.dumps(NOTHING[do]))  # a command asks several nodes, and not all of them have a part in the job
         return 0
-    view = views(person) if do in ("report", "look") else None
+    view = {"report": views(person), "look": views(person), "reserve": without_job}.get(do)
     code, answer = run(checked, name, captured=view is not None)
     if view is None:
         return code
@@ -406,6 +406,11 @@ def views(person):
         return seen
 
     return view
+
+
+def without_job(answer):
+    """Return the answer to `reserve` without the job that has the name already: it may be somebody else's."""
+    return answer if "error" in answer else {"reserved": answer.get("reserved") is True}
 
 
 def visible(person, job):

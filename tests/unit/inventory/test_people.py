@@ -6,7 +6,7 @@ import struct
 import subprocess
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.errors import InventoryError
@@ -107,6 +107,7 @@ ANYTHING = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(ANYTHING)
 def test_whatever_stands_there_is_a_person_or_refused(value):
     """Nothing but ValueError comes of any value."""

@@ -238,6 +238,13 @@ def test_what_is_recorded_is_what_was_signed(agent):
     assert json.loads((agent.node.root / "j/job.json").read_text())["spec"] == document["spec"]
 
 
+def test_a_name_that_is_taken_tells_nothing_of_the_job_that_has_it(agent):
+    submitted(agent, "j", "bob")
+
+    answer = agent.ask("eve", "reserve", name="j", job=signed("j", "eve"), queue={})
+    assert answer == {"reserved": False}
+
+
 def test_packed_code_comes_with_a_job(agent):
     """Exactly the bytes that were announced, and for the job of that id alone."""
     data = os.urandom(300_000)
