@@ -59,7 +59,8 @@ class Unit(Runtime):
         whole = dict(known, instance=self.instance(), targets=targets)
         node_files.write_json(os.path.join(self.place, "about"), whole)
         sources = [source for source, _, _ in told["binds"]] + [""] * len(told["private"])
-        node_mountpoints.make(list(zip(sources, targets)))
+        uid, _, groups = numbers_of(told["user"], account_of(told["user"]))
+        node_mountpoints.make(list(zip(sources, targets)), (uid, groups))
 
     def at_home(self):
         """Return what we are told of the unit, with the home of its account in its paths."""
@@ -96,11 +97,18 @@ class Unit(Runtime):
             "command": told["command"],
             "env": dict(own, **self.config.get("env") or {}),
             "folder": told["folder"],
+            "binds": [[source, target, mode, self.is_own(source)] for source, target, mode in told["binds"]],
+            "private": told["private"],
             "log": self.log,
             "uid": uid,
             "gid": gid,
             "groups": groups,
         }
+
+    def is_own(self, source):
+        """Return whether a path is in the job's own folder on this node, which root alone can change."""
+        folder = node_records.job_folder(self.told["name"]) + "/"
+        return source.startswith(folder) and ".." not in source.split("/")
 
     def _run(self, told):
         """Have systemd start the shim, and wait until that has started the program, or could not."""
@@ -117,7 +125,7 @@ class Unit(Runtime):
 
     def words(self, told):
         """Return the words of systemd-run with those that this node alone knows."""
-        words = unit_words(self.unit, told)
+        words = unit_words(self.unit, dict(told, binds=[], private=[]))
         words += ["--description", "provision job {}: {}".format(self.told["name"], self.instance())]
         keeper = node_records.unit_name(self.told["name"], self.told["attempt"])
         words += ["--property=Before=" + keeper]  # so that a shutdown lets the keeper end it
