@@ -25,7 +25,7 @@ class Container(Runtime):
 
     def __init__(self, config, told, folder, post):
         super().__init__(config, told, folder, post)
-        self.pid = 0
+        self.pid, self.pid_start = 0, 0
 
     # Making
 
@@ -159,6 +159,7 @@ class Container(Runtime):
         self.watched, self.drained = True, False
         self.started = output.seconds_of(found["State"].get("StartedAt", "")) if found else 0.0
         self.pid = int(found["State"].get("Pid") or 0) if found else 0
+        self.pid_start = node_files.start_of(self.pid)
         self.post("started", self, None)
         output.Pump(self.id, self.log, self.has_drained, lambda text: self.post("trouble", self, text)).start()
         threading.Thread(target=self._wait, daemon=True).start()
@@ -208,14 +209,11 @@ class Container(Runtime):
             node_docker.engine("POST", "/containers/{}/kill?signal=KILL".format(self.id))
         except OSError:
             if self.pid > 1:
-                try:
-                    os.kill(self.pid, signal.SIGKILL)
-                except OSError:
-                    pass
+                node_files.send_signal(self.pid, signal.SIGKILL, lambda: not self.is_gone())
 
     def is_gone(self):
         """Return whether its first process is gone, whatever docker's engine says, or does not say."""
-        return self.pid > 1 and not os.path.exists("/proc/{}".format(self.pid))
+        return self.pid > 1 and (not self.pid_start or node_files.start_of(self.pid) != self.pid_start)
 
     def give_up(self):
         """Take it for ended where its process is gone and docker's engine does not tell how."""
