@@ -9,22 +9,27 @@ from node_files import PROC, names_in, read_text, send_signal, start_of
 
 DOCKER_SOCKET = os.environ.get("PROVISION_DOCKER_SOCKET") or "/run/docker.sock"
 ENGINE_SECONDS = 20
+MOST = 1 << 26
+"""Bytes of one answer of the engine; images and containers choose a part of what it says."""
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "docker-init", "tini", "docker-entrypoin")
 
 
-def engine(method, path, timeout=ENGINE_SECONDS, content=b""):
-    """Return (HTTP status, body) of one question to docker's engine; OSError when it does not answer."""
+def engine(method, path, timeout=ENGINE_SECONDS, content=b"", limit=MOST):
+    """Return (HTTP status, body up to a limit) of one question to docker's engine; OSError when it does not answer."""
     head, stream = engine_stream(method, path, timeout, content)
-    body = stream.rest
+    body = bytearray(stream.rest)
     try:
-        for piece in iter(lambda: stream.connection.recv(65536), b""):
+        while len(body) < limit:
+            piece = stream.connection.recv(65536)
+            if not piece:
+                break
             body += piece
     except ConnectionResetError:  # how the kernel tells, after the answer, that the engine left some content unread
         if not content:
             raise
     finally:
         stream.connection.close()
-    return head, body
+    return head, bytes(body)
 
 
 class Stream:
