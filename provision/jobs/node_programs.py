@@ -13,7 +13,7 @@ _OF_UNIT = ("keeper_endings", "keeper_output", "node_docker", "node_files", "nod
 """Parts that the first program of a unit imports beside its own."""
 _OF_KEEPER = (
     *("node_docker", "node_files", "node_keepers", "node_leases", "node_mountpoints", "node_paths", "node_records"),
-    *("node_units", "unit_words"),
+    *("node_units", "unit_mounts", "unit_words"),
 )
 """Parts that the keeper imports beside its own."""
 

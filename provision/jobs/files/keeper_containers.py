@@ -1,5 +1,6 @@
 """One container of a job: made, started, watched and ended. A part of keeper.py."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import keeper_endings as endings
 import keeper_output as output
 import node_docker
 import node_files
+import node_records
 from keeper_runtime import Runtime, Trouble
 
 CREATE_SECONDS = 600
@@ -91,9 +93,24 @@ class Container(Runtime):
         for name in long_ones:
             words += ["--env", name]
         try:
-            return self._run([*words, *self.config["create"]], long_ones, abandoned)
+            return self._run([*words, *self.create_words()], long_ones, abandoned)
         finally:
             node_files.remove(path)
+
+    def create_words(self):
+        """Return the words of docker create; an account's sources are those of `mounts`."""
+        mounts = self.mounts()
+        return mounts.words if mounts else self.config["create"]
+
+    def mounts(self):
+        """Return the mounts of an account's container; None for root's, which may have any."""
+        account = self.config.get("account") or ""
+        if account.partition(":")[0] in ("", "0"):
+            return None
+        from keeper_mounts import Mounts
+
+        name = "{}-{}".format(self.name, self.told["attempt"])
+        return Mounts(name, node_records.job_folder(self.told["name"]), account, self.config["create"])
 
     def _run(self, argv, environment, abandoned):
         child = subprocess.Popen(
@@ -122,7 +139,8 @@ class Container(Runtime):
         found = self.ask(self.id)
         if found is not None and found["State"]["Status"] == "created":
             try:
-                status, body = node_docker.engine("POST", "/containers/{}/start".format(self.id), timeout=300)
+                with self.mounts() or contextlib.ExitStack():
+                    status, body = node_docker.engine("POST", "/containers/{}/start".format(self.id), timeout=300)
             except OSError as problem:
                 status, body = 500, str(problem).encode()
             if status not in (204, 304):
@@ -229,7 +247,10 @@ class Container(Runtime):
 
     def take_away(self):
         """Remove it with its anonymous volumes."""
+        mounts = self.mounts()
         try:
+            if mounts:
+                mounts.clear()
             node_docker.engine("DELETE", "/containers/{}?force=1&v=1".format(self.id), timeout=120)
         except OSError:
             pass

@@ -16,6 +16,7 @@ import node_mountpoints
 import node_records
 import node_units
 from keeper_runtime import Runtime, Trouble
+from node_paths import is_within
 from unit_words import HOME, unit_words
 
 START_SECONDS = 60
@@ -89,7 +90,7 @@ class Unit(Runtime):
 
     def for_shim(self, told):
         """Return what the shim is told: the program, who it is, and its variables; those of the job count."""
-        account = account_of(told["user"])
+        account, job = account_of(told["user"]), node_records.job_folder(self.told["name"])
         uid, gid, groups = numbers_of(told["user"], account)
         own = {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "PATH": PATH}
         own["SHELL"] = account.pw_shell or "/bin/sh"
@@ -97,18 +98,13 @@ class Unit(Runtime):
             "command": told["command"],
             "env": dict(own, **self.config.get("env") or {}),
             "folder": told["folder"],
-            "binds": [[source, target, mode, self.is_own(source)] for source, target, mode in told["binds"]],
+            "binds": [[source, target, mode, is_within(source, job)] for source, target, mode in told["binds"]],
             "private": told["private"],
             "log": self.log,
             "uid": uid,
             "gid": gid,
             "groups": groups,
         }
-
-    def is_own(self, source):
-        """Return whether a path is in the job's own folder on this node, which root alone can change."""
-        folder = node_records.job_folder(self.told["name"]) + "/"
-        return source.startswith(folder) and ".." not in source.split("/")
 
     def _run(self, told):
         """Have systemd start the shim, and wait until that has started the program, or could not."""

@@ -91,6 +91,11 @@ def open_path(path):
         return os.dup(way.handle)
 
 
+def is_within(path, folder):
+    """Return whether a path is in a folder, without a way out of it."""
+    return path.startswith(folder + "/") and ".." not in path.split("/")
+
+
 def real_path(path):
     """Return where a path leads, by `open_path`; empty where it leads nowhere."""
     try:

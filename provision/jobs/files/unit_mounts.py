@@ -93,14 +93,19 @@ def open_anything(path):
 def arranged(stage, number, source, *, is_read_only):
     """Bind a source in the folder of root's; return a descriptor of the mount."""
     point = os.path.join(stage, str(number))
-    if stat.S_ISDIR(os.fstat(source).st_mode):
-        os.mkdir(point, 0o700)
-    else:
-        os.close(os.open(point, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    make_point(point, is_folder=stat.S_ISDIR(os.fstat(source).st_mode))
     mount(source, point, BIND | RECURSIVE)
     for path, options in mounts_below(point) if is_read_only else ():
         mount("none", path, REMOUNT | BIND | READ_ONLY | sum(FLAGS.get(word, 0) for word in options))
     return os.open(point, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def make_point(path, *, is_folder):
+    """Make what a source is bound upon."""
+    if is_folder:
+        os.mkdir(path, 0o700)
+    else:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def mounts_below(point):

@@ -124,3 +124,29 @@ def test_an_account_that_exchanges_its_mount_point_has_nothing_made_mounted_or_r
     assert set(done["seen"]) <= {"refused", "why", "root's\ndeep", "root's\ndeep\nthe account's"}
     assert done["seen"]["root's\ndeep\nthe account's"]
     assert done["units"] == []
+
+
+def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the account could open them, whatever becomes of their paths; what is the job's own is as it was."""
+    monkeypatch.syspath_prepend(str(FILES))
+    import keeper_mounts
+
+    monkeypatch.setattr(keeper_mounts, "MOUNTS", str(folder / "mounts"))
+    (folder / "open/data").mkdir(parents=True)
+    (folder / "open/data/mark").touch()
+    (folder / "closed/data").mkdir(parents=True)
+    (folder / "closed").chmod(0o700)
+    command = ["image", "docker", "run", "--volume", "/a:/b"]
+    words = ["--init", "--volume", f"{folder}/open/data:/data:ro", "--volume", "/jobs/j/code/x:/x", "--group-add", "7"]
+    mounts = keeper_mounts.Mounts("c-1", "/jobs/j", ACCOUNT, words + command)
+
+    assert mounts.words == ["--init", "--volume", f"{folder}/mounts/c-1/0:/data:ro", *words[3:], *command]
+    with mounts:
+        (folder / "open").rename(folder / "elsewhere")
+        assert [path.name for path in (folder / "mounts/c-1/0").iterdir()] == ["mark"]
+        assert (folder / "mounts/c-1/0").stat().st_ino == (folder / "elsewhere/data").stat().st_ino
+    assert list((folder / "mounts").iterdir()) == []
+    for source in (f"{folder}/closed/data", "/jobs/j/../other/code", f"{folder}/nothing"):
+        with pytest.raises(OSError, match="the account cannot have mounted"):
+            keeper_mounts.Mounts("c-2", "/jobs/j", ACCOUNT, ["--volume", f"{source}:/x", "i"]).__enter__()
+    assert list((folder / "mounts").iterdir()) == []
