@@ -19,6 +19,7 @@ RUN = "/provision-run"
 """Memory of a job alone: of mpi sshd's sessions read their variables from a file there."""
 CAPABILITIES = ("IPC_LOCK", "SYS_NICE", "SYS_PTRACE")
 DROPPED = ("MKNOD", "NET_RAW")
+"""Of a container that is root's; one with ``--user`` has none but `CAPABILITIES`, and no setuid program gives them."""
 ULIMITS: Mapping[str, int] = {"memlock": -1, "nofile": 1048576, "stack": 67108864}
 """-1: none. facts of the cards' makers: registered memory is locked, and MPI opens many files."""
 
@@ -95,15 +96,17 @@ def own_mounts(spec: JobSpec, folder: str) -> list[str]:
 
 
 def _rights(spec: JobSpec, hardware: NodeHardware) -> list[str]:
+    of_account = spec.user.partition(":")[0] not in {"", "0"}
+    words = ["--security-opt", "no-new-privileges"] if of_account else []
     if spec.privileged:
         limits = {"memlock": "-1", "stack": "67108864", **spec.ulimits}
-        return ["--privileged", *(word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}"))]
-    words: list[str] = []
+        words += ["--privileged", *(word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}"))]
+        return words
     for name, value in limits_of(spec, hardware).items():
         words += ["--ulimit", f"{name}={value}"]
     for name in CAPABILITIES:
         words += ["--cap-add", name]
-    for name in DROPPED:
+    for name in ("ALL",) if of_account else DROPPED:
         words += ["--cap-drop", name]
     if spec.rdma:
         for device in hardware.devices:

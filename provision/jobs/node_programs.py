@@ -9,11 +9,11 @@ from pathlib import Path
 __all__ = ["FILES", "FilterModule", "agent_program", "code_program", "jobs_program", "keeper_programs", "unit_programs"]
 
 FILES = Path(__file__).with_name("files")
-_OF_UNIT = ("keeper_endings", "keeper_output", "node_docker", "node_files", "node_records", "node_units")
+_OF_UNIT = ("keeper_endings", "keeper_output", "node_docker", "node_files", "node_paths", "node_records", "node_units")
 """Parts that the first program of a unit imports beside its own."""
 _OF_KEEPER = (
-    *("node_docker", "node_files", "node_keepers", "node_leases", "node_mountpoints", "node_records", "node_units"),
-    "unit_words",
+    *("node_docker", "node_files", "node_keepers", "node_leases", "node_mountpoints", "node_paths", "node_records"),
+    *("node_units", "unit_mounts", "unit_words"),
 )
 """Parts that the keeper imports beside its own."""
 

@@ -23,7 +23,7 @@ from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
 from provision.jobs.request import JobRequest, chosen_entries, rank_count, used_entries
-from provision.jobs.session import FILES, Ending, Session
+from provision.jobs.session import FILES, Ending, Session, reap_script
 from provision.model import Setting
 
 __all__ = ["Plan", "dry_run", "prepare", "prepare_offline", "run"]
@@ -257,7 +257,7 @@ def _spec(plan: Plan) -> dict[str, Any]:
         "others": _others(plan),
         "argv": exec_argv(container, launcher, stdin=True, environment=visible),
         "input": exports + plan.hostfile,
-        "reap": _file("reap.sh"),
+        "reap": reap_script(),
         "reach": exec_argv(container, reach, stdin=True),
         "sweep": _file("sweep.sh"),
         "tidy": exec_argv(container, ["sh", "-c", f"rm -f {hostfile}\n{_file('sweep.sh')}"]),
@@ -280,7 +280,7 @@ def _end_everywhere(plan: Plan) -> dict[str, str]:
 
     Returns the nodes on which something of the job may be left, with what is known about it.
     """
-    script = f"job={plan.request.job}; grace=3; term=1; linger=1\n{_file('reap.sh')}"
+    script = f"job={plan.request.job}; grace=3; term=1; linger=1\n{reap_script()}"
     nodes = [plan.request.nodes[name] for name in dict.fromkeys((plan.request.head, *plan.used))]
     outcomes = each(nodes, lambda connector: connector.run(script, timeout=30))
     left: dict[str, str] = {}

@@ -15,7 +15,7 @@ from typing import Any
 from provision.connectors import Connector, RemoteProcess
 from provision.errors import ConnectionFailed, LaunchError, ProvisionError
 
-__all__ = ["Ending", "Session"]
+__all__ = ["FILES", "Ending", "Session", "reap_script"]
 
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 30
@@ -131,6 +131,12 @@ class Session:
             remedy="see whether the node is on and connected, then start the job again",
             output=said,
         )
+
+
+def reap_script() -> str:
+    """Return the script that ends what is left of a job on a machine; its caller sets variables before it."""
+    script, program = ((FILES / name).read_text(encoding="utf-8") for name in ("reap.sh", "reap.py"))
+    return script.replace("@reap.py@\n", program)
 
 
 def _supervisor() -> bytes:

@@ -91,6 +91,17 @@ class NodeFolder:
         self.started.append(process)
         return process
 
+    def foreign(self, kind):
+        """Start a process that has the arguments of Ansible's tasks, and is not the operator's."""
+        words = ["unshare", "--pid", "--fork"] if kind == "container" else []
+        account = {"user": 65534, "group": 65534} if kind == "account" else {}
+        process = subprocess.Popen([*words, "sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", **account)
+        process.stdin.write(f"exec sh -c 'echo; read line; exit # {self.mark}'\n".encode())
+        process.stdin.flush()
+        self.started.append(process)
+        assert process.stdout.readline() == b"\n"
+        return process
+
     def past(self):
         return merged(self.history.read_text().splitlines())
 
@@ -156,6 +167,20 @@ def test_the_lock_goes_when_it_is_given_up_and_history_has_what_was_done(node):
     assert (first["user"], first["status"], first["roles"]) == ("alice", "changed", ["base_system"])
     assert (first["notes"], first["started"][:4]) == (["run base_system"], "2026")
     assert first["ended"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it starts processes of another account")
+@pytest.mark.parametrize("kind", ["account", "container"])
+def test_no_lock_is_held_for_a_process_that_only_looks_like_ansibles(node, kind):
+    """Every account chooses the arguments of its processes, and root in a container does."""
+    process = node.foreign(kind)
+    seen = node.look()["working"]
+    assert [words for words in seen if "(sh of" in words] == []
+    keeper = node.keep("alice")
+    keeper.answer()
+    keeper.say(release=True)
+    assert keeper.answer() == {"released": True, "working": [], "trouble": ""}
+    assert process.poll() is None
 
 
 def test_only_root_can_read_what_is_written(node):

@@ -14,6 +14,7 @@ missing. nvidia-smi is started once as a loop, and once for the processes that u
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, Any, Dict, Iterator, List, Optional
+from typing import IO, Any, Dict, Iterator, List, Optional, Tuple
 
 Record = Dict[str, Any]
 
@@ -54,6 +55,8 @@ EVENTS = "events.out.tfevents"
 SELDOM = 5
 """Threads, folders and mounts are looked at in every fifth sample."""
 MOST_FILES, MOST_PROCESSES, MOST_LOG = 2000, 2000, 1 << 22
+MOST_DEPTH = 16
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 CHANNELS = re.compile(rb"NCCL INFO .*(?:via (?:COLL)?NET/|Using network )")
 MOST_CHANNELS = 64
 CLOCK_WAIT = 15
@@ -405,6 +408,36 @@ def nfs(pid: int) -> Dict[str, List[float]]:
     return found
 
 
+def opened(pid: int, path: str) -> int:
+    """Open a folder that a process sees. Its links are the container's choice, and would lead to the node's files.
+
+    Raises:
+        OSError: there is no such folder, or a part of its path is a link.
+    """
+    folder = os.open("/proc/%d/root" % pid, FOLDER)
+    for name in path.split("/"):
+        if name not in ("", "."):
+            try:
+                if name == "..":
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                below = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = below
+    return folder
+
+
+def walk(pid: int, path: str) -> Iterator[Tuple[str, List[str], List[str], int]]:
+    """Yield the folders below one that a process sees, as os.fwalk does, and follow no link."""
+    with contextlib.suppress(OSError):
+        top = opened(pid, path)
+        try:
+            for folder, folders, files, handle in os.fwalk(".", dir_fd=top):
+                yield os.path.normpath(os.path.join(path, folder)), folders, files, handle
+        finally:
+            os.close(top)
+
+
 class Container:
     """What is seen of one container beside its processes."""
 
@@ -423,7 +456,11 @@ class Container:
             return found
         found["throttled"] = throttled(pid)
         with contextlib.suppress(OSError):
-            room = os.statvfs("/proc/%d/root/dev/shm" % pid)
+            shared = opened(pid, "/dev/shm")  # noqa: S108 - of the container
+            try:
+                room = os.fstatvfs(shared)
+            finally:
+                os.close(shared)
             size = room.f_blocks * room.f_frsize
             found["shm"] = [size, size - room.f_bfree * room.f_frsize]
         if deep:
@@ -467,19 +504,16 @@ class Container:
         checkpoints: Dict[str, List[float]] = {}
         seen, complete = 0, True
         for path in self.watch:
-            root = "/proc/%d/root" % pid
-            for folder, folders, files in os.walk(root + path):
+            for folder, folders, files, handle in walk(pid, path):
                 for name in files + [name for name in folders if CHECKPOINT.search(name)]:
                     seen += 1
                     with contextlib.suppress(OSError):
+                        status = os.stat(name, dir_fd=handle, follow_symlinks=False)
                         if EVENTS in name:
-                            events[os.path.join(folder, name)[len(root) :]] = os.stat(
-                                os.path.join(folder, name)
-                            ).st_size
+                            events[os.path.join(folder, name)] = status.st_size
                         elif CHECKPOINT.search(name):
-                            status = os.stat(os.path.join(folder, name))
-                            checkpoints[os.path.join(folder, name)[len(root) :]] = [status.st_mtime, status.st_size]
-                if seen >= MOST_FILES:
+                            checkpoints[os.path.join(folder, name)] = [status.st_mtime, status.st_size]
+                if folders and (seen >= MOST_FILES or folder.count("/") - path.count("/") >= MOST_DEPTH):
                     folders[:], complete = [], False
         return {"tfevents": events, "checkpoints": checkpoints, "watched": len(self.watch), "complete": complete}
 

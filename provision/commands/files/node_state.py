@@ -148,9 +148,27 @@ def working(marks: List[str]) -> List[str]:
     for folder in glob.glob("/proc/[0-9]*"):
         text = read_file(folder + "/cmdline").rstrip("\0")
         inside = any(mark in text for mark in marks[:-1])
-        if (inside or text.endswith(marks[-1])) and int(folder[6:]) != os.getpid():
+        if (inside or text.endswith(marks[-1])) and int(folder[6:]) != os.getpid() and is_operators(folder):
             found.append("process {} ({} of {})".format(folder[6:], read_file(folder + "/comm").strip(), owner(folder)))
     return found[:5]
+
+
+def is_operators(folder: str) -> bool:
+    """Return whether a process is of this process's account, or of the one that called sudo, and outside of containers.
+
+    Other accounts, and root in a container, choose the arguments of their processes as they like; sudo is root's before
+    it has asked for a password.
+    """
+    accounts = {str(os.getuid()), os.environ.get("SUDO_UID", "")}
+    found = dict(line.split(":", 1) for line in read_file(folder + "/status").splitlines() if ":" in line)
+    if found.get("Uid", "").split()[:1] not in [[account] for account in accounts]:
+        return False
+    try:
+        if os.stat(folder + "/exe").st_mode & stat.S_ISUID:
+            return False
+        return os.readlink(folder + "/ns/pid") == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False  # it has ended
 
 
 def owner(folder: str) -> str:

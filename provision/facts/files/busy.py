@@ -8,12 +8,14 @@ Regular expressions are for what is on few nodes: to import them takes longer th
 
 import os
 import pwd
+import stat
 
 PROC = "/proc"
 HEXADECIMAL = frozenset("0123456789abcdef")
 ENTRYPOINT = "/usr/local/lib/provision/container-entrypoint"
 DEVICES = ("/dev/nvidia", "/dev/infiniband/uverbs")
 SERVICES = ("docker-init", "tini", "sshd", "nvidia-persiste", "nv-fabricmanage", "nvidia-smi")
+SLURM_PROGRAM = "slurmstepd"
 SLURM = "slurmstepd: ["
 SLURM_JOB = r"^([0-9][^].]*)"
 SLURM_SCOPE = " infinity"
@@ -48,7 +50,10 @@ def _found(pattern, text):
 
 
 def who(pid):
-    """Return a process by number, program and account. Never its arguments: they can hold passwords."""
+    """Return a process by number, program and account. Never its arguments: they can hold passwords.
+
+    The program's name is the process's own choice, and is no more than that.
+    """
     try:
         number = os.stat(f"{PROC}/{pid}").st_uid
     except OSError:
@@ -57,7 +62,32 @@ def who(pid):
         owner = pwd.getpwuid(number).pw_name
     except KeyError:
         owner = f"uid {number}"
-    return "process {} ({} of {})".format(pid, _read(f"{PROC}/{pid}/comm") or "unknown program", owner)
+    name = "".join(letter if letter.isprintable() else "?" for letter in _read(f"{PROC}/{pid}/comm"))
+    return "process {} ({} of {})".format(pid, name or "unknown program", owner)
+
+
+def is_nodes_own(pid, program):
+    """Return whether a process that calls itself a program of the node's root may be one; where that is unknown, it is.
+
+    Any account, and root in a container, chooses the name and the arguments of its processes. It does not choose their
+    account, their number in the node's own namespace, nor the file that they run.
+    """
+    status = _read(f"{PROC}/{pid}/status")
+    if not status:
+        return True
+    facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    state, users = facts.get("State", "").split(), facts.get("Uid", "").split()
+    if state[:1] in (["Z"], ["X"]) or users[:1] != ["0"] or len(facts.get("NSpid", "").split()) > 1:
+        return False
+    try:
+        if os.readlink(f"{PROC}/{pid}/ns/pid") != os.readlink(f"{PROC}/self/ns/pid"):
+            return False
+        path = os.readlink(f"{PROC}/{pid}/exe").split(" (deleted)")[0]
+        if os.stat(f"{PROC}/{pid}/exe").st_mode & stat.S_ISUID:
+            return False  # as sudo, which is root's before it has asked for a password
+    except OSError:
+        return True
+    return os.path.basename(path).startswith(program)
 
 
 def _devices(pid):
@@ -69,10 +99,24 @@ def _devices(pid):
         return []
     for number in numbers:
         try:
-            held.update(_device(os.readlink(folder + number)))
+            held.update(name for name in _device(os.readlink(folder + number)) if _is_real(folder + number, name))
         except OSError:
             continue
     return sorted(held)
+
+
+def _is_real(path, name):
+    """Return whether an open file is the node's device of that name, not a file that a namespace shows so."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        return stat.S_ISCHR(there.st_mode) and there.st_rdev == os.stat("/dev/" + name).st_rdev
+    except FileNotFoundError:
+        return stat.S_ISCHR(there.st_mode)  # it has been removed from the node since
 
 
 def _device(path):
@@ -107,10 +151,12 @@ def _slurm(table):
     jobs = {}
     for pid in sorted(table, key=int):
         name, command = table[pid][:2]
+        if not (command.startswith(SLURM) or name == SLURM_PROGRAM) or not is_nodes_own(pid, SLURM_PROGRAM):
+            continue
         job = _found(SLURM_JOB, command[len(SLURM) :]) if command.startswith(SLURM) else ""
         if job:
             jobs.setdefault(job, f"Slurm job {job} (slurmstepd pid {pid}) runs here")
-        elif name == "slurmstepd" and not command.endswith(SLURM_SCOPE):
+        elif name == SLURM_PROGRAM and not command.endswith(SLURM_SCOPE):
             jobs.setdefault("", f"a Slurm job (slurmstepd pid {pid}) begins here")
     return list(jobs.values())
 
@@ -137,7 +183,8 @@ def _pods(table):
 
 def _given(table):
     """Return what kubelets wrote down of devices and pods; None where none of their folders can be read."""
-    found = [_found(KUBELET_ROOT, row[1]) for row in table.values() if "kubelet" in row[1]]
+    kubelets = [row[1] for pid, row in table.items() if "kubelet" in row[1] and is_nodes_own(pid, "")]
+    found = [_found(KUBELET_ROOT, command) for command in kubelets]
     folders = set(filter(None, found)) or {KUBELET_FOLDER}
     texts = []
     for path in (os.path.join(folder, name) for folder in folders for name in DEVICES_GIVEN):

@@ -16,7 +16,7 @@ from typing import IO, Any, Dict
 
 from provision.jobs.files.code_git import checkout, resolve
 from provision.jobs.files.code_tools import Tools
-from provision.jobs.files.code_tree import Failed, extract, own, places, publish, remove, removed_at_failure, tree_sha
+from provision.jobs.files.code_tree import Failed, extract, places, publish, remove, removed_at_failure, tree_sha
 
 REMOTE = re.compile(r"rsync://[A-Za-z0-9_\[]|([A-Za-z0-9_][\w.+-]*@)?[A-Za-z0-9_\[][\w.:\[\]-]*:")
 """Begins an rsync source of another machine; a path of this one is no source."""
@@ -49,12 +49,28 @@ def work(request: Dict[str, Any], source: IO[bytes]) -> Dict[str, Any]:
 
 
 def rsync(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Make the job's folder equal to the source; what is there already needs no transfer."""
-    _part, target = places(request)
+    """Make the job's folder equal to the source; what is there already needs no transfer.
+
+    The code of an account is made anew: a process of it may have the folder of an earlier attempt open, and exchange a
+    folder in it for a link while root writes there.
+    """
+    part, target = places(request)
     if not REMOTE.match(request["url"]):
         raise Failed("failed", "%.200r is not an rsync source of another machine" % request["url"])
+    if request.get("user"):
+        with removed_at_failure(part):
+            transfer(request, part)
+            sha = tree_sha(part)
+            publish(part, target, request)
+        return {"sha": sha}
     if os.path.islink(target) or not os.path.isdir(target):
         remove(target)
+    transfer(request, target)
+    return {"sha": tree_sha(target)}
+
+
+def transfer(request: Dict[str, Any], target: str) -> None:
+    """Run rsync into a folder, which is made where it is missing."""
     with Tools(request) as tools:
         # No owners, modes or device files of the source: a special file or a set-uid bit would be the account's.
         argv = ["rsync", "-rltEP", "--delete", "-e", tools.ssh]
@@ -65,8 +81,6 @@ def rsync(request: Dict[str, Any]) -> Dict[str, Any]:
             tools.run([*argv, "--", request["url"].rstrip("/") + "/", target + "/"], quiet=True)
         except FileNotFoundError:
             raise Failed("no-rsync", "there is no rsync program") from None
-    own(target, request)
-    return {"sha": tree_sha(target)}
 
 
 def unpack(request: Dict[str, Any], source: IO[bytes]) -> Dict[str, Any]:

@@ -124,10 +124,10 @@ def own(folder: str, request: Dict[str, Any]) -> None:
     if found is None:
         return
     user, group = int(found.group(1)), int(found.group(2))
-    os.lchown(folder, user, group)
-    for root, folders, files in os.walk(folder):
+    for _root, folders, files, handle in os.fwalk(folder, topdown=False):
         for name in folders + files:
-            os.lchown(os.path.join(root, name), user, group)
+            os.chown(name, user, group, dir_fd=handle, follow_symlinks=False)
+    os.lchown(folder, user, group)
 
 
 def remove(path: str) -> None:

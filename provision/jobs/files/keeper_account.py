@@ -14,6 +14,8 @@ ROOT = "root"
 ACCOUNTS = "etc/passwd"
 ARCHIVE = "/containers/{}/archive?path={}"
 SECONDS = 60
+MOST, MARGIN = 1 << 20, 1 << 16
+"""Bytes of an image's file of accounts, and of what an archive puts around it."""
 
 
 def name_account(container, account):
@@ -35,16 +37,18 @@ def name_account(container, account):
 
 
 def _passwd_in(container):
-    """Return the image's /etc/passwd; "" where there is none, None where it is no plain file."""
-    status, body = node_docker.engine("GET", ARCHIVE.format(container, "/" + ACCOUNTS), SECONDS)
+    """Return the image's /etc/passwd; "" where there is none, None where it is no plain file, or a large one."""
+    path = ARCHIVE.format(container, "/" + ACCOUNTS)
+    status, body = node_docker.engine("GET", path, SECONDS, limit=MOST + MARGIN)
     if status != 200:
         return ""
     try:
         with tarfile.open(fileobj=io.BytesIO(body)) as packed:
             member = packed.next()
-            stream = packed.extractfile(member) if member is not None and member.isfile() else None
-            return None if stream is None else stream.read().decode("utf-8", "surrogateescape")
-    except tarfile.TarError:
+            if member is None or not member.isreg() or member.issparse() or member.size > MOST:
+                return None
+            return packed.extractfile(member).read(MOST).decode("utf-8", "surrogateescape")
+    except (tarfile.TarError, EOFError):
         return None
 
 

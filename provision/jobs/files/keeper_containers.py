@@ -1,5 +1,6 @@
 """One container of a job: made, started, watched and ended. A part of keeper.py."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import keeper_endings as endings
 import keeper_output as output
 import node_docker
 import node_files
+import node_records
 from keeper_runtime import Runtime, Trouble
 
 CREATE_SECONDS = 600
@@ -25,7 +27,7 @@ class Container(Runtime):
 
     def __init__(self, config, told, folder, post):
         super().__init__(config, told, folder, post)
-        self.pid = 0
+        self.pid, self.pid_start = 0, 0
 
     # Making
 
@@ -91,9 +93,24 @@ class Container(Runtime):
         for name in long_ones:
             words += ["--env", name]
         try:
-            return self._run([*words, *self.config["create"]], long_ones, abandoned)
+            return self._run([*words, *self.create_words()], long_ones, abandoned)
         finally:
             node_files.remove(path)
+
+    def create_words(self):
+        """Return the words of docker create; an account's sources are those of `mounts`."""
+        mounts = self.mounts()
+        return mounts.words if mounts else self.config["create"]
+
+    def mounts(self):
+        """Return the mounts of an account's container; None for root's, which may have any."""
+        account = self.config.get("account") or ""
+        if account.partition(":")[0] in ("", "0"):
+            return None
+        from keeper_mounts import Mounts
+
+        name = "{}-{}".format(self.name, self.told["attempt"])
+        return Mounts(name, node_records.job_folder(self.told["name"]), account, self.config["create"])
 
     def _run(self, argv, environment, abandoned):
         child = subprocess.Popen(
@@ -122,7 +139,8 @@ class Container(Runtime):
         found = self.ask(self.id)
         if found is not None and found["State"]["Status"] == "created":
             try:
-                status, body = node_docker.engine("POST", "/containers/{}/start".format(self.id), timeout=300)
+                with self.mounts() or contextlib.ExitStack():
+                    status, body = node_docker.engine("POST", "/containers/{}/start".format(self.id), timeout=300)
             except OSError as problem:
                 status, body = 500, str(problem).encode()
             if status not in (204, 304):
@@ -159,6 +177,7 @@ class Container(Runtime):
         self.watched, self.drained = True, False
         self.started = output.seconds_of(found["State"].get("StartedAt", "")) if found else 0.0
         self.pid = int(found["State"].get("Pid") or 0) if found else 0
+        self.pid_start = node_files.start_of(self.pid)
         self.post("started", self, None)
         output.Pump(self.id, self.log, self.has_drained, lambda text: self.post("trouble", self, text)).start()
         threading.Thread(target=self._wait, daemon=True).start()
@@ -208,14 +227,11 @@ class Container(Runtime):
             node_docker.engine("POST", "/containers/{}/kill?signal=KILL".format(self.id))
         except OSError:
             if self.pid > 1:
-                try:
-                    os.kill(self.pid, signal.SIGKILL)
-                except OSError:
-                    pass
+                node_files.send_signal(self.pid, signal.SIGKILL, lambda: not self.is_gone())
 
     def is_gone(self):
         """Return whether its first process is gone, whatever docker's engine says, or does not say."""
-        return self.pid > 1 and not os.path.exists("/proc/{}".format(self.pid))
+        return self.pid > 1 and (not self.pid_start or node_files.start_of(self.pid) != self.pid_start)
 
     def give_up(self):
         """Take it for ended where its process is gone and docker's engine does not tell how."""
@@ -231,7 +247,10 @@ class Container(Runtime):
 
     def take_away(self):
         """Remove it with its anonymous volumes."""
+        mounts = self.mounts()
         try:
+            if mounts:
+                mounts.clear()
             node_docker.engine("DELETE", "/containers/{}?force=1&v=1".format(self.id), timeout=120)
         except OSError:
             pass

@@ -16,6 +16,7 @@ import node_mountpoints
 import node_records
 import node_units
 from keeper_runtime import Runtime, Trouble
+from node_paths import is_within
 from unit_words import HOME, unit_words
 
 START_SECONDS = 60
@@ -59,7 +60,8 @@ class Unit(Runtime):
         whole = dict(known, instance=self.instance(), targets=targets)
         node_files.write_json(os.path.join(self.place, "about"), whole)
         sources = [source for source, _, _ in told["binds"]] + [""] * len(told["private"])
-        node_mountpoints.make(list(zip(sources, targets)))
+        uid, _, groups = numbers_of(told["user"], account_of(told["user"]))
+        node_mountpoints.make(list(zip(sources, targets)), (uid, groups))
 
     def at_home(self):
         """Return what we are told of the unit, with the home of its account in its paths."""
@@ -88,7 +90,7 @@ class Unit(Runtime):
 
     def for_shim(self, told):
         """Return what the shim is told: the program, who it is, and its variables; those of the job count."""
-        account = account_of(told["user"])
+        account, job = account_of(told["user"]), node_records.job_folder(self.told["name"])
         uid, gid, groups = numbers_of(told["user"], account)
         own = {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "PATH": PATH}
         own["SHELL"] = account.pw_shell or "/bin/sh"
@@ -96,6 +98,8 @@ class Unit(Runtime):
             "command": told["command"],
             "env": dict(own, **self.config.get("env") or {}),
             "folder": told["folder"],
+            "binds": [[source, target, mode, is_within(source, job)] for source, target, mode in told["binds"]],
+            "private": told["private"],
             "log": self.log,
             "uid": uid,
             "gid": gid,
@@ -117,7 +121,7 @@ class Unit(Runtime):
 
     def words(self, told):
         """Return the words of systemd-run with those that this node alone knows."""
-        words = unit_words(self.unit, told)
+        words = unit_words(self.unit, dict(told, binds=[], private=[]))
         words += ["--description", "provision job {}: {}".format(self.told["name"], self.instance())]
         keeper = node_records.unit_name(self.told["name"], self.told["attempt"])
         words += ["--property=Before=" + keeper]  # so that a shutdown lets the keeper end it

@@ -5,26 +5,31 @@ import json
 import os
 import signal
 
-from node_files import PROC, names_in, read_text
+from node_files import PROC, names_in, read_text, send_signal, start_of
 
 DOCKER_SOCKET = os.environ.get("PROVISION_DOCKER_SOCKET") or "/run/docker.sock"
 ENGINE_SECONDS = 20
+MOST = 1 << 26
+"""Bytes of one answer of the engine; images and containers choose a part of what it says."""
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "docker-init", "tini", "docker-entrypoin")
 
 
-def engine(method, path, timeout=ENGINE_SECONDS, content=b""):
-    """Return (HTTP status, body) of one question to docker's engine; OSError when it does not answer."""
+def engine(method, path, timeout=ENGINE_SECONDS, content=b"", limit=MOST):
+    """Return (HTTP status, body up to a limit) of one question to docker's engine; OSError when it does not answer."""
     head, stream = engine_stream(method, path, timeout, content)
-    body = stream.rest
+    body = bytearray(stream.rest)
     try:
-        for piece in iter(lambda: stream.connection.recv(65536), b""):
+        while len(body) < limit:
+            piece = stream.connection.recv(65536)
+            if not piece:
+                break
             body += piece
     except ConnectionResetError:  # how the kernel tells, after the answer, that the engine left some content unread
         if not content:
             raise
     finally:
         stream.connection.close()
-    return head, body
+    return head, bytes(body)
 
 
 class Stream:
@@ -124,11 +129,8 @@ def terminate(container):
     if not found or not found["State"].get("Running"):
         return []
     pids = programs_below(int(found["State"].get("Pid") or 0))
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except OSError:
-            pass
+    for pid, start in pids.items():
+        send_signal(pid, signal.SIGTERM, lambda pid=pid, start=start: start_of(pid) == start)
     if not pids:
         terminate_all(container)
     return pids
@@ -140,21 +142,25 @@ def terminate_all(container):
 
 
 def programs_below(first):
-    """Return the uppermost processes of a container that are no shells: they know how to end what they started."""
-    children, comm = {}, {}
+    """Return the uppermost processes of a container that are no shells: they know how to end what they started.
+
+    Each with the time of its start.
+    """
+    children, comm, starts = {}, {}, {}
     for item in names_in(PROC) if first > 1 else ():
         if item.isdigit():
             head, _, rest = read_text("{}/{}/stat".format(PROC, item)).rpartition(")")
             words = rest.split()
-            if len(words) > 1 and words[0] != "Z":
+            if len(words) > 19 and words[0] != "Z":
                 comm[int(item)] = head.partition("(")[2]
+                starts[int(item)] = int(words[19])
                 children.setdefault(int(words[1]), []).append(int(item))
-    found, rest = [], [first] if first in comm else []
+    found, rest = {}, [first] if first in comm else []
     while rest:
         pid = rest.pop()
         below = children.get(pid, [])
         if comm[pid] in SHELLS and below:
             rest += below
         else:
-            found.append(pid)
+            found[pid] = starts[pid]
     return found

@@ -165,6 +165,38 @@ def outcome(child, title, deadline):
     return child.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip()
 
 
+# Processes
+
+
+def start_of(pid):
+    """Return when a process began, in the kernel's ticks: no later one of its number began then. 0: it is gone."""
+    words = read_text("{}/{}/stat".format(PROC, pid)).rpartition(")")[2].split()
+    return int(words[19]) if len(words) > 19 and words[19].isdigit() else 0
+
+
+def send_signal(pid, number, is_meant):
+    """Send a signal to a process, and to no later one of its number.
+
+    Args:
+        pid: the process.
+        number: the signal.
+        is_meant: is asked, once the process is held by a pidfd (of Linux 5.3 and Python 3.9), whether it is that one.
+    """
+    handle = None
+    try:
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        pass
+    try:
+        if is_meant():
+            os.kill(pid, number) if handle is None else signal.pidfd_send_signal(handle, number)
+    except OSError:
+        pass
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
 # This boot, and times
 
 
@@ -181,8 +213,7 @@ def boot_time():
 
 def init_ticks():
     """Return when the first process began, in the kernel's ticks after its own beginning."""
-    words = read_text(PROC + "/1/stat").rpartition(")")[2].split()
-    return int(words[19]) if len(words) > 19 and words[19].isdigit() else 0
+    return start_of(1)
 
 
 def stamp(seconds):

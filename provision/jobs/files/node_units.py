@@ -11,7 +11,7 @@ import signal
 import time
 
 from node_docker import programs_below
-from node_files import PROC, is_held, names_in, program, read_json, read_text, remove_tree
+from node_files import PROC, is_held, names_in, program, read_json, read_text, remove_tree, send_signal
 from node_records import RUN
 
 UNITS = os.path.join(RUN, "units")
@@ -81,7 +81,7 @@ def terminate(unit):
     first = int(read_json(os.path.join(place_of(unit), "run")).get("pid") or 0)
     pids = programs_below(first) if first and has_shim(unit) else []
     for pid in pids:
-        send(pid, signal.SIGTERM)
+        send(pid, signal.SIGTERM, unit)
     return pids
 
 
@@ -89,7 +89,7 @@ def terminate_all(unit):
     """Send SIGTERM to a unit's own first process: a shell in a loop outlives what it started."""
     first = int(read_json(os.path.join(place_of(unit), "run")).get("pid") or 0)
     if first and has_shim(unit):
-        send(first, signal.SIGTERM)
+        send(first, signal.SIGTERM, unit)
 
 
 def kill(unit):
@@ -110,16 +110,13 @@ def kill_all(unit, spared=()):
         if not left or time.monotonic() > deadline:
             return left
         for pid in left:
-            send(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL, unit)
         time.sleep(0.01)
 
 
-def send(pid, number):
-    """Send a signal to a process that may be gone."""
-    try:
-        os.kill(pid, number)
-    except OSError:
-        pass
+def send(pid, number, unit):
+    """Send a signal to a process of a unit that may be gone."""
+    send_signal(pid, number, lambda: is_in(pid, unit))
 
 
 def forget(unit):

@@ -9,10 +9,10 @@ import resource
 
 import node_files
 import node_units
+import unit_mounts
 import unit_shim
 
 CGROUPS = "/sys/fs/cgroup"
-NAMESPACE = 0x00020000  # CLONE_NEWNS
 LIMITS = {
     "CORE": "core file size",
     "DATA": "data size",
@@ -29,27 +29,43 @@ LIMITS = {
 def attach(place, command):
     """Become the command; OSError where the instance does not run, or something of it cannot be had."""
     known = node_files.read_json(os.path.join(place, "run"))
-    pid = known.get("pid")
     unit = os.path.basename(place)
-    if not pid or not node_units.is_in(pid, unit):
-        raise OSError("nothing of it runs on this node any more")
-    environment = variables_of(pid)
+    handle = opened(known.get("pid"), unit)
+    environment = variables_of(handle)
     if os.environ.get("TERM"):
         environment.setdefault("TERM", os.environ["TERM"])
-    limits = node_files.read_text("/proc/{}/limits".format(pid))
-    join(pid, unit)
-    see_mounts(pid)
-    take_limits(limits)
+    join(handle, unit)
+    take_limits(text_of(handle, "limits"))
+    see_mounts(handle)
     unit_shim.take_account(known["uid"], known["gid"], known["groups"])
     unit_shim.enter(known["folder"])
     unit_shim.run(command, environment)
 
 
-def variables_of(pid):
+def opened(pid, unit):
+    """Return a descriptor of what the kernel says of a process: what is read by it is of that process and no later one.
+
+    OSError where the process is not the unit's.
+    """
+    try:
+        handle = os.open("/proc/{}".format(int(pid)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if node_units.is_in(pid, unit) and text_of(handle, "cgroup"):
+            return handle
+    except (OSError, TypeError, ValueError):
+        pass
+    raise OSError("nothing of it runs on this node any more")
+
+
+def text_of(process, name):
+    """Return a file of a process as text."""
+    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), "rb") as stream:
+        return stream.read().decode("utf-8", "surrogateescape")
+
+
+def variables_of(process):
     """Return the variables that a process began with."""
-    with open("/proc/{}/environ".format(pid), "rb") as stream:
-        pairs = [item.partition(b"=") for item in stream.read().split(b"\0") if item]
-    return {os.fsdecode(name): value.decode("utf-8", "surrogateescape") for name, _, value in pairs}
+    pairs = [item.partition("=") for item in text_of(process, "environ").split("\0") if item]
+    return {name: value for name, _, value in pairs}
 
 
 def take_limits(text):
@@ -64,10 +80,10 @@ def take_limits(text):
                 continue
 
 
-def join(pid, unit):
+def join(process, unit):
     """Become a part of the unit's control groups."""
     joined = False
-    for line in node_files.read_text("/proc/{}/cgroup".format(pid)).splitlines():
+    for line in text_of(process, "cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
         for place in folders(kinds):
             joined = (enter_group(place + path) and unit in path) or joined
@@ -92,12 +108,8 @@ def enter_group(folder):
     return True
 
 
-def see_mounts(pid):
-    """See the mounts that a process sees."""
-    import ctypes
-
-    handle = os.open("/proc/{}/ns/mnt".format(pid), os.O_RDONLY | os.O_CLOEXEC)
-    if ctypes.CDLL(None, use_errno=True).setns(handle, NAMESPACE):
-        number = ctypes.get_errno()
-        raise OSError(number, "its mounts cannot be seen: {}".format(os.strerror(number)))
+def see_mounts(process):
+    """See the mounts that a process sees; nothing is imported after that."""
+    handle = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
+    unit_mounts.call(unit_mounts.LIBRARY.setns(handle, unit_mounts.NEW_NAMESPACE), "its mounts cannot be seen")
     os.close(handle)

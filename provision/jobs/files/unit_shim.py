@@ -16,6 +16,7 @@ import keeper_endings as endings
 import keeper_output as output
 import node_files
 import node_units
+import unit_mounts
 
 REST_SECONDS = 2  # what was written before the end is read for so long, where somebody elsewhere still could write
 LETTERS = ("o", "e")
@@ -69,12 +70,12 @@ class Streams:
         self.log.close()
 
 
-def start(told, streams):
+def start(place, told, streams):
     """Start the program; return its pid, and why it could not be started, empty where it was."""
     (out, out_end), (err, err_end), (said, said_end) = os.pipe(), os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:
-        become(told, out_end, err_end, said_end)
+        become(place, told, out_end, err_end, said_end)
     for handle in (out_end, err_end, said_end):
         os.close(handle)
     for handle, letter in zip((out, err), LETTERS):
@@ -83,7 +84,7 @@ def start(told, streams):
         return pid, stream.read().decode(errors="replace")
 
 
-def become(told, out, err, said):
+def become(place, told, out, err, said):
     """Become the program; what keeps it from that goes to `said`. Never returns."""
     try:
         os.setsid()
@@ -93,10 +94,12 @@ def become(told, out, err, said):
         os.dup2(out, 1)
         os.dup2(err, 2)
         forgive()
+        if told["binds"] or told["private"]:
+            unit_mounts.enter(place, told)
         take_account(told["uid"], told["gid"], told["groups"])
         enter(told["folder"])
         run(told["command"], told["env"])
-    except OSError as problem:
+    except (OSError, node_files.Refused) as problem:
         os.write(said, str(problem).encode())
     except BaseException as problem:  # noqa: BLE001 - told as the failure; no second shim may go on
         os.write(said, repr(problem).encode())
@@ -113,7 +116,9 @@ def forgive():
 
 
 def take_account(uid, gid, groups):
-    """Be an account from now on."""
+    """Be an account from now on; one that is not root's gains nothing by a setuid program, whose files it may mount."""
+    if uid:
+        unit_mounts.give_up_privileges()
     os.setgroups(groups)
     os.setgid(gid)
     os.setuid(uid)
@@ -128,14 +133,18 @@ def enter(folder):
 
 
 def run(command, environment):
-    """Become a program, which is found by the PATH of its environment."""
+    """Become a program, which is found by the PATH of its environment. Unlike os.execvpe it imports nothing."""
     variables = {os.fsencode(name): value.encode("utf-8", "surrogateescape") for name, value in environment.items()}
-    try:
-        os.execvpe(command[0], [word.encode("utf-8", "surrogateescape") for word in command], variables)
-    except OSError as problem:
-        missing = problem.errno in (errno.ENOENT, errno.ENOTDIR)
-        why = "there is no such program on the node" if missing else problem.strerror
-        raise OSError("{}: {}".format(command[0], why)) from None
+    words = [word.encode("utf-8", "surrogateescape") for word in command]
+    folders = [b""] if b"/" in words[0] else variables.get(b"PATH", os.defpath.encode()).split(b":")
+    why = "there is no such program on the node"
+    for folder in folders:
+        try:
+            os.execve(os.path.join(folder, words[0]), words, variables)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOENT, errno.ENOTDIR):
+                why = problem.strerror
+    raise OSError("{}: {}".format(command[0], why))
 
 
 def ended(status):
@@ -170,7 +179,7 @@ def serve(place):
     signal.set_wakeup_fd(waker)
     streams = Streams(told["log"])
     streams.poll.register(wake, select.POLLIN)
-    pid, trouble = start(told, streams)
+    pid, trouble = start(place, told, streams)
     if not trouble:
         known = {name: told[name] for name in ("uid", "gid", "groups", "folder")}
         write(place, "run", dict(known, pid=pid, shim=os.getpid(), started=time.time()))

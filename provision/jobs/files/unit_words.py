@@ -19,6 +19,8 @@ HOME = "~"
 def unit_words(unit: str, told: Dict[str, Any]) -> List[str]:
     """Return the words up to ``--``; behind it comes what is started.
 
+    The keeper leaves the mounts out: the shim makes them, because systemd follows links of the account's.
+
     Args:
         unit: the unit's name.
         told: see "unit" in README.md of `provision/jobs`.

@@ -81,6 +81,37 @@ def none_left(folder):
     return not any(alive(int(pid)) for pid in (folder / "pids").read_text().split())
 
 
+def test_links_of_a_container_are_not_followed_to_the_nodes_files(node, tmp_path):
+    """They are seen from the node: an absolute one leads to its own folder, and one with dots out of the root."""
+    outside, image = tmp_path / "outside", tmp_path / "image"
+    (outside / "private").mkdir(parents=True)
+    (outside / "private/events.out.tfevents.1").write_text("x")
+    (outside / "model.pt").write_text("x" * 77)
+    for name in ("logs/below", "dev"):
+        (image / name).mkdir(parents=True)
+    (image / "logs/run").symlink_to(outside / "private")
+    (image / "logs/last.pt").symlink_to(outside / "model.pt")
+    (image / "logs/below/model.pt").write_text("x" * 5)
+    (image / "linked").symlink_to(outside)
+    (image / "dev/shm").symlink_to("/proc")
+    ready = "import os, sys, time; os.chroot(sys.argv[1]); print('ready', flush=True); time.sleep(60)"
+    job = subprocess.Popen([sys.executable, "-c", ready, str(image)], stdout=subprocess.PIPE)
+    try:
+        assert job.stdout.readline()
+        watch = ["/logs", "/linked", "/linked/private", "/logs/../../outside"]
+        asked = {"id": own_cgroup(), "pid": job.pid, "instance": "job-0", "watch": watch}
+        records, _ = finish(start(node, seconds=0.2, interval=0.1, containers=[asked]))
+    finally:
+        job.kill()
+        job.wait()
+    seen = next(record for record in records if record["kind"] == "node")["containers"]["job-0"]
+
+    assert {path: about[1] for path, about in seen["checkpoints"].items() if about[1] == 77} == {}
+    assert seen["checkpoints"]["/logs/below/model.pt"][1] == 5
+    assert seen["tfevents"] == {}
+    assert "shm" not in seen
+
+
 def test_a_window_is_sampled_and_read(node, tmp_path):
     """GPUs, processes, pressure, network, shared memory, logs and files; then it ends by itself and nothing is left."""
     (tmp_path / "logs").mkdir()

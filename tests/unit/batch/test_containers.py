@@ -43,6 +43,22 @@ def test_no_container_is_privileged_unless_it_was_asked_for() -> None:
     assert "--privileged" in words(JobSpec("j", Kind.PYTORCH, ("x",), gpus=2, workers=2, privileged=True))
 
 
+def test_a_container_of_an_account_gains_no_privileges() -> None:
+    """Not by a setuid program of its image, and not where it is privileged; root's containers are as they were."""
+    job = {"command": ("x",), "gpus": 2, "workers": 2}
+    of_account = pairs(words(JobSpec("j", Kind.PYTORCH, user="2042:2042,44", **job)))
+    privileged = pairs(words(JobSpec("j", Kind.PYTORCH, user="2042:2042", privileged=True, **job)))
+    of_root = [pairs(words(JobSpec("j", Kind.PYTORCH, user=user, **job))) for user in ("", "0:0")]
+
+    assert ("--security-opt", "no-new-privileges") in of_account
+    assert ("--security-opt", "no-new-privileges") in privileged
+    assert [name for word, name in of_account if word == "--cap-drop"] == ["ALL"]
+    assert {name for word, name in of_account if word == "--cap-add"} == {"IPC_LOCK", "SYS_NICE", "SYS_PTRACE"}
+    for found in of_root:
+        assert "--security-opt" not in dict(found)
+        assert [name for word, name in found if word == "--cap-drop"] == ["MKNOD", "NET_RAW"]
+
+
 @pytest.mark.row(10, 17)
 def test_gpus_go_by_uuid_in_the_order_of_the_ring() -> None:
     """Index 0 inside is the first of the ring."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,11 @@ class Machine:
         (folder / "comm").write_text(name)
         (folder / "cmdline").write_text(command.replace(" ", "\0"))
         (folder / "cgroup").write_text(cgroup + "\n")
+
+    def account(self, pid: int, uid: int, *, state: str = "S", numbers: str = "") -> None:
+        """What the kernel says of a process: its account, and its numbers in the node's and in its own namespace."""
+        text = f"Name:\tx\nState:\t{state} (y)\nUid:\t{uid}\t0\t0\t0\nNSpid:\t{numbers or pid}\n"
+        (self.root / "proc" / str(pid) / "status").write_text(text)
 
     def gave(self, text: str, *, folder: str = "kubelet") -> None:
         """The kubelet's record of devices."""
@@ -75,6 +82,60 @@ def test_a_slurm_job_is_named_once_whatever_it_does(machine: Machine) -> None:
         "Slurm job 77+1 (slurmstepd pid 1100) runs here",
         "a Slurm job (slurmstepd pid 1200) begins here",
     ]
+
+
+@pytest.mark.parametrize("about", [{"uid": 1000}, {"uid": 0, "numbers": "900 1"}, {"uid": 0, "state": "Z"}])
+@pytest.mark.parametrize("command", ["slurmstepd: [123.0]", "slurmstepd", ""])
+def test_whoever_calls_a_process_slurms_keeps_no_node_busy(machine: Machine, command: str, about: dict) -> None:
+    """An account chooses its processes' names and arguments, root in a container too; Slurm's are the node's."""
+    machine.process(900, command, name="slurmstepd")
+    machine.account(900, **about)
+
+    assert machine.jobs() == []
+
+
+def test_slurms_own_process_is_known_by_its_account_and_program(machine: Machine) -> None:
+    """Also after Slurm was upgraded below it."""
+    machine.process(900, "slurmstepd: [123.0]", name="slurmstepd")
+    machine.account(900, 0)
+    for pid in ("900", "self"):
+        (machine.root / "proc" / pid / "ns").mkdir(parents=True)
+        (machine.root / "proc" / pid / "ns/pid").symlink_to("pid:[4026531836]")
+    program = machine.root / "slurmstepd"
+    program.touch()
+    (machine.root / "proc/900/exe").symlink_to(program)
+    assert machine.jobs() == ["Slurm job 123 (slurmstepd pid 900) runs here"]
+
+    program.chmod(0o4755)
+    assert machine.jobs() == []
+
+
+def test_an_account_that_plays_kubelet_hides_no_pod(machine: Machine) -> None:
+    """Where the kubelet's records are is told by its own arguments alone."""
+    machine.process(2000, "/server", name="server", cgroup=SLICE)
+    machine.process(2001, "kubelet --root-dir=/home/alice", name="kubelet")
+    machine.account(2001, 1000)
+    machine.gave(POD)
+
+    assert machine.jobs() == [
+        f"Kubernetes pod {POD}, which has devices of this node, runs here: process 2000 (server of OWNER)"
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts of one's own are root's to make")
+def test_a_file_that_a_namespace_shows_as_a_device_keeps_no_node_busy(machine: Machine) -> None:
+    """An account mounts upon /dev in a namespace of its own, and calls a file there as a GPU is called."""
+    line = "mount -t tmpfs none /dev && exec 7>/dev/nvidia0 && echo ready && exec sleep 60"
+    forger = subprocess.Popen(["unshare", "-m", "sh", "-c", line], stdout=subprocess.PIPE)
+    try:
+        assert forger.stdout
+        assert forger.stdout.readline() == b"ready\n"
+        machine.busy.PROC = "/proc"
+        assert (Path(f"/proc/{forger.pid}/fd/7")).readlink() == Path("/dev/nvidia0")
+        assert machine.busy._devices(forger.pid) == []
+    finally:
+        forger.kill()
+        forger.wait()
 
 
 @pytest.mark.parametrize("cgroup", [SLICE, CGROUPFS])

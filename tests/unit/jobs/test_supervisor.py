@@ -6,6 +6,8 @@ import json
 import os
 import re
 import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from provision.jobs.request import new_job_id
-from provision.jobs.session import FILES, _next_frame
+from provision.jobs.session import FILES, _next_frame, reap_script
 
 STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.1; done"
 
@@ -27,7 +29,7 @@ def spec(job, launcher, **changes):
         "others": [],
         "argv": ["env", f"PROVISION_JOB={job}", "sh", "-c", f"cat >/dev/null; {launcher}"],
         "input": "n1 slots=2\n",
-        "reap": (FILES / "reap.sh").read_text(),
+        "reap": reap_script(),
         "sweep": ":",
         "reach": [],
         "tidy": ["true"],
@@ -191,6 +193,48 @@ def test_another_job_is_left_alone(start):
 
     assert marked(first) == []
     assert marked(second)
+
+
+FORGERY = r"""
+import ctypes, os, sys, time
+def rename(name):
+    ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)
+rename(sys.argv[1])
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["x\n{pid} (a) R 99", "\n{pid} (x) S", ") S {parent} (", "a) R 1 1 1 1\n", ")\n{pid} (x"]
+)
+def test_the_name_of_a_process_ends_no_other(start, name):
+    """A name may hold newlines, parentheses and whole lines of what the kernel tells of others."""
+    victim = subprocess.Popen(["sleep", "600"])
+    try:
+        forged = name.format(pid=victim.pid, parent=os.getpid())[:15]
+        program = f"{sys.executable} -c {shlex.quote(FORGERY)} {shlex.quote(forged)}"
+        child, job = start(f"{program} & wait", grace_seconds=1)
+        read_until(child, b"ready")
+        child.stdin.write(b"stop\n")
+        assert ending(frames(child))["left"] == {}
+        assert marked(job) == []
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_a_container_without_python_is_cleared_of_what_carries_the_mark(start, tmp_path):
+    """Such images run programs of C; what is there alone is a shell with grep, cut and sleep."""
+    for program in ("sh", "grep", "cut", "sleep"):
+        (tmp_path / program).symlink_to(shutil.which(program))
+    child, job = start(STUBBORN, reap=f"PATH={tmp_path}\n{reap_script()}", grace_seconds=1)
+    read_until(child, b"ready")
+    child.stdin.write(b"stop\n")
+
+    assert ending(frames(child))["left"] == {}
+    assert marked(job) == []
 
 
 def test_the_supervisor_speaks_old_python():
