@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from provision.batch.inference import starts_ranks, words_of
 from provision.batch.ranks import slots
+from provision.commands.ssh_keys import public_key_problem, shared_keys
+from provision.errors import NodeError
 from provision.model.job import JobSpec, Seat
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "host_files",
     "launcher_variables",
     "login_files",
+    "logins_of",
     "mpi_command",
     "sshd_command",
 ]
@@ -28,6 +31,8 @@ KEYS = "/provision-ssh"
 """Where an attempt's private keys are seen: of the job's own account, and nobody else's."""
 RUN_FOLDER = "/provision-run"
 """A private tmpfs of each worker's container, of the job's own account: nothing that a job mounts is seen there."""
+_PORTS = 1 << 16
+_REMEDY = "Check the node: its software may be damaged or manipulated"
 _VARIABLES = f"{RUN_FOLDER}/variables"
 
 
@@ -39,9 +44,42 @@ class Login:
     address: str
     port: int
     client_key: str
-    """The public half of what it logs in with."""
+    """The public half of what it logs in with; checked by `logins_of`, as are the others."""
     host_key: str
     """The public half of what its sshd shows."""
+
+
+def logins_of(
+    addresses: Mapping[str, str], ports: Mapping[str, int], keys: Mapping[str, Mapping[str, object]]
+) -> list[Login]:
+    """Return the logins of all nodes of an attempt; what the nodes sent of themselves is checked here.
+
+    Args:
+        addresses: node -> data address.
+        ports: node -> the port that it chose for sshd.
+        keys: node -> its public keys, ``client`` and ``host``.
+
+    Raises:
+        NodeError: a key is invalid, or two nodes send the same key or the same address and port.
+    """
+    found: dict[str, dict[str, str]] = {"client": {}, "host": {}, "address and port": {}}
+    for node, address in addresses.items():
+        for kind in ("client", "host"):
+            problem = public_key_problem(keys[node].get(kind))
+            if problem:
+                raise NodeError(f"its public {kind} key of the job is invalid: {problem}", node=node, remedy=_REMEDY)
+            found[kind][node] = str(keys[node][kind])
+        if not 0 < ports[node] < _PORTS:
+            raise NodeError(f"its port for sshd is invalid: {ports[node]}", node=node, remedy=_REMEDY)
+        found["address and port"][node] = f"{address} {ports[node]}"
+    for kind, values in found.items():
+        for node, names in shared_keys(values).items():
+            what = kind if kind == "address and port" else f"public {kind} key of the job"
+            raise NodeError(f"{' and '.join(names)} send the same {what}", node=node, remedy=_REMEDY)
+    return [
+        Login(node, address, ports[node], found["client"][node], found["host"][node])
+        for node, address in addresses.items()
+    ]
 
 
 def host_file(spec: JobSpec, seats: Sequence[Seat]) -> str:
@@ -68,12 +106,12 @@ def ssh_config(logins: Sequence[Login], account: str) -> str:
 
 def known_hosts(logins: Sequence[Login]) -> str:
     """Return the keys of all containers' sshd, by address and port as ssh looks for them."""
-    return "".join(f"[{one.address}]:{one.port} {one.host_key.strip()}\n" for one in logins)
+    return "".join(f"[{one.address}]:{one.port} {one.host_key}\n" for one in logins)
 
 
 def authorized_keys(logins: Sequence[Login]) -> str:
     """Return who may log in: the job's own containers."""
-    return "".join(f"restrict,pty {one.client_key.strip()}\n" for one in logins)
+    return "".join(f"restrict,pty {one.client_key}\n" for one in logins)
 
 
 def login_files(logins: Sequence[Login], account: str = "") -> dict[str, str]:

@@ -248,11 +248,11 @@ def _logins(
     attempt: Attempt, prepared: Mapping[str, Mapping[str, Any]], ports: Mapping[str, Sequence[int]]
 ) -> list[mpi.Login]:
     address = {seat.node: seat.address for seat in attempt.seats}
-    return [
-        mpi.Login(name, address[name], ports[name][-1], str(keys.get("client", "")), str(keys.get("host", "")))
-        for name in attempt.nodes
-        for keys in [prepared[name].get("keys") or {}]
-    ]
+    return mpi.logins_of(
+        {name: address[name] for name in attempt.nodes},
+        {name: ports[name][-1] if ports[name] else 0 for name in attempt.nodes},
+        {name: prepared[name].get("keys") or {} for name in attempt.nodes},
+    )
 
 
 def _tear_down(ways: Ways, attempt: Attempt) -> None:
