@@ -19,8 +19,8 @@ __all__ = [
 ]
 
 _KEY = re.compile(r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI[A-P][A-Za-z0-9+/]{42}\Z")
-"""An Ed25519 key, the only algorithm of the keys that containers make: a fixed header and 32 bytes, in base64 that has one
-form alone. The header repeats the algorithm's name."""
+"""An Ed25519 key, the only algorithm of the keys that containers make: a header that repeats the algorithm's name, and
+32 bytes. Their base64 text has one form only."""
 
 
 def public_key_problem(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The exchange of SSH keys between the nodes' containers, with nodes that send hostile keys; evaluated by Ansible itself."""
+"""The exchange of SSH keys between the nodes' containers, with a node that sends hostile keys."""
 
 from __future__ import annotations
 
