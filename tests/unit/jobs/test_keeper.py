@@ -1,6 +1,5 @@
 """The keepers of jobs as real processes on nodes in folders; docker and systemd are STAND-INS."""
 
-import contextlib
 import io
 import json
 import os
@@ -24,7 +23,6 @@ from tests.support.node.node import COMPILED, Engine, FakeNode, container, prepa
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 import keeper_account
-import keeper_channel
 import keeper_network
 import keeper_output
 import node_docker
