@@ -227,7 +227,7 @@ class SshProblem:
     """One reading of what the ``ssh`` program said when it gave up."""
 
     kind: str
-    """resolve, refused, timeout, unreachable, unknown-key, changed-key, login or other."""
+    """resolve, refused, timeout, unreachable, unknown-key, changed-key, algorithms, login or other."""
     key_type: str = ""
     fingerprint: str = ""
     """What the far side showed, as far as ssh says it."""
@@ -243,6 +243,7 @@ _KINDS = (
     ("refused", r"Connection refused"),
     ("timeout", r"timed out|Timeout, server"),
     ("unreachable", r"No route to host|Network is unreachable"),
+    ("algorithms", r"Unable to negotiate with"),
     ("login", r"Permission denied|Too many authentication failures"),
 )
 

@@ -17,6 +17,7 @@ __all__ = [
     "from_oserror",
     "login_refused",
     "no_answer",
+    "outdated_algorithms",
     "sudo_refused",
     "unknown_key",
     "unresolvable",
@@ -71,6 +72,16 @@ def no_answer(node: str, host: str, port: int, seconds: float = 10) -> Connectio
         f"{host} port {port} did not answer within {seconds:g} seconds",
         node=node,
         remedy="check that the machine is on, its address, and that no firewall drops the connection",
+    )
+
+
+def outdated_algorithms(node: str, host: str, port: int, reason: str) -> ConnectionFailed:
+    """The host offers no algorithm that we offer."""
+    return ConnectionFailed(
+        f"{host} port {port} offers only outdated SSH algorithms: {reason}",
+        node=node,
+        remedy=f"update OpenSSH on {host}, or remove KexAlgorithms, Ciphers, MACs and HostKeyAlgorithms from its"
+        " sshd_config; SHA-1, MD5, CBC, DSA and 1024-bit groups are refused",
     )
 
 
@@ -179,6 +190,7 @@ def from_openssh(
         "timeout": lambda: no_answer(node, host, port),
         "unknown-key": lambda: unknown_key(node, name, files, key_type=problem.key_type, shown=problem.fingerprint),
         "changed-key": lambda: changed_key(node, name, shown=problem.fingerprint or "another key", known=known),
+        "algorithms": lambda: outdated_algorithms(node, host, port, problem.last_line),
         "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"]),
     }
     if problem.kind in plain:
