@@ -32,6 +32,15 @@ KEYS = "/provision-ssh"
 RUN_FOLDER = "/provision-run"
 """A private tmpfs of each worker's container, of the job's own account: nothing that a job mounts is seen there."""
 _PORTS = 1 << 16
+_ALGORITHMS = {"KexAlgorithms": "-*-sha1", "Ciphers": "-*-cbc,arcfour*", "MACs": "-*sha1*,*md5*,*ripemd*"}
+"""What sshd of the image does not accept any more, as the role container_ssh says it: from OpenSSH 7.5 on."""
+_OLD_ALGORITHMS = {
+    "KexAlgorithms": "curve25519-sha256@libssh.org,ecdh-sha2-nistp256,ecdh-sha2-nistp384,ecdh-sha2-nistp521,"
+    "diffie-hellman-group-exchange-sha256",
+    "Ciphers": "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr",
+    "MACs": "hmac-sha2-256-etm@openssh.com,hmac-sha2-512-etm@openssh.com,hmac-sha2-256,hmac-sha2-512",
+}
+"""What an older sshd accepts."""
 _REMEDY = "Check the node: its software may be damaged or manipulated"
 _VARIABLES = f"{RUN_FOLDER}/variables"
 
@@ -98,7 +107,8 @@ def ssh_config(logins: Sequence[Login], account: str) -> str:
     user = f"  User {account}\n" if account else ""
     return (
         f"{hosts}Host *\n{user}"
-        f"  IdentityFile {KEYS}/client\n  IdentitiesOnly yes\n  UserKnownHostsFile {MOUNT}/known_hosts\n"
+        f"  HostKeyAlgorithms ssh-ed25519\n  IdentityFile {KEYS}/client\n  IdentitiesOnly yes\n"
+        f"  UserKnownHostsFile {MOUNT}/known_hosts\n"
         "  GlobalKnownHostsFile /dev/null\n  StrictHostKeyChecking yes\n  BatchMode yes\n"
         "  ConnectionAttempts 10\n  ConnectTimeout 5\n  ServerAliveInterval 5\n  LogLevel ERROR\n"
     )
@@ -132,6 +142,8 @@ def sshd_command(login: Login) -> tuple[str, ...]:
         "Port": str(login.port),
         "ListenAddress": login.address,
         "HostKey": f"{KEYS}/host",
+        "HostKeyAlgorithms": "ssh-ed25519",
+        "PubkeyAcceptedKeyTypes": "ssh-ed25519",
         "AuthorizedKeysFile": f"{MOUNT}/authorized_keys",
         "PasswordAuthentication": "no",
         "KbdInteractiveAuthentication": "no",
@@ -144,9 +156,15 @@ def sshd_command(login: Login) -> tuple[str, ...]:
         "MaxStartups": "200:30:400",
         "ForceCommand": f'. {_VARIABLES}; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"',
     }
-    words = " ".join(f"-o {shlex.quote(f'{name}={value}')}" for name, value in options.items())
     keep = f"umask 077; export -p >{_VARIABLES}; mkdir -p /run/sshd 2>/dev/null"
-    return ("sh", "-c", f'{keep}; exec "$(command -v sshd || echo /usr/sbin/sshd)" -D -e -f /dev/null {words}')
+    find = 'sshd="$(command -v sshd || echo /usr/sbin/sshd)"'
+    new, old = _sshd_words(_ALGORITHMS), _sshd_words(_OLD_ALGORITHMS)
+    choose = f'set -- {new}; "$sshd" -t -f /dev/null -h {KEYS}/host "$@" 2>/dev/null || set -- {old}'
+    return ("sh", "-c", f'{keep}; {find}; {choose}; exec "$sshd" -D -e -f /dev/null {_sshd_words(options)} "$@"')
+
+
+def _sshd_words(options: Mapping[str, str]) -> str:
+    return " ".join(f"-o {shlex.quote(f'{name}={value}')}" for name, value in options.items())
 
 
 def launcher_variables(networks: Sequence[str]) -> dict[str, str]:

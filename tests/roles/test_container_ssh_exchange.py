@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +125,27 @@ def test_a_recorded_line_that_takes_anothers_place_is_removed() -> None:
 
     assert [line.split()[-1] for line in lines(evaluated, "known_hosts")] == ["gpu1", "gpu3"]
     assert [line.split()[-1] for line in lines(evaluated, "authorized_keys")] == NODES
+
+
+@pytest.mark.parametrize("removal", [True, False])
+def test_containers_accept_nothing_outdated(removal: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """Neither the client's settings nor the server's, as OpenSSH itself reads them, for new and old images."""
+    evaluated = role()
+    evaluated.templar.available_variables["__container_ssh_keys"]["removal"] = removal
+    for template in ("ssh_config", "sshd_config"):
+        text = evaluated.value(f"lookup('ansible.builtin.template', '{template}.j2')")
+        wanted = ("KexAlgorithms", "Ciphers", "MACs", "HostKeyAlgorithms", "PubkeyAcceptedKeyTypes")
+        lines = [line for line in text.splitlines() if line.split()[:1] and line.split()[0] in wanted]
+        config = tmp_path / template
+        config.write_text("\n".join(lines))
+        done = subprocess.run(["ssh", "-G", "-F", config, "host"], capture_output=True, text=True, check=True)
+        found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+
+        for key in ("kexalgorithms", "ciphers", "macs"):
+            assert found[key]
+            assert not re.search(r"sha1|md5|cbc|arcfour|ripemd|group1-", found[key])
+        assert found["hostkeyalgorithms"] == "ssh-ed25519"
+        assert template == "ssh_config" or found["pubkeyacceptedalgorithms"] == "ssh-ed25519"
 
 
 def test_the_rules_are_those_of_the_rest_of_the_software() -> None:
