@@ -227,16 +227,19 @@ class SshProblem:
     """One reading of what the ``ssh`` program said when it gave up."""
 
     kind: str
-    """resolve, refused, timeout, unreachable, unknown-key, changed-key, algorithms, login or other."""
+    """resolve, refused, timeout, unreachable, certificate, unknown-key, changed-key, algorithms, login or other."""
     key_type: str = ""
     fingerprint: str = ""
     """What the far side showed, as far as ssh says it."""
     where: str = ""
     """``FILE:LINE`` of the known_hosts entry that does not match."""
     last_line: str = ""
+    certificate: str = ""
+    """What is wrong with the certificate that the host shows."""
 
 
 _KINDS = (
+    ("certificate", r"Certificate invalid: "),
     ("changed-key", r"IDENTIFICATION HAS CHANGED|marked as revoked|REVOKED HOST KEY"),
     ("unknown-key", r"host key is known for|Host key verification failed"),
     ("resolve", r"Could not resolve hostname|Name or service not known"),
@@ -253,6 +256,7 @@ def explain_ssh(stderr: str) -> SshProblem:
     kind = next((name for name, pattern in _KINDS if re.search(pattern, stderr)), "other")
     key = re.search(r"No (\S+) host key is known|Offending (\S+) key", stderr)
     shown = re.search(r"SHA256:[A-Za-z0-9+/]+", stderr)
+    certificate = re.search(r"Certificate invalid: ([^\r\n]+)", stderr)
     where = re.search(r"Offending \S+ key in (\S+:\d+)", stderr)
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return SshProblem(
@@ -261,4 +265,5 @@ def explain_ssh(stderr: str) -> SshProblem:
         fingerprint=shown.group() if shown else "",
         where=where.group(1) if where else "",
         last_line=lines[-1] if lines else "",
+        certificate=certificate.group(1) if certificate else "",
     )

@@ -15,6 +15,7 @@ __all__ = [
     "check_strict",
     "from_openssh",
     "from_oserror",
+    "invalid_certificate",
     "login_refused",
     "no_answer",
     "outdated_algorithms",
@@ -120,6 +121,15 @@ def changed_key(
     )
 
 
+def invalid_certificate(node: str, name: str, reason: str) -> HostNotTrusted:
+    """The host shows a certificate of a trusted authority that is not valid for it."""
+    return HostNotTrusted(
+        f"the host certificate of {name} is invalid: {reason}",
+        node=node,
+        remedy=f"sign the node's host key again with -n {name} and a later -V, and copy the certificate to the node",
+    )
+
+
 def login_refused(node: str, user: str, host: str, tried: Sequence[str], note: str = "") -> ConnectionFailed:
     """The host is the right one and does not let us in."""
     what = ", ".join(tried) if tried else "nothing: no key was found in the agent, in ssh_config or in ~/.ssh"
@@ -180,7 +190,15 @@ def broke(node: str, host: str, doing: str) -> ConnectionFailed:
 
 
 def from_openssh(
-    node: str, host: str, port: int, user: str, problem: SshProblem, *, known: Sequence[KnownKey], files: Sequence[str]
+    node: str,
+    host: str,
+    port: int,
+    user: str,
+    problem: SshProblem,
+    *,
+    known: Sequence[KnownKey],
+    files: Sequence[str],
+    note: str = "",
 ) -> ConnectionFailed:
     """The same sentences, from what the ``ssh`` program said."""
     name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - SSH's port
@@ -188,10 +206,11 @@ def from_openssh(
         "resolve": lambda: unresolvable(node, host),
         "refused": lambda: from_oserror(node, host, port, ConnectionRefusedError()),
         "timeout": lambda: no_answer(node, host, port),
+        "certificate": lambda: invalid_certificate(node, name, problem.certificate),
         "unknown-key": lambda: unknown_key(node, name, files, key_type=problem.key_type, shown=problem.fingerprint),
         "changed-key": lambda: changed_key(node, name, shown=problem.fingerprint or "another key", known=known),
         "algorithms": lambda: outdated_algorithms(node, host, port, problem.last_line),
-        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"]),
+        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"], note),
     }
     if problem.kind in plain:
         return plain[problem.kind]()
