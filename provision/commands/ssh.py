@@ -73,6 +73,7 @@ def settings_argv(connection: Connection) -> list[str]:
 def ssh_argv(connection: Connection, command: str, *, control_path: str | None = None) -> list[str]:
     """Run `command` by the ``ssh`` program: never asking, never trusting an unknown key, ending when the peer is gone.
 
+    The operator's agent is never forwarded, whatever ssh_config says: root on the node could log in with it anywhere.
     Our options come first, because OpenSSH takes the first value that it sees.
     """
     ours = {
@@ -81,6 +82,7 @@ def ssh_argv(connection: Connection, command: str, *, control_path: str | None =
         "ConnectTimeout": "10",
         "ServerAliveInterval": "15",
         "ServerAliveCountMax": "2",
+        "ForwardAgent": "no",
         "ForwardX11": "no",
         "RequestTTY": "no",
     }

@@ -177,9 +177,10 @@ def test_an_sshd_with_outdated_algorithms_alone_is_refused(lab, ssh_files, tmp_p
         config += "HostKey /etc/ssh/ssh_host_ed25519_key\n"
     start = (
         "mkdir -p /run/weak /run/sshd; [ -e /run/weak/rsa ] || ssh-keygen -q -t rsa -b 2048 -N '' -f /run/weak/rsa\n"
-        f"cat >/run/weak/config <<'END'\n{config}END\n/usr/sbin/sshd -f /run/weak/config"
+        f"cat >/run/weak/config <<'END'\n{config}END\n/usr/sbin/sshd -f /run/weak/config || exit\n"
+        "while [ ! -e /run/weak/pid ]; do sleep 0.1; done"
     )
-    started = good.run(start)
+    started = good.run(start, timeout=30)
     assert started.ok, started.stderr
     try:
         known = tmp_path / "known_hosts"
@@ -192,3 +193,26 @@ def test_an_sshd_with_outdated_algorithms_alone_is_refused(lab, ssh_files, tmp_p
         good.close()
 
     assert "sshd_config" in str(caught.value.remedy)
+
+
+def test_the_operators_agent_reaches_no_node(lab, ssh_files, tmp_path) -> None:
+    """Root on a node could log in to every other node with it: ForwardAgent of ssh_config does not count."""
+    first = lab["nodes"][0]
+    config = tmp_path / "config"
+    config.write_text("Host *\n  ForwardAgent yes\n")
+    words = {"user": "root", "key_file": ssh_files / "id_ed25519", "known_hosts": ssh_files / "known_hosts"}
+    socket = tmp_path / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL) as agent:
+        try:
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("SSH_AUTH_SOCK", str(socket))
+                for arguments in ((), ("-o", "IPQoS=none")):
+                    node = Node(
+                        first["name"], Connection(first["address"], ssh_args=("-F", str(config), *arguments), **words)
+                    )
+                    connector = connect(node)
+                    found = connector.run('echo "agent=$SSH_AUTH_SOCK"').stdout
+                    connector.close()
+                    assert found == "agent=\n", connector.reason
+        finally:
+            agent.terminate()

@@ -15,6 +15,7 @@ import threading
 import time
 
 import keeper_greeting as greeting
+import keeper_messages as messages
 
 LONGEST = 1 << 18
 SEND_SECONDS = 2
@@ -119,8 +120,8 @@ class Chief:
             with connection:
                 for line in lines_of(connection, ()):
                     value = link.hear(line)
-                    if value is None:
-                        return  # bytes that somebody changed: the node comes again
+                    if value is None or not messages.from_node(value):
+                        return  # bytes that somebody changed, or no message of a keeper: the node comes again
                     self.hear(node, value)
         except (OSError, ValueError, TypeError, RecursionError):
             pass
@@ -179,8 +180,9 @@ class Member:
             self.connected()
             for line in lines:
                 value = link.hear(line)
-                if value is not None:
-                    self.hear(value)
+                if value is None or not messages.from_chief(value):
+                    return
+                self.hear(value)
 
     def tell(self, value):
         """Tell the chief, if it is there; return whether it went out."""

@@ -18,6 +18,7 @@ sys.path.insert(0, str(FILES))  # as on a node
 
 import keeper_channel
 import keeper_greeting
+import keeper_messages
 
 SECRET = bytes(range(32))
 
@@ -106,14 +107,14 @@ def test_strangers_delay_no_node_of_the_job(strangers, monkeypatch) -> None:
     monkeypatch.setattr(keeper_greeting, "SECONDS", 600)
     peers = Peers("b", "c", "d")
     early = peers.member("b")
-    until(lambda: early.tell({"n": 0}) and peers.heard, "the node that came before the strangers")
+    until(lambda: early.tell({"asked": 0}) and peers.heard, "the node that came before the strangers")
     idle = strangers(peers.place, {"127.0.0.9": 500}, False)  # noqa: FBT003
     strangers(peers.place, {f"127.0.0.{n}": 4 for n in range(10, 20)}, True)  # noqa: FBT003
     assert idle.opened >= 400
 
     for number in range(1, 21):
-        assert early.tell({"n": number})
-    until(lambda: ("b", {"n": 20}) in peers.heard, "messages of the node that came before")
+        assert early.tell({"asked": number})
+    until(lambda: ("b", {"asked": 20}) in peers.heard, "messages of the node that came before")
     late = [peers.member(node) for node in ("c", "d")]
     for node, member in zip(("c", "d"), late, strict=True):
         until(lambda member=member: member.tell({"up": True}), f"node {node}", 30)
@@ -277,3 +278,53 @@ def test_a_chief_that_proves_nothing_is_left() -> None:
         assert closed(connection)
     assert not connected.is_set()
     assert not member.tell({"up": True})
+
+
+ENDED = {"code": 1, "signal": None, "reason": "r", "time": 1.5, "stopped": False}
+NODE = {
+    "up": True,
+    "doing": "",
+    "ended": {"j-worker-0": ENDED},
+    "over": False,
+    "trouble": "",
+    "stop": None,
+    "done": False,
+}
+END = {"status": "FAILED", "reason": "r", "exit_code": 1, "first_failure": "", "first_rank": None, "grace": None}
+CHIEF = {"go": True, "end": {**END, "begun": 1.0, "lines": ["x"]}, "done": ["b"], "asks": 0.0, "now": 1.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ended": []}, {"ended": {"x": 1}}, {"ended": {"x": {**ENDED, "time": "soon"}}}, {"stop": {}}, {"stop": "now"},
+        {"ended": {"x": {**ENDED, "time": float("nan")}}}, {"stop": {"reason": "r", "grace": 1e300}}, {"other": 1},
+        {"stop": {"reason": ["r"]}}, {"trouble": {}}, {"doing": "x" * 70000}, {"asked": {}}, {"asked": 10**400},
+        {"now": float("inf")},
+    ],
+)  # fmt: skip
+def test_a_node_of_the_job_that_sends_anything_else_is_not_heard(changes: dict) -> None:
+    """Its connection ends, the keeper of the first node goes on, and a proper message is heard after it."""
+    assert keeper_messages.from_node({**NODE, "asked": 0.0, "now": 1.0})
+    peers = Peers("b")
+    member = peers.member("b")
+    until(lambda: member.tell({**NODE, **changes}), "the message")
+    until(lambda: member.link is None, "the end of its connection")
+    until(lambda: member.tell({"up": True}), "another message")
+    until(lambda: peers.heard, "what is heard")
+
+    assert peers.heard[0] == ("b", {"up": True})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"end": {}}, {"end": []}, {"end": {**END, "status": "GONE"}}, {"end": {**END, "reason": None}}, {"done": "b"},
+        {"end": {**END, "grace": 1e300}}, {"end": {**END, "grace": float("nan")}}, {"end": {**END, "more": {}}},
+        {"end": {**END, "lines": [1]}}, {"done": [[]]}, {"asks": []}, {"go": 1}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_what_a_chief_orders_has_the_form_of_an_order(changes: dict) -> None:
+    """Otherwise it would be written down on the other nodes and keep their GPUs."""
+    assert keeper_messages.from_chief(CHIEF)
+    assert not keeper_messages.from_chief({**CHIEF, **changes})
