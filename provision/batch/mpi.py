@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from provision.batch.inference import starts_ranks, words_of
 from provision.batch.ranks import slots
+from provision.commands.ssh_keys import public_key_problem, shared_keys
+from provision.errors import NodeError
 from provision.model.job import JobSpec, Seat
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "host_files",
     "launcher_variables",
     "login_files",
+    "logins_of",
     "mpi_command",
     "sshd_command",
 ]
@@ -28,6 +31,17 @@ KEYS = "/provision-ssh"
 """Where an attempt's private keys are seen: of the job's own account, and nobody else's."""
 RUN_FOLDER = "/provision-run"
 """A private tmpfs of each worker's container, of the job's own account: nothing that a job mounts is seen there."""
+_PORTS = 1 << 16
+_ALGORITHMS = {"KexAlgorithms": "-*-sha1", "Ciphers": "-*-cbc,arcfour*", "MACs": "-*sha1*,*md5*,*ripemd*"}
+"""What sshd of the image does not accept any more, as the role container_ssh says it: from OpenSSH 7.5 on."""
+_OLD_ALGORITHMS = {
+    "KexAlgorithms": "curve25519-sha256@libssh.org,ecdh-sha2-nistp256,ecdh-sha2-nistp384,ecdh-sha2-nistp521,"
+    "diffie-hellman-group-exchange-sha256",
+    "Ciphers": "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr",
+    "MACs": "hmac-sha2-256-etm@openssh.com,hmac-sha2-512-etm@openssh.com,hmac-sha2-256,hmac-sha2-512",
+}
+"""What an older sshd accepts."""
+_REMEDY = "Check the node: its software may be damaged or manipulated"
 _VARIABLES = f"{RUN_FOLDER}/variables"
 
 
@@ -39,9 +53,42 @@ class Login:
     address: str
     port: int
     client_key: str
-    """The public half of what it logs in with."""
+    """The public half of what it logs in with; checked by `logins_of`, as are the others."""
     host_key: str
     """The public half of what its sshd shows."""
+
+
+def logins_of(
+    addresses: Mapping[str, str], ports: Mapping[str, int], keys: Mapping[str, Mapping[str, object]]
+) -> list[Login]:
+    """Return the logins of all nodes of an attempt; what the nodes sent of themselves is checked here.
+
+    Args:
+        addresses: node -> data address.
+        ports: node -> the port that it chose for sshd.
+        keys: node -> its public keys, ``client`` and ``host``.
+
+    Raises:
+        NodeError: a key is invalid, or two nodes send the same key or the same address and port.
+    """
+    found: dict[str, dict[str, str]] = {"client": {}, "host": {}, "address and port": {}}
+    for node, address in addresses.items():
+        for kind in ("client", "host"):
+            problem = public_key_problem(keys[node].get(kind))
+            if problem:
+                raise NodeError(f"its public {kind} key of the job is invalid: {problem}", node=node, remedy=_REMEDY)
+            found[kind][node] = str(keys[node][kind])
+        if not 0 < ports[node] < _PORTS:
+            raise NodeError(f"its port for sshd is invalid: {ports[node]}", node=node, remedy=_REMEDY)
+        found["address and port"][node] = f"{address} {ports[node]}"
+    for kind, values in found.items():
+        for node, names in shared_keys(values).items():
+            what = kind if kind == "address and port" else f"public {kind} key of the job"
+            raise NodeError(f"{' and '.join(names)} send the same {what}", node=node, remedy=_REMEDY)
+    return [
+        Login(node, address, ports[node], found["client"][node], found["host"][node])
+        for node, address in addresses.items()
+    ]
 
 
 def host_file(spec: JobSpec, seats: Sequence[Seat]) -> str:
@@ -60,7 +107,8 @@ def ssh_config(logins: Sequence[Login], account: str) -> str:
     user = f"  User {account}\n" if account else ""
     return (
         f"{hosts}Host *\n{user}"
-        f"  IdentityFile {KEYS}/client\n  IdentitiesOnly yes\n  UserKnownHostsFile {MOUNT}/known_hosts\n"
+        f"  HostKeyAlgorithms ssh-ed25519\n  IdentityFile {KEYS}/client\n  IdentitiesOnly yes\n"
+        f"  UserKnownHostsFile {MOUNT}/known_hosts\n"
         "  GlobalKnownHostsFile /dev/null\n  StrictHostKeyChecking yes\n  BatchMode yes\n"
         "  ConnectionAttempts 10\n  ConnectTimeout 5\n  ServerAliveInterval 5\n  LogLevel ERROR\n"
     )
@@ -68,12 +116,12 @@ def ssh_config(logins: Sequence[Login], account: str) -> str:
 
 def known_hosts(logins: Sequence[Login]) -> str:
     """Return the keys of all containers' sshd, by address and port as ssh looks for them."""
-    return "".join(f"[{one.address}]:{one.port} {one.host_key.strip()}\n" for one in logins)
+    return "".join(f"[{one.address}]:{one.port} {one.host_key}\n" for one in logins)
 
 
 def authorized_keys(logins: Sequence[Login]) -> str:
     """Return who may log in: the job's own containers."""
-    return "".join(f"restrict,pty {one.client_key.strip()}\n" for one in logins)
+    return "".join(f"restrict,pty {one.client_key}\n" for one in logins)
 
 
 def login_files(logins: Sequence[Login], account: str = "") -> dict[str, str]:
@@ -94,6 +142,8 @@ def sshd_command(login: Login) -> tuple[str, ...]:
         "Port": str(login.port),
         "ListenAddress": login.address,
         "HostKey": f"{KEYS}/host",
+        "HostKeyAlgorithms": "ssh-ed25519",
+        "PubkeyAcceptedKeyTypes": "ssh-ed25519",
         "AuthorizedKeysFile": f"{MOUNT}/authorized_keys",
         "PasswordAuthentication": "no",
         "KbdInteractiveAuthentication": "no",
@@ -106,9 +156,15 @@ def sshd_command(login: Login) -> tuple[str, ...]:
         "MaxStartups": "200:30:400",
         "ForceCommand": f'. {_VARIABLES}; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"',
     }
-    words = " ".join(f"-o {shlex.quote(f'{name}={value}')}" for name, value in options.items())
     keep = f"umask 077; export -p >{_VARIABLES}; mkdir -p /run/sshd 2>/dev/null"
-    return ("sh", "-c", f'{keep}; exec "$(command -v sshd || echo /usr/sbin/sshd)" -D -e -f /dev/null {words}')
+    find = 'sshd="$(command -v sshd || echo /usr/sbin/sshd)"'
+    new, old = _sshd_words(_ALGORITHMS), _sshd_words(_OLD_ALGORITHMS)
+    choose = f'set -- {new}; "$sshd" -t -f /dev/null -h {KEYS}/host "$@" 2>/dev/null || set -- {old}'
+    return ("sh", "-c", f'{keep}; {find}; {choose}; exec "$sshd" -D -e -f /dev/null {_sshd_words(options)} "$@"')
+
+
+def _sshd_words(options: Mapping[str, str]) -> str:
+    return " ".join(f"-o {shlex.quote(f'{name}={value}')}" for name, value in options.items())
 
 
 def launcher_variables(networks: Sequence[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from provision.checks.base import ClusterScene, Verdict, cluster_check, fail, passed, skip, warn
+from provision.facts import refused_addresses
 from provision.facts.container_ssh import ContainerSsh, fingerprint
 
 __all__: list[str] = []
@@ -52,6 +53,17 @@ def _distinct(scene: ClusterScene) -> Verdict:
             f"Remove /var/lib/provision/container_ssh/keys/ssh_host_ed25519_key on {names} and run: provision apply",
         )
     return passed(f"{len(owners)} containers, each with a host key of its own")
+
+
+@cluster_check("cluster.data_addresses")
+def _data_addresses(scene: ClusterScene) -> Verdict:
+    refused = refused_addresses(scene.cluster.nodes, scene.facts)
+    if refused:
+        return fail(
+            "; ".join(f"{name}: {reason}" for name, reason in sorted(refused.items())),
+            "Set cluster_data_address for these nodes, or check what answers in their names.",
+        )
+    return passed(f"no two of {len(scene.facts)} nodes claim the same data address")
 
 
 @cluster_check("cluster.data_network")

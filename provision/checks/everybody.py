@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from provision.checks.base import Scene
-from provision.facts import NodeFacts, data_address
+from provision.facts import NodeFacts, data_address, refused_addresses
 from provision.facts.container_ssh import ContainerSsh
 from provision.model import Cluster, Same
 
@@ -24,7 +24,7 @@ class Everybody:
     names: tuple[str, ...]
     """Of all nodes that take jobs, in the inventory's order."""
     addresses: Mapping[str, str]
-    """Node -> data address, where one is known."""
+    """Node -> data address, where one is known and not refused."""
     host_keys: Mapping[str, str]
     """Node -> its container's host key; not there where none is in use, or none was seen."""
     client_keys: Mapping[str, str]
@@ -42,11 +42,12 @@ def _everybody(cluster: Same[Cluster], all_facts: Same[Mapping[str, NodeFacts]])
 
 def _of(cluster: Cluster, all_facts: Mapping[str, NodeFacts]) -> Everybody:
     addresses = {node.name: data_address(node.variables, all_facts.get(node.name)) for node in cluster.nodes}
+    refused = refused_addresses(cluster.nodes, all_facts)
     ssh = {name: facts.container_ssh for name in addresses if (facts := all_facts.get(name))}
     seen = {name: value for name, value in ssh.items() if isinstance(value, ContainerSsh)}
     return Everybody(
         names=tuple(node.name for node in cluster.nodes if node.takes_jobs),
-        addresses={name: address for name, address in addresses.items() if address is not None},
+        addresses={name: address for name, address in addresses.items() if address is not None and name not in refused},
         host_keys={name: value.host_key for name, value in seen.items() if value.host_key},
         client_keys={name: value.client_key for name, value in seen.items() if value.client_key},
     )

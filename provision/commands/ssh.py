@@ -79,6 +79,7 @@ def settings_argv(connection: Connection) -> list[str]:
 def ssh_argv(connection: Connection, command: str, *, control_path: str | None = None) -> list[str]:
     """Run `command` by the ``ssh`` program: never asking, never trusting an unknown key, ending when the peer is gone.
 
+    The operator's agent is never forwarded, whatever ssh_config says: root on the node could log in with it anywhere.
     Our options come first, because OpenSSH takes the first value that it sees.
     """
     ours = {
@@ -87,6 +88,7 @@ def ssh_argv(connection: Connection, command: str, *, control_path: str | None =
         "ConnectTimeout": "10",
         "ServerAliveInterval": "15",
         "ServerAliveCountMax": "2",
+        "ForwardAgent": "no",
         "ForwardX11": "no",
         "RequestTTY": "no",
     }
@@ -249,22 +251,26 @@ class SshProblem:
     """One reading of what the ``ssh`` program said when it gave up."""
 
     kind: str
-    """resolve, refused, timeout, unreachable, unknown-key, changed-key, login or other."""
+    """resolve, refused, timeout, unreachable, certificate, unknown-key, changed-key, algorithms, login or other."""
     key_type: str = ""
     fingerprint: str = ""
     """What the far side showed, as far as ssh says it."""
     where: str = ""
     """``FILE:LINE`` of the known_hosts entry that does not match."""
     last_line: str = ""
+    certificate: str = ""
+    """What is wrong with the certificate that the host shows."""
 
 
 _KINDS = (
+    ("certificate", r"Certificate invalid: "),
     ("changed-key", r"IDENTIFICATION HAS CHANGED|marked as revoked|REVOKED HOST KEY"),
     ("unknown-key", r"host key is known for|Host key verification failed"),
     ("resolve", r"Could not resolve hostname|Name or service not known"),
     ("refused", r"Connection refused"),
     ("timeout", r"timed out|Timeout, server"),
     ("unreachable", r"No route to host|Network is unreachable"),
+    ("algorithms", r"Unable to negotiate with"),
     ("login", r"Permission denied|Too many authentication failures"),
 )
 
@@ -274,6 +280,7 @@ def explain_ssh(stderr: str) -> SshProblem:
     kind = next((name for name, pattern in _KINDS if re.search(pattern, stderr)), "other")
     key = re.search(r"No (\S+) host key is known|Offending (\S+) key", stderr)
     shown = re.search(r"SHA256:[A-Za-z0-9+/]+", stderr)
+    certificate = re.search(r"Certificate invalid: ([^\r\n]+)", stderr)
     where = re.search(r"Offending \S+ key in (\S+:\d+)", stderr)
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return SshProblem(
@@ -282,4 +289,5 @@ def explain_ssh(stderr: str) -> SshProblem:
         fingerprint=shown.group() if shown else "",
         where=where.group(1) if where else "",
         last_line=lines[-1] if lines else "",
+        certificate=certificate.group(1) if certificate else "",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["Packetizer", "paramiko"]
+__all__ = ["IncompatiblePeer", "Packetizer", "paramiko"]
 
 _modules: dict[str, Any] = sys.modules
 _hidden = "paramiko" not in _modules and "invoke" not in _modules
@@ -18,6 +18,7 @@ if _hidden:
 try:
     import paramiko
     from paramiko.packet import Packetizer
+    from paramiko.ssh_exception import IncompatiblePeer
 finally:
     if _hidden:
         del _modules["invoke"]

@@ -15,8 +15,10 @@ __all__ = [
     "check_strict",
     "from_openssh",
     "from_oserror",
+    "invalid_certificate",
     "login_refused",
     "no_answer",
+    "outdated_algorithms",
     "sudo_refused",
     "unknown_key",
     "unresolvable",
@@ -74,6 +76,16 @@ def no_answer(node: str, host: str, port: int, seconds: float = 10) -> Connectio
     )
 
 
+def outdated_algorithms(node: str, host: str, port: int, reason: str) -> ConnectionFailed:
+    """The host offers no algorithm that we offer."""
+    return ConnectionFailed(
+        f"{host} port {port} offers only outdated SSH algorithms: {reason}",
+        node=node,
+        remedy=f"update OpenSSH on {host}, or remove KexAlgorithms, Ciphers, MACs and HostKeyAlgorithms from its"
+        " sshd_config; SHA-1, MD5, CBC, DSA and 1024-bit groups are refused",
+    )
+
+
 def unknown_key(node: str, name: str, files: Sequence[str], *, key_type: str = "", shown: str = "") -> HostNotTrusted:
     """The host shows a key and we know none for it."""
     what = f" ({key_type} {shown})".replace("( ", "(").replace(" )", ")") if key_type or shown else ""
@@ -106,6 +118,15 @@ def changed_key(
         f" installed anew, remove the old line: ssh-keygen -R '{name}'"
         + (f" -f '{known[0].where.rpartition(':')[0]}'" if known else "")
         + ", and add the new key",
+    )
+
+
+def invalid_certificate(node: str, name: str, reason: str) -> HostNotTrusted:
+    """The host shows a certificate of a trusted authority that is not valid for it."""
+    return HostNotTrusted(
+        f"the host certificate of {name} is invalid: {reason}",
+        node=node,
+        remedy=f"sign the node's host key again with -n {name} and a later -V, and copy the certificate to the node",
     )
 
 
@@ -169,7 +190,15 @@ def broke(node: str, host: str, doing: str) -> ConnectionFailed:
 
 
 def from_openssh(
-    node: str, host: str, port: int, user: str, problem: SshProblem, *, known: Sequence[KnownKey], files: Sequence[str]
+    node: str,
+    host: str,
+    port: int,
+    user: str,
+    problem: SshProblem,
+    *,
+    known: Sequence[KnownKey],
+    files: Sequence[str],
+    note: str = "",
 ) -> ConnectionFailed:
     """The same sentences, from what the ``ssh`` program said."""
     name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - SSH's port
@@ -177,9 +206,11 @@ def from_openssh(
         "resolve": lambda: unresolvable(node, host),
         "refused": lambda: from_oserror(node, host, port, ConnectionRefusedError()),
         "timeout": lambda: no_answer(node, host, port),
+        "certificate": lambda: invalid_certificate(node, name, problem.certificate),
         "unknown-key": lambda: unknown_key(node, name, files, key_type=problem.key_type, shown=problem.fingerprint),
         "changed-key": lambda: changed_key(node, name, shown=problem.fingerprint or "another key", known=known),
-        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"]),
+        "algorithms": lambda: outdated_algorithms(node, host, port, problem.last_line),
+        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"], note),
     }
     if problem.kind in plain:
         return plain[problem.kind]()

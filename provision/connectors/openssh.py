@@ -17,7 +17,7 @@ from provision.commands.ssh import (
     ssh_argv,
     sudo_check,
 )
-from provision.connectors import failures, known_hosts
+from provision.connectors import certificates, failures, known_hosts
 from provision.connectors.files import get_through, put_through
 from provision.connectors.subprocesses import LocalProcess, finish
 from provision.errors import ConnectionFailed
@@ -111,6 +111,7 @@ class OpenSshConnector:
             problem,
             known=[key for key in known if not key.marker],
             files=settings.known_hosts,
+            note=certificates.notes(Path(name).expanduser() for name in settings.identity_files),
         )
 
     def _is_root(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.commands.ssh import SshSettings
-from provision.connectors import failures
+from provision.connectors import certificates, failures
 from provision.connectors.file_cache import remembered
 from provision.connectors.known_hosts import fingerprint
 from provision.errors import ConnectionFailed
@@ -48,7 +49,8 @@ def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings
         if not attempts.tried:
             raise
         attempts.notes.append("; the node then closed the connection (its MaxAuthTries?)")
-    raise failures.login_refused(node, settings.user, settings.host, attempts.tried, "".join(attempts.notes))
+    notes = "".join(attempts.notes) + certificates.notes(map(_expand, settings.identity_files))
+    raise failures.login_refused(node, settings.user, settings.host, attempts.tried, notes)
 
 
 def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bool:
@@ -80,23 +82,28 @@ def _keys(settings: SshSettings, attempts: _Attempts) -> Iterator[tuple[str, par
         yield f"agent key {key.get_name()} {fingerprint(key.asbytes())}", key
     for path, blob in files.items():
         if path.exists() and blob not in held:
-            key_of_file = _load(path, attempts)
-            if key_of_file is not None:
-                yield str(path), key_of_file
+            yield from _load(path, attempts)
 
 
-def _load(path: Path, attempts: _Attempts) -> paramiko.PKey | None:
+def _load(path: Path, attempts: _Attempts) -> Iterator[tuple[str, paramiko.PKey]]:
+    """Yield a key file's key with its certificate, if there is one, and then without it, as OpenSSH does."""
     from provision.connectors.bare_paramiko import paramiko
 
     try:
-        return _private_key(path)
+        plain = copy.copy(_private_key(path))
+        plain.public_blob = None
+        certificate = certificates.certificate_of(path)
+        if certificate.exists():
+            certified = copy.copy(plain)
+            certified.load_certificate(str(certificate))
+            yield f"{path} with {certificate.name}", certified
+        yield str(path), plain
     except (paramiko.PasswordRequiredException, TypeError):
         attempts.notes.append(f"; {path} needs a passphrase: load it with ssh-add")
     except OSError as error:
         attempts.notes.append(f"; {path} cannot be read: {error.strerror}")
     except (paramiko.SSHException, ValueError):
         attempts.notes.append(f"; {path} is no private key that can be used")
-    return None
 
 
 @remembered

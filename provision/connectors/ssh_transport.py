@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.commands.ssh import SshSettings
-from provision.connectors import failures, known_hosts
+from provision.connectors import failures, known_hosts, ssh_algorithms
 from provision.connectors.ssh_auth import authenticate
 from provision.errors import ConnectionFailed
 from provision.model import Secret
@@ -35,8 +35,6 @@ _WAKE_SECONDS = 1.0
 _QUIET = logging.NullHandler()
 
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
-_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
-"""What we ask for first: they authenticate by themselves, where paramiko compares each packet's MAC in Python."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +83,11 @@ def _open(node: str, hop: Hop, password: Secret | None, through: paramiko.Transp
 
     # paramiko logs tracebacks of connections that break; what broke is in our own error. Whoever logs gets them still.
     logging.getLogger("paramiko").addHandler(_QUIET)
-    transport = paramiko.Transport(link, packetizer_class=Packets)
+    transport = paramiko.Transport(link, packetizer_class=Packets, disabled_algorithms=ssh_algorithms.DISABLED)
     try:
         link.settimeout(_IDLE_SECONDS)
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = CONNECT_SECONDS
+        ssh_algorithms.restrict(transport)
         _prefer(transport, hop.trusted)
         _start(node, transport, settings)
         _check_key(node, transport.get_remote_server_key(), hop)
@@ -134,16 +133,15 @@ def _link(node: str, settings: SshSettings, through: paramiko.Transport | None) 
 
 
 def _prefer(transport: paramiko.Transport, trusted: Sequence[known_hosts.KnownKey]) -> None:
-    """Ask the host for a key of a type that is on record, as OpenSSH does, and for ciphers that cost little."""
+    """Ask the host for a key of a type that is on record, as OpenSSH does."""
     wanted = [name for key in trusted if not key.marker for name in _SIGNATURES.get(key.type, (key.type,))]
     options = transport.get_security_options()
     offered = list(options.key_types)
     options.key_types = sorted(offered, key=lambda name: (name not in wanted, offered.index(name)))
-    options.ciphers = sorted(options.ciphers, key=lambda name: name not in _CIPHERS)
 
 
 def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> None:
-    from provision.connectors.bare_paramiko import paramiko
+    from provision.connectors.bare_paramiko import IncompatiblePeer, paramiko
 
     done = threading.Event()
     try:
@@ -154,6 +152,8 @@ def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> N
     except (paramiko.SSHException, EOFError, OSError) as error:
         if "imeout" in str(error) or isinstance(error, TimeoutError):
             raise failures.no_answer(node, settings.host, settings.port) from error
+        if isinstance(error, IncompatiblePeer):
+            raise failures.outdated_algorithms(node, settings.host, settings.port, str(error)) from error
         failure = ConnectionFailed(
             f"{settings.host} port {settings.port} does not speak SSH with us: {error or 'it closed the connection'}",
             node=node,

@@ -9,6 +9,7 @@ from provision.facts.derived import (
     is_container,
     parameters,
     plain,
+    refused_addresses,
     running_container,
     simulated,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "parameters",
     "parse",
     "plain",
+    "refused_addresses",
     "running_container",
     "script",
     "simulated",

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from provision.facts.address_claims import Claim, address_problem, refused_claims
 from provision.facts.base import Unknown
 from provision.facts.container import Container
 from provision.facts.network import Address
@@ -13,6 +14,7 @@ from provision.facts.node import NodeFacts
 from provision.facts.outputs import Outputs
 from provision.facts.script import Parameters
 from provision.facts.system import NodeKind
+from provision.model import Node
 
 __all__ = [
     "data_address",
@@ -22,6 +24,7 @@ __all__ = [
     "is_container",
     "parameters",
     "plain",
+    "refused_addresses",
     "running_container",
     "simulated",
 ]
@@ -92,14 +95,54 @@ def plain(value: Any) -> bool:
 
 
 def data_address(variables: Mapping[str, Any], facts: NodeFacts | None) -> str | None:
-    """Return the address that a node has on the data network; None when nobody can tell.
+    """Return the address that a node has on the data network; None when nobody can tell, or no node can have it.
 
     ``cluster_data_address`` decides; else the node's first address inside ``cluster_data_networks``;
-    else the address of its default route.
+    else the address of its default route. Whether it is another node's is known of all nodes together
+    (`refused_addresses`).
     """
-    wanted = variables.get("cluster_data_address")
-    if isinstance(wanted, str) and wanted and plain(wanted):
-        return wanted
+    stated = _stated_address(variables)
+    if stated:
+        return stated
+    address = _claimed_address(variables, facts)
+    return None if not address or address_problem(address, networks=_networks(variables)) else address
+
+
+def refused_addresses(nodes: Sequence[Node], facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return node -> reason, for the nodes that claim a data address which is or may be another node's.
+
+    Args:
+        nodes: all nodes of the cluster; what the inventory states of any of them counts.
+        facts: node -> its `NodeFacts`; a node without any claims nothing.
+    """
+    claims: dict[str, Claim] = {}
+    for node in nodes:
+        stated, found = _stated_address(node.variables), facts.get(node.name)
+        claimed = None if stated or not isinstance(found, NodeFacts) else _claimed_address(node.variables, found)
+        claims[node.name] = Claim(claimed or "", stated, node.connection.host, _networks(node.variables))
+    refused = refused_claims(claims)
+    return {name: f"its data address is refused: {reason}" for name, reason in refused.items()}
+
+
+def _stated_address(variables: Mapping[str, Any]) -> str:
+    stated = variables.get("cluster_data_address")
+    return stated if isinstance(stated, str) and plain(stated) else ""
+
+
+def _networks(variables: Mapping[str, Any]) -> list[str]:
+    networks = variables.get("cluster_data_networks")
+    return [text for text in networks if _is_network(text)] if isinstance(networks, list) else []
+
+
+def _is_network(text: object) -> bool:
+    try:
+        ipaddress.ip_network(str(text), strict=False)
+    except ValueError:
+        return False
+    return isinstance(text, str)
+
+
+def _claimed_address(variables: Mapping[str, Any], facts: NodeFacts | None) -> str | None:
     if facts is None or isinstance(facts.addresses, Unknown):
         return None
     networks = variables.get("cluster_data_networks")
@@ -129,7 +172,7 @@ def _inside(networks: list[Any], addresses: tuple[Address, ...]) -> str | None:
         except ValueError:
             continue
         for entry in addresses:
-            if ipaddress.ip_address(entry.address) in network:
+            if entry.version and ipaddress.ip_address(entry.address) in network:
                 return entry.address
     return None
 

@@ -24,8 +24,11 @@ class Address:
 
     @property
     def version(self) -> int:
-        """4 or 6."""
-        return ipaddress.ip_address(self.address).version
+        """4 or 6; 0 where the node printed something else."""
+        try:
+            return ipaddress.ip_address(self.address).version
+        except ValueError:
+            return 0
 
 
 class AddressesFact:

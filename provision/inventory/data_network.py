@@ -11,6 +11,7 @@ from pathlib import Path
 
 from provision.commands.ssh import explain_ssh, ssh_argv
 from provision.errors import ConnectionFailed, NodeError, UsageError
+from provision.facts.address_claims import Claim, refused_claims
 from provision.inventory.hostkeys import Target, in_parallel
 
 __all__ = ["address_in", "checked_networks", "data_addresses"]
@@ -41,7 +42,7 @@ def data_addresses(
     """Ask every node, trusting `known_hosts` only, for its first address in the first of `networks` where it has one.
 
     Returns:
-        Node name to address, and a sentence for every node that gave none.
+        Node name to address, and a sentence for every node that gave none, or one that may be another node's.
     """
 
     def ask(target: Target) -> str:
@@ -54,7 +55,12 @@ def data_addresses(
             found[target.name] = result
         else:
             failures.append(str(result))
-    return found, failures
+    claims = {
+        target.name: Claim(found.get(target.name, ""), "", target.connection.host, networks) for target in targets
+    }
+    refused = refused_claims(claims)
+    failures += [f"{name}: its data address is refused: {reason}" for name, reason in refused.items()]
+    return {name: address for name, address in found.items() if name not in refused}, failures
 
 
 def address_in(text: str, networks: Sequence[str], node: str) -> str:

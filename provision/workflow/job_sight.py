@@ -30,7 +30,7 @@ class Sight:
 
     def look(self, cluster: Cluster, names: Sequence[str]) -> Known:
         """Probe the nodes, one SSH session each; a node that does not answer is left out, with the reason."""
-        from provision.facts import Unknown, data_address, data_interface, simulated
+        from provision.facts import Unknown, data_address, data_interface, refused_addresses, simulated
         from provision.jobs.engines.direct import Known
         from provision.workflow.launching import found_networks
         from provision.workflow.placing import candidate_of, unusable
@@ -41,6 +41,7 @@ class Sight:
         left_out |= {node.name: NO_JOBS for node in nodes if not node.takes_jobs}
         left_out |= {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         reached = {name: one for name, one in found.items() if not isinstance(one, ProvisionError)}
+        left_out |= refused_addresses(cluster.nodes, reached)
         places, gpus_out = {}, {}
         for name, facts in reached.items():
             why = unusable(facts)

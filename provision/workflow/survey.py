@@ -307,13 +307,15 @@ def host_entries(
     `degraded` names are not left out for that reason.
     """
     from provision.checks import host_entry
+    from provision.facts import refused_addresses
 
+    refused = refused_addresses(cluster.nodes, facts)
     entries: list[HostEntry] = []
     left_out: list[tuple[str, str]] = []
     for node in with_defaults(cluster).nodes:
         if node.name not in facts:
             continue
-        entry = host_entry(node, facts[node.name], allow_degraded=allow_degraded)
+        entry = refused.get(node.name) or host_entry(node, facts[node.name], allow_degraded=allow_degraded)
         if isinstance(entry, str):
             left_out.append((node.name, entry))
         else:

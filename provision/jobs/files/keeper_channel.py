@@ -1,39 +1,36 @@
 """How the keepers of one attempt talk: JSON lines over TCP from every other node to the chief's. A part of keeper.py.
 
-Each line carries a number that grows and an HMAC by a key of this connection alone, which both sides derive from the
-attempt's secret and from what each has drawn for it. What is wrong or comes again is ignored. A line tells all that its
-sender knows, so that none has to be repeated after a connection was lost.
+Each line carries a number that grows and an HMAC by a key of this connection and direction alone; keeper_greeting.py
+has the handshake that makes them. What is wrong or comes again is ignored. A line tells all that its sender knows, so
+that none has to be repeated after a connection was lost.
 """
 
-import binascii
 import contextlib
 import hashlib
 import hmac
 import json
-import os
 import socket
 import struct
 import threading
 import time
 
+import keeper_greeting as greeting
+import keeper_messages as messages
+
 LONGEST = 1 << 18
-GREETING_SECONDS = 10
 SEND_SECONDS = 2
 AGAIN_SECONDS = 0.3
-STRANGERS = 64
+BACKLOG = 1024
 
 
 class Link:
-    """One connection on which both sides have proved that they know the secret."""
+    """One connection on which both sides have proved that they know the secret of its node."""
 
-    def __init__(self, connection, secret, node, nonces, *, chief):
-        words = "|".join([node, *nonces])
-        keys = [derived(secret, kind + "|" + words) for kind in ("from chief", "to chief")]
+    def __init__(self, connection, send_key, hear_key):
         self.connection = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
-        self.send_key, self.hear_key = keys if chief else keys[::-1]
+        self.send_key, self.hear_key = send_key, hear_key
         self.sent = self.heard = 0
-        self.rest = b""
 
     def send(self, value):
         """Send what we know; return whether it went out."""
@@ -59,11 +56,6 @@ class Link:
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-def derived(secret, words):
-    """Return a key."""
-    return hmac.new(secret, words.encode(), hashlib.sha256).digest()
-
-
 def sealed(key, number, value):
     """Return a line."""
     body = json.dumps([number, value]).encode()
@@ -80,13 +72,11 @@ def opened(key, line):
     return (number, value) if isinstance(value, dict) else None
 
 
-def nonce():
-    """Draw what makes a connection's keys its own."""
-    return binascii.hexlify(os.urandom(16)).decode()
+def lines_of(connection, deadline):
+    """Yield lines until the connection ends; one that is too long ends it, as does a time while `deadline` has one.
 
-
-def lines_of(connection, deadline=()):
-    """Yield lines until the connection ends; one that is too long ends it, as does a time while `deadline` has one."""
+    As long as `deadline` has one, the other side has proved nothing: its lines are short.
+    """
     rest = b""
     while True:
         line, newline, after = rest.partition(b"\n")
@@ -94,7 +84,7 @@ def lines_of(connection, deadline=()):
             rest = after
             yield line
             continue
-        if len(rest) > LONGEST:
+        if len(rest) > (greeting.LONGEST if deadline else LONGEST):
             return
         if deadline:
             connection.settimeout(max(deadline[0] - time.monotonic(), 0.001))
@@ -108,60 +98,34 @@ class Chief:
     """The chief's end: takes connections of the other nodes, and tells `hear(node, value)` of each line."""
 
     def __init__(self, address, port, secret, nodes, hear):
-        self.secret, self.nodes, self.hear = secret, set(nodes), hear
+        self.hear = hear
         self.links = {}
         self.lock = threading.Lock()
-        self.strangers = threading.Semaphore(STRANGERS)
         family = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)[0][0]
         self.listener = socket.socket(family, socket.SOCK_STREAM)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.bind((address, port))
-        self.listener.listen(128)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.listener.listen(BACKLOG)
+        secrets = {node: greeting.node_secret(secret, node) for node in nodes}
+        self.door = greeting.Door(self.listener, secrets, self._admit)
+        threading.Thread(target=self.door.serve, daemon=True).start()
 
-    def _accept(self):
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                time.sleep(0.1)
-                continue
-            if self.strangers.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-            else:
-                connection.close()
+    def _admit(self, connection, node, keys):
+        link = Link(connection, *keys)
+        self._replace(node, link)
+        threading.Thread(target=self._serve, args=(connection, node, link), daemon=True).start()
 
-    def _serve(self, connection):
-        link = node = None
-        known = False
+    def _serve(self, connection, node, link):
         try:
             with connection:
-                connection.settimeout(GREETING_SECONDS)
-                deadline = [time.monotonic() + GREETING_SECONDS]
-                own = nonce()
-                connection.sendall(own.encode() + b"\n")
-                for line in lines_of(connection, deadline):
-                    if link is None:
-                        node, _, other = line.decode(errors="replace").partition(" ")
-                        if node not in self.nodes:
-                            return
-                        link = Link(connection, self.secret, node, (own, other), chief=True)
-                        continue
+                for line in lines_of(connection, ()):
                     value = link.hear(line)
-                    if value is None:
-                        return  # a stranger, or bytes that somebody changed: the node comes again
-                    if not known:
-                        known = True
-                        deadline.clear()
-                        self.strangers.release()
-                        connection.settimeout(None)
-                        self._replace(node, link)
+                    if value is None or not messages.from_node(value):
+                        return  # bytes that somebody changed, or no message of a keeper: the node comes again
                     self.hear(node, value)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             pass
         finally:
-            if not known:
-                self.strangers.release()
             self._forget(node, link)
 
     def _replace(self, node, link):
@@ -172,7 +136,7 @@ class Chief:
 
     def _forget(self, node, link):
         with self.lock:
-            if link is not None and self.links.get(node) is link:
+            if self.links.get(node) is link:
                 del self.links[node]
 
     def tell(self, value):
@@ -184,7 +148,10 @@ class Chief:
 
 
 class Member:
-    """Another node's end: comes back to the chief as often as the connection is lost."""
+    """Another node's end: comes back to the chief as often as the connection is lost.
+
+    `secret` is the node's own, `keeper_greeting.node_secret`.
+    """
 
     def __init__(self, address, port, secret, node, hear, connected):
         self.place, self.secret, self.node = (address, port), secret, node
@@ -194,25 +161,28 @@ class Member:
 
     def _run(self):
         while True:
-            with contextlib.suppress(OSError, ValueError, TypeError):
+            with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
                 self._talk()
             self.link = None
             time.sleep(AGAIN_SECONDS)
 
     def _talk(self):
         with contextlib.closing(socket.create_connection(self.place, timeout=3)) as connection:
-            connection.settimeout(GREETING_SECONDS)
-            lines = lines_of(connection)
-            other, own = next(lines, b"").decode(errors="replace"), nonce()
-            connection.sendall("{} {}\n".format(self.node, own).encode())
-            link = Link(connection, self.secret, self.node, (other, own), chief=False)
+            deadline = [time.monotonic() + greeting.SECONDS]
+            lines = lines_of(connection, deadline)
+            line, (from_chief, to_chief) = greeting.answer(self.secret, self.node, next(lines, b""))
+            connection.sendall(line)
+            if not greeting.same(next(lines, b"").decode("ascii"), greeting.proof(from_chief)):
+                return
+            deadline.clear()
             connection.settimeout(None)
-            self.link = link
+            link = self.link = Link(connection, to_chief, from_chief)
             self.connected()
             for line in lines:
                 value = link.hear(line)
-                if value is not None:
-                    self.hear(value)
+                if value is None or not messages.from_chief(value):
+                    return
+                self.hear(value)
 
     def tell(self, value):
         """Tell the chief, if it is there; return whether it went out."""

@@ -39,7 +39,7 @@ def prepare(request):
         }
     finally:
         renewal.end()
-    keys = make_keys(folder, name, request.get("uid") or user_of(images)) if request.get("mpi") else {}
+    keys = make_keys(folder, request.get("uid") or user_of(images)) if request.get("mpi") else {}
     for image in images.values():
         del image["user"]
     who_for = {"job": name, "id": request["job"]["id"], "attempt": attempt}
@@ -155,7 +155,7 @@ class Puller:
         return folder
 
 
-def make_keys(folder, name, uid):
+def make_keys(folder, uid):
     """Make the keys of an attempt's containers; the public halves are returned, the others stay here."""
     user, group = account(uid)
     there = os.path.join(folder, "ssh")
@@ -164,7 +164,7 @@ def make_keys(folder, name, uid):
     found = {}
     for kind in ("client", "host"):
         path = os.path.join(there, kind)
-        code, out, err = program(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "job " + name, "-f", path], 30)
+        code, out, err = program(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path], 30)
         if code:
             raise Refused("ssh-keygen made no key", "install OpenSSH's client on the node", err or out)
         found[kind] = read_text(path + ".pub").strip()

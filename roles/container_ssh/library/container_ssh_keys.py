@@ -36,6 +36,7 @@ client_key: {description: Public client key., returned: when ready, type: str}
 known_hosts: {description: The present lines by node., returned: when ready, type: dict}
 authorized_keys: {description: The present lines by node., returned: when ready, type: dict}
 environment: {description: What a login should have of the container's environment., returned: when ready, type: dict}
+removal: {description: "Whether a list of algorithms can be given as what to remove (OpenSSH 7.5 or newer).", returned: when ready, type: bool}
 listening: {description: Whether an sshd answers., returned: when ready, type: bool}
 configured: {description: Whether there are settings that an sshd can have read., returned: when ready, type: bool}
 loaded: {description: Which settings the running sshd has read; empty when none or unknown., returned: when ready, type: str}
@@ -134,8 +135,10 @@ for file in "$folder"/sshd-*.pid; do
     name=${file##*/sshd-}
     echo "loaded=${name%.pid}"
 done 2>/dev/null
-! regular "$folder/ssh_host_ed25519_key" ||
+! regular "$folder/ssh_host_ed25519_key" || {
     ! sshd -t -f /dev/null -h "$folder/ssh_host_ed25519_key" -o SetEnv=A=b 2>/dev/null || echo setenv=yes
+    ! sshd -t -f /dev/null -h "$folder/ssh_host_ed25519_key" -o 'MACs=-*sha1*' 2>/dev/null || echo removal=yes
+}
 """
 
 
@@ -276,6 +279,7 @@ def main():
         known_hosts=lines_by_node(os.path.join(folder, "known_hosts")),
         authorized_keys=lines_by_node(os.path.join(folder, "authorized_keys")),
         environment=environment(description["Config"].get("Env") or []) if account.get("setenv") else {},
+        removal=account.get("removal") == "yes",
         listening=listening(module.params["address"], module.params["port"]),
         configured=os.path.lexists(os.path.join(folder, "sshd_config")),
         loaded=account.get("loaded", ""),

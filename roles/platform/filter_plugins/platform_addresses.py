@@ -1,31 +1,11 @@
-"""Filters of the role platform: addresses that nodes claim, and addresses of repositories."""
+"""Filters of the role platform: names that nodes claim, and addresses of repositories."""
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from urllib.parse import unquote, urlsplit
 
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\Z")
-
-
-def platform_address_problem(address, wanted="", networks=()):
-    """Return why a node cannot have this data address, empty when it can.
-
-    The address comes from the node and gets into all nodes' files: it must be the inventory's, or be inside its networks.
-    """
-    try:
-        parsed = ipaddress.ip_address(str(address))
-    except ValueError:
-        return "it is not an IP address"
-    if "%" in str(address):
-        return "it has a zone, which only the node itself knows"
-    if parsed.is_unspecified or parsed.is_multicast:
-        return "no host can have it"
-    if wanted:
-        return "" if str(address) == str(wanted) else f"cluster_data_address is {wanted}"
-    inside = [network for network in networks if parsed in ipaddress.ip_network(network, strict=False)]
-    return "" if inside or not networks else "it is in none of cluster_data_networks ({})".format(", ".join(networks))
 
 
 def platform_host_name(name):
@@ -68,7 +48,6 @@ class FilterModule:
     def filters(self):
         """Return the filters by name."""
         return {
-            "platform_address_problem": platform_address_problem,
             "platform_host_name": platform_host_name,
             "platform_logins": platform_logins,
             "platform_without_logins": platform_without_logins,

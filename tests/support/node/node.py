@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from provision.jobs.files.keeper_greeting import node_secret
 from provision.jobs.session import FILES
 from tests.support.node.program import NodeProgram
 
@@ -229,6 +230,8 @@ def start(
         "leases": [],
         **told,
     }
+    if not keeper["chief"]:
+        keeper["secret"] = node_secret(bytes.fromhex(keeper["secret"]), node.name).hex()
     node.ok("start", name=name, attempt=1, keeper=keeper, programs=programs or COMPILED)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -111,6 +112,26 @@ def test_containers_know_each_other_by_key_and_port() -> None:
     assert files["known_hosts"] == "[10.0.0.1]:40001 ssh-ed25519 HA\n"
     assert files["authorized_keys"] == "restrict,pty ssh-ed25519 CA\n"
     assert "HostKey=/provision-ssh/host" in " ".join(mpi.sshd_command(logins[0]))
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_workers_sshd_accepts_nothing_outdated(tmp_path: Path, new: bool) -> None:  # noqa: FBT001
+    """Outdated algorithms are removed from the image's own; an sshd that cannot do that gets a list of its time."""
+    program = tmp_path / "sshd"
+    refused = "false" if new else 'case "$*" in *=-*) true;; *) false;; esac'
+    program.write_text(f'#!/bin/sh\nif {refused}; then exit 1; fi\ncase "$1" in -D) printf "%s\\n" "$@";; esac\n')
+    program.chmod(0o755)
+    line = mpi.sshd_command(mpi.Login("a", "10.0.0.1", 40001, "", ""))[2].replace(mpi.RUN_FOLDER, str(tmp_path))
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True, env=environment)
+    given = dict(word.split("=", 1) for word in done.stdout.splitlines() if "=" in word)
+    options = [f"-o{name}={given[name]}" for name in ("KexAlgorithms", "Ciphers", "MACs", "PubkeyAcceptedKeyTypes")]
+    read = subprocess.run(["ssh", "-G", "-F", "none", *options, "x"], capture_output=True, text=True, check=True).stdout
+    found = [line for line in read.splitlines() if line.startswith(("kexalgorithms", "ciphers", "macs", "pubkeyacc"))]
+
+    assert given["MACs"].startswith("-") is new
+    assert len(found) == 4
+    assert [line for line in found if re.search(r"sha1|md5|cbc|arcfour|rsa|group1-", line)] == []
 
 
 @pytest.mark.row(58)

@@ -1,3 +1,4 @@
+import configparser
 import subprocess
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def test_the_ssh_program_is_always_strict():
 
     assert argv[:3] == ["ssh", "-o", "StrictHostKeyChecking=yes"]
     assert argv[3:5] == ["-o", "BatchMode=yes"]
+
+
+def test_no_ssh_of_ours_forwards_the_operators_agent(tmp_path):
+    """Neither the connector's nor Ansible's, though ssh_config asks for it: OpenSSH itself says what counts."""
+    config = tmp_path / "config"
+    config.write_text("ForwardAgent yes\n")
+    settings = configparser.RawConfigParser()
+    settings.read(Path(__file__).resolve().parents[3] / "playbooks" / "ansible.cfg")
+    ansible = ["ssh", *settings["ssh_connection"]["ssh_args"].split(), "-F", str(config), "h"]
+    ours = ssh_argv(Connection("h", ssh_args=("-F", str(config))), "true")
+
+    for argv in (ours, ansible):
+        done = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True)
+        assert "forwardagent no" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(

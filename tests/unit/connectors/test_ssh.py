@@ -4,6 +4,7 @@
 
 import configparser
 import contextlib
+import re
 import shutil
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from provision.commands.ssh import JOB_AGENT
-from provision.connectors import connect, each, ssh_packets, ssh_transport
+from provision.connectors import connect, each, ssh_algorithms, ssh_packets, ssh_transport
 from provision.errors import ConnectionFailed, UsageError
 from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
@@ -72,7 +73,13 @@ def to_drop():
 
 
 @pytest.fixture
-def port(keys, to_drop):
+def outdated():
+    """The algorithms that the server offers alone, by the name of paramiko's security options."""
+    return {}
+
+
+@pytest.fixture
+def port(keys, to_drop, outdated):
     """A server with an ed25519 and an ecdsa host key."""
     listener = socket.create_server(("127.0.0.1", 0))
     transports = []
@@ -88,6 +95,8 @@ def port(keys, to_drop):
                 peer.close()
                 continue
             transport = paramiko.Transport(peer)
+            for name, algorithms in outdated.items():
+                setattr(transport.get_security_options(), name, algorithms)
             for name in ("host", "host2"):
                 transport.add_server_key(paramiko.PKey.from_path(keys / name))
             transports.append(transport)
@@ -281,13 +290,50 @@ def test_what_is_the_same_for_all_nodes_is_asked_of_the_agent_once(node, tmp_pat
 
 
 def test_ciphers_that_authenticate_by_themselves_come_first(node):
-    """They cost least; what else the node may want is still offered."""
+    """They cost least; what else OpenSSH offers by default is still offered."""
     connector = connect(node())
     transport = connector._transports[-1]
     connector.close()
 
     assert (transport.local_cipher, transport.remote_cipher) == ("aes128-gcm@openssh.com",) * 2
-    assert set(transport.get_security_options().ciphers) == set(paramiko.Transport._preferred_ciphers)
+    assert set(transport.get_security_options().ciphers) == {
+        f"aes{bits}-{mode}" for bits, mode in ((128, "gcm@openssh.com"), (256, "gcm@openssh.com"),
+                                               (128, "ctr"), (192, "ctr"), (256, "ctr"))
+    }  # fmt: skip
+
+
+OUTDATED = re.compile(r"sha1|md5|cbc|arcfour|ssh-rsa|ssh-dss|group1-|group14-sha1|-96")
+
+
+def test_nothing_outdated_is_offered(port):
+    """Neither for the key exchange, host keys, ciphers and MACs, nor for the signature of a login."""
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        transport = paramiko.Transport(link, disabled_algorithms=ssh_algorithms.DISABLED)
+        ssh_algorithms.restrict(transport)
+        options = transport.get_security_options()
+        offered = [*options.kex, *options.key_types, *options.ciphers, *options.digests, *transport.preferred_pubkeys]
+        transport.close()
+
+    assert [name for name in offered if OUTDATED.search(name)] == []
+    assert all((options.kex, options.key_types, options.ciphers, options.digests, transport.preferred_pubkeys))
+
+
+@pytest.mark.parametrize(
+    ("transport", "offered"),
+    [
+        ("paramiko", {"ciphers": ("aes128-cbc",)}),
+        ("paramiko", {"digests": ("hmac-sha1", "hmac-md5"), "ciphers": ("aes128-ctr",)}),
+        ("openssh", {"ciphers": ("aes128-cbc",)}),
+    ],
+)
+def test_a_node_with_outdated_algorithms_alone_is_refused(node, outdated, transport, offered):
+    """The sentence names what does not fit, and the remedy where to correct it; both transports say the same."""
+    outdated.update(offered)
+    arguments = ("-F", "none", *(("-o", "IPQoS=none") if transport == "openssh" else ()))
+    with pytest.raises(ConnectionFailed, match=r"offers only outdated SSH algorithms: .*(cipher|mac)") as caught:
+        connect(node(ssh_args=arguments))
+
+    assert "sshd_config" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("at", [5, 40, -1])

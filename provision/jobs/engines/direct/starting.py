@@ -17,6 +17,7 @@ from provision.jobs.code import Archive
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
 from provision.jobs.engines.direct.ways import MANY, Ways
+from provision.jobs.files.keeper_greeting import node_secret
 from provision.jobs.node_ask import ask_jobs
 from provision.jobs.node_programs import FILES, keeper_programs, unit_programs
 from provision.model.job import JobSpec, Kind, as_document
@@ -135,7 +136,7 @@ def _start(
     files = _files(attempt, logins)
     configs = {str(n): attempt.secrets.files[text.partition(":")[2]] for n, text in enumerate(spec.config_files)}
     board = extras.after(attempt, ways.to(attempt.chief.node), say) if extras and spec.tensorboard else ""
-    secret = random.token_hex(32)
+    secret = random.token_bytes(32)
     record = {"code_sha": sha, "tensorboard": board, "image_digest": _digest(prepared[attempt.chief.node], spec.image)}
     control, rendezvous = ports[attempt.chief.node][:2]
 
@@ -151,7 +152,7 @@ def _start(
             "chief_node": attempt.chief.node,
             "chief_address": attempt.chief.address,
             "control_port": control,
-            "secret": secret,
+            "secret": _keeper_secret(secret, name, attempt.chief.node),
             "nodes": attempt.nodes,
             "ends": "chief" if spec.kind is Kind.MPI else "all",
             "grace_seconds": GRACE_SECONDS,
@@ -179,6 +180,11 @@ def _start(
     hand_over()
     ways.all(attempt.nodes, one)
     return board
+
+
+def _keeper_secret(secret: bytes, node: str, chief: str) -> str:
+    """Return what a node's keeper proves itself with: the chief knows the attempt's secret, each other node its own."""
+    return (secret if node == chief else node_secret(secret, node)).hex()
 
 
 def insist_on_secrets(spec: JobSpec, secrets: Secrets) -> None:
@@ -256,10 +262,11 @@ def _digest(answer: Prepared, reference: str) -> str:
 
 def _logins(attempt: Attempt, prepared: Mapping[str, Prepared], ports: Mapping[str, Sequence[int]]) -> list[mpi.Login]:
     address = {seat.node: seat.address for seat in attempt.seats}
-    return [
-        mpi.Login(name, address[name], ports[name][-1], prepared[name].keys.client, prepared[name].keys.host)
-        for name in attempt.nodes
-    ]
+    return mpi.logins_of(
+        {name: address[name] for name in attempt.nodes},
+        {name: ports[name][-1] if ports[name] else 0 for name in attempt.nodes},
+        {name: {"client": prepared[name].keys.client, "host": prepared[name].keys.host} for name in attempt.nodes},
+    )
 
 
 def _tear_down(ways: Ways, attempt: Attempt) -> None:

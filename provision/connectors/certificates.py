@@ -1,0 +1,44 @@
+"""User certificates beside key files: what they say of themselves, for the error that follows a refused login."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+__all__ = ["certificate_of", "notes"]
+
+_SUFFIX = "-cert.pub"
+
+
+def certificate_of(key_file: Path) -> Path:
+    """Return where OpenSSH looks for the certificate of a key file."""
+    return key_file.with_name(key_file.name + _SUFFIX)
+
+
+def notes(key_files: Iterable[Path]) -> str:
+    """Return what is wrong with the certificates of key files, or for whom they are; the server does not say it."""
+    return "".join(_note(path) for path in map(certificate_of, key_files) if path.exists())
+
+
+def _note(path: Path) -> str:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import SSHCertificate, load_ssh_public_identity
+
+    try:
+        certificate = load_ssh_public_identity(path.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        return f"; {path} is not a certificate that can be read"
+    if not isinstance(certificate, SSHCertificate):
+        return f"; {path} is not a certificate"
+    now = datetime.now(UTC).timestamp()
+    if now >= certificate.valid_before:
+        return f"; the certificate {path} expired on {_time(certificate.valid_before)}: sign the key again"
+    if now < certificate.valid_after:
+        return f"; the certificate {path} is not valid before {_time(certificate.valid_after)}"
+    principals = ", ".join(name.decode(errors="replace") for name in certificate.valid_principals)
+    return f"; the certificate {path} is for {f'the principals {principals}' if principals else 'any principal'}"
+
+
+def _time(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,125 @@
+"""Data addresses that nodes claim: checked before other nodes send anything there.
+
+The role platform has this file as a filter plugin, by a link, so that plain Ansible applies the same rules. It imports
+nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Claim", "FilterModule", "address_problem", "refused_claims"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is known of one node's data address."""
+
+    address: str = ""
+    """What the node says; empty when it was not asked, or has none."""
+    stated: str = ""
+    """The inventory's ``cluster_data_address``: then it decides."""
+    management: str = ""
+    """The inventory's ``ansible_host``."""
+    networks: Sequence[str] = ()
+    """The inventory's ``cluster_data_networks``."""
+
+
+def address_problem(address: object, wanted: object = "", networks: Sequence[str] = ()) -> str:
+    """Return why a node cannot have this data address, empty when it can; the reason repeats nothing of the address.
+
+    Args:
+        address: what the node says.
+        wanted: the inventory's ``cluster_data_address``.
+        networks: the inventory's ``cluster_data_networks``.
+    """
+    problem = _form_problem(str(address))
+    if problem:
+        return problem
+    if wanted:
+        return "" if str(address) == str(wanted) else f"cluster_data_address is {wanted}"
+    parsed = ipaddress.ip_address(str(address))
+    if networks:
+        inside = any(parsed in ipaddress.ip_network(network, strict=False) for network in networks)
+        return "" if inside else f"it is in none of cluster_data_networks ({', '.join(networks)})"
+    if parsed.is_loopback or parsed.is_link_local or parsed.is_reserved:
+        return "other nodes cannot reach it: it is a loopback, link-local or reserved address"
+    return ""
+
+
+def _form_problem(address: str) -> str:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return "it is not an IP address"
+    if "%" in address:
+        return "it has a zone, which only the node itself knows"
+    if str(parsed) != address or getattr(parsed, "ipv4_mapped", None):
+        return "it is not in the usual form of an address"
+    return "no host can have it" if parsed.is_unspecified or parsed.is_multicast else ""
+
+
+def refused_claims(claims: Mapping[str, Claim]) -> dict[str, str]:
+    """Return node -> reason, for all nodes that claim an address which may be another node's.
+
+    What the inventory states of a node belongs to that node. Where two nodes claim one address that the inventory
+    states of neither, which of them lies is unknown, and both are refused.
+    """
+    refused = {
+        node: problem
+        for node, claim in claims.items()
+        if claim.address and (problem := address_problem(claim.address, claim.stated, claim.networks))
+    }
+    stated = {_normal(claim.stated): node for node, claim in claims.items() if claim.stated}
+    hosts: dict[str, list[str]] = {}
+    claimants: dict[str, list[str]] = {}
+    for node, claim in claims.items():
+        if claim.management:
+            hosts.setdefault(_normal(claim.management), []).append(node)
+        if claim.address and not claim.stated and node not in refused:
+            claimants.setdefault(claim.address, []).append(node)
+    for address, nodes in claimants.items():
+        owner, at_host = stated.get(address), hosts.get(address, [])
+        rivals = [node for node in nodes if node in at_host] if at_host else nodes
+        if owner is not None:
+            refused |= dict.fromkeys(nodes, f"{address} is the cluster_data_address of {owner}")
+            continue
+        if at_host:
+            others = [node for node in nodes if node not in at_host]
+            refused |= dict.fromkeys(others, f"{address} is the address (ansible_host) of {' and '.join(at_host)}")
+        if len(rivals) > 1:
+            refused |= dict.fromkeys(rivals, f"{' and '.join(rivals)} claim the same address, {address}")
+    return refused
+
+
+def _normal(address: str) -> str:
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address
+
+
+def _refused(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return refused_claims({node: Claim(**claim) for node, claim in claims.items()})
+
+
+def _accepted(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return node -> data address: what the inventory states, or what the node claims and may have."""
+    refused = _refused(claims)
+    known = {node: claim.get("address") or claim.get("stated") for node, claim in claims.items()}
+    return {node: str(address) for node, address in known.items() if address and node not in refused}
+
+
+class FilterModule:
+    """Filters of the role platform."""
+
+    def filters(self) -> dict[str, object]:
+        """Return the filters by name."""
+        return {
+            "platform_address_problem": address_problem,
+            "platform_addresses_accepted": _accepted,
+            "platform_addresses_refused": _refused,
+        }

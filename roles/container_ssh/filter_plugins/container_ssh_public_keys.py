@@ -1,0 +1,1 @@
+../../../provision/commands/ssh_keys.py

@@ -1,0 +1,1 @@
+../../../provision/facts/address_claims.py

@@ -1,0 +1,173 @@
+"""Data addresses that nodes claim: none receives what is meant for another."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provision import workflow
+from provision.checks import judge_cluster
+from provision.facts import NodeFacts, data_address, refused_addresses
+from provision.facts.address_claims import Claim, refused_claims
+from provision.facts.network import Address, Route
+from provision.inventory import data_network
+from provision.model import CheckStatus, Cluster, Connection, Node
+from provision.workflow import job_sight
+from tests.support.expressions import ROLES, Role
+from tests.unit.checks.conftest import healthy
+
+
+def facts(address: str, interface: str = "ens3") -> NodeFacts:
+    return NodeFacts(
+        addresses=(Address(interface, address, 24, "global"),), routes=(Route("default", interface, address),)
+    )
+
+
+def node(name: str, host: str, **variables: Any) -> Node:
+    return Node(name, Connection(host), variables)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "::1", "169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::",  # noqa: S104
+        "255.255.255.255", "::ffff:10.0.0.1", "fd00:0:0::1", "10.0.0.1 gpu2\n6.6.6.6", "fe80::1%eth0", "gpu1",
+        "010.0.0.1", "-oProxyCommand=x",
+    ],
+)  # fmt: skip
+def test_an_address_that_no_other_node_can_reach_is_no_data_address(address: str) -> None:
+    """Loopback, link-local, multicast, unspecified, or no address at all: the claim is refused and the node named."""
+    found = facts(address)
+
+    assert data_address({}, found) is None
+    refused = refused_addresses([node("gpu1", "10.0.0.1")], {"gpu1": found})
+    assert list(refused) == ["gpu1"]
+    assert "\n" not in refused["gpu1"]
+
+
+def test_a_configured_network_may_be_any_network() -> None:
+    """What the operator configures decides: a link-local network, or the loopback addresses of a test."""
+    link_local = facts("169.254.1.2")
+
+    assert data_address({"cluster_data_networks": ["169.254.0.0/16"]}, link_local) == "169.254.1.2"
+    assert data_address({"cluster_data_address": "127.0.0.5"}, link_local) == "127.0.0.5"
+
+
+CASES = {
+    "two nodes claim one address": (
+        {"a": Claim("10.0.0.1", "", "a.example"), "b": Claim("10.0.0.1", "", "b.example")},
+        {"a": "a and b claim the same address, 10.0.0.1", "b": "a and b claim the same address, 10.0.0.1"},
+    ),
+    "the address of another node's inventory": (
+        {"a": Claim("10.0.0.1", "10.0.0.1", "a.example"), "b": Claim("10.0.0.1", "", "b.example")},
+        {"b": "10.0.0.1 is the cluster_data_address of a"},
+    ),
+    "the address of another node that was not asked": (
+        {"a": Claim("", "10.0.0.1", "a.example"), "b": Claim("10.0.0.1", "", "b.example")},
+        {"b": "10.0.0.1 is the cluster_data_address of a"},
+    ),
+    "another node's management address": (
+        {"a": Claim("10.9.0.1", "", "10.0.0.1"), "b": Claim("10.0.0.1", "", "10.0.0.2")},
+        {"b": "10.0.0.1 is the address (ansible_host) of a"},
+    ),
+    "the owner of a management address keeps it": (
+        {"a": Claim("10.0.0.1", "", "10.0.0.1"), "b": Claim("10.0.0.1", "", "10.0.0.2")},
+        {"b": "10.0.0.1 is the address (ansible_host) of a"},
+    ),
+    "the same in another spelling": (
+        {"a": Claim("fd00::1", "", "fd00:0:0::1"), "b": Claim("fd00::1", "", "b")},
+        {"b": "fd00::1 is the address (ansible_host) of a"},
+    ),
+    "one machine behind two ports": (
+        {"a": Claim("10.0.2.15", "", "127.0.0.1"), "b": Claim("10.0.2.16", "", "127.0.0.1")},
+        {},
+    ),
+    "inside the configured networks": (
+        {"a": Claim("10.0.0.1", "", "a", ["10.0.0.0/24"]), "b": Claim("10.0.0.1", "", "b", ["10.0.0.0/24"])},
+        {"a": "a and b claim the same address, 10.0.0.1", "b": "a and b claim the same address, 10.0.0.1"},
+    ),
+    "honest nodes": (
+        {"a": Claim("10.0.0.1", "", "10.0.0.1"), "b": Claim("10.0.0.2", "", "b"), "c": Claim("", "", "c")},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("claims", "refused"), CASES.values(), ids=CASES)
+def test_what_may_be_another_nodes_is_refused(claims: dict[str, Claim], refused: dict[str, str]) -> None:
+    """What the inventory states belongs to its node; where it states nothing, both are named."""
+    assert refused_claims(claims) == refused
+
+
+CLUSTER = Cluster("c", ROLES, (node("a", "192.0.2.1"), node("b", "192.0.2.2"), node("c", "192.0.2.3")))
+CLAIMS = {"a": "10.0.0.1", "b": "10.0.0.1", "c": "10.0.0.3"}
+
+
+def probed() -> dict[str, Any]:
+    return {
+        name: dataclasses.replace(healthy(), addresses=facts(address).addresses, routes=facts(address).routes)
+        for name, address in CLAIMS.items()
+    }
+
+
+def test_a_refused_node_takes_no_ranks_and_no_jobs(monkeypatch) -> None:
+    """It is in no host file, and the queue places nothing on it; both nodes are named, the third goes on."""
+    found = probed()
+    entries, left_out = workflow.host_entries(CLUSTER, found)
+    monkeypatch.setattr(job_sight, "probe", lambda *_, **__: found)
+    known = job_sight.Sight().look(CLUSTER, list(CLAIMS))
+
+    assert [entry.name for entry in entries] == ["c"]
+    assert [name for name, _ in left_out] == ["a", "b"]
+    assert all("a and b claim the same address" in reason for _, reason in left_out)
+    assert sorted(known.left_out) == ["a", "b"]
+
+
+def test_verify_names_the_nodes() -> None:
+    """`cluster.data_addresses` fails with both names and the address."""
+    results = {result.id: result for result in judge_cluster(CLUSTER, CLUSTER.nodes, probed(), None)}
+
+    assert results["cluster.data_addresses"].status is CheckStatus.FAIL
+    assert "a and b claim the same address, 10.0.0.1" in results["cluster.data_addresses"].reason
+
+
+def test_init_writes_no_address_that_two_nodes_claim(monkeypatch, tmp_path) -> None:
+    """`provision init --data-network` names both and takes neither."""
+    printed = {name: f"2: ens3    inet {address}/24 scope global ens3\n" for name, address in CLAIMS.items()}
+    monkeypatch.setattr(data_network, "_addresses", lambda target, _: printed[target.name])
+    targets: Any = [SimpleNamespace(name=one.name, connection=one.connection) for one in CLUSTER.nodes]
+
+    found, failures = data_network.data_addresses(targets, ["10.0.0.0/24"], tmp_path)
+
+    assert found == {"c": "10.0.0.3"}
+    assert [text.partition(":")[0] for text in failures] == ["a", "b"]
+
+
+def role(**changes: Any) -> Role:
+    hostvars = {name: {"platform_node": {"data_address": address}, "ansible_host": f"192.0.2.{n}"}
+                for n, (name, address) in enumerate(CLAIMS.items(), start=1)}  # fmt: skip
+    return Role(
+        "platform", hostvars=hostvars, groups={"all": list(hostvars)}, ansible_play_hosts_all=list(hostvars), **changes
+    )
+
+
+def test_apply_gives_other_nodes_no_refused_address() -> None:
+    """Only c's address reaches the nodes' files; a and b fail with the reason, c goes on."""
+    refused = role().value("__platform_address_claims | platform_addresses_refused")
+
+    assert role().value("__platform_data_addresses") == {"c": "10.0.0.3"}
+    assert sorted(refused) == ["a", "b"]
+    for name in CLAIMS:
+        checked = role(platform_refused_addresses=refused, inventory_hostname=name)
+        assert checked.holds("preflight", "Check that the data address is not another node's") is (name == "c")
+
+
+def test_the_rules_of_the_role_are_those_of_the_rest_of_the_software() -> None:
+    """The role's filters are a link to the module that the verbs use."""
+    link = ROLES / "platform" / "filter_plugins" / "platform_address_claims.py"
+
+    assert link.is_symlink()
+    assert link.resolve() == ROLES.parent / "provision" / "facts" / "address_claims.py"
