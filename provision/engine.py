@@ -191,8 +191,8 @@ class Collector:
             seen.error = Failure(None, "the end of the playbook", text, "", "The log of the run may say more.")
             return
         if cause.role:
-            seen.roles[cause.role] = RoleStatus.WAITING
-        remedy = f"Mend {by} and apply again, or go on without it: --limit '!{by}'."
+            seen.roles[cause.role] = RoleStatus.SKIPPED
+        remedy = f"Fix {by} and apply again, or go on without it: --limit '!{by}'."
         seen.error = Failure(cause.role, cause.task, f"stopped when this failed on {by}: {cause.message}", "", remedy)
 
     def report(self, seconds: float) -> ApplyReport:
