@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from provision.commands.ssh import SshProblem, SshSettings, SudoProblem, explain_sudo
 from provision.connectors.known_hosts import KnownKey, fingerprint
 from provision.errors import ConnectionFailed, HostNotTrusted
 from provision.model import Connection
+
+_INVENTORY_KEYS = "known_hosts.txt"
+"""The file of an inventory folder in which ``init`` pins host keys."""
 
 __all__ = [
     "broke",
@@ -99,13 +104,16 @@ def changed_key(
             remedy="Were the addresses of two nodes swapped? Correct them in the inventory or on the machines.",
         )
     recorded = ", ".join(f"{key.type} {fingerprint(key.blob)} ({key.where})" for key in known)
+    file = Path(known[0].where.rpartition(":")[0]) if known else None
+    if file is not None and file.name == _INVENTORY_KEYS:
+        replace = f"provision init {node} --replace-key -i {shlex.quote(str(file.parent))}"
+    else:
+        replace = f"ssh-keygen -R '{name}'{f' -f {shlex.quote(str(file))}' if file else ''}, and add the new key"
     return HostNotTrusted(
         f"the host key of {name} has CHANGED: it shows {shown}, but known is {recorded}",
         node=node,
-        remedy="either the node was installed anew or another machine answers in its place; if you know that it was"
-        f" installed anew, remove the old line: ssh-keygen -R '{name}'"
-        + (f" -f '{known[0].where.rpartition(':')[0]}'" if known else "")
-        + ", and add the new key",
+        remedy="Either the node was reinstalled, or another machine answers in its place. If you know that it was"
+        f" reinstalled, replace its key: {replace}",
     )
 
 

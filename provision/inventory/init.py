@@ -17,7 +17,7 @@ from provision.inventory.data_network import checked_networks, data_addresses
 from provision.inventory.hostkeys import Target, in_parallel, line_for, target_of
 from provision.inventory.load import load
 from provision.inventory.ranges import HostWord, expand
-from provision.inventory.resolve import FOLDER, candidates
+from provision.inventory.resolve import FOLDER, candidates, resolve
 from provision.inventory.trust import PinnedKey, keys_from_file, keys_from_network
 from provision.inventory.write import (
     KNOWN_HOSTS,
@@ -46,6 +46,10 @@ class InitRequest:
     known_hosts: Path | None = None
     jump: str | None = None
     folder: Path = FOLDER
+    inventory: str | None = None
+    """The existing inventory to change, by its path; None: by its name, or the only one."""
+    fingerprints: tuple[str, ...] = ()
+    """Expected fingerprints of replaced host keys, as ``[NODE=]SHA256:...``."""
 
 
 @dataclass(frozen=True)
@@ -177,12 +181,14 @@ def moved(cluster: Cluster, stage: Path, path: Path) -> Cluster:
 
 
 def existing(request: InitRequest) -> Path:
-    """Return the folder of the inventory that ``--add`` and ``--remove`` change."""
+    """Return the inventory that ``--add``, ``--remove`` and ``--replace-key`` change."""
     if request.name:
         path = request.folder / _checked_name(request.name)
         if not path.is_dir():
             raise UsageError(f"there is no inventory {path}", remedy="Without --add, init writes a new one.")
         return path
+    if request.inventory:
+        return resolve(request.inventory, None)
     found = [path for path in candidates(request.folder) if path.is_dir()]
     if len(found) != 1:
         raise UsageError(

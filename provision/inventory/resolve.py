@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from provision.errors import UsageError
+from provision.inventory.ignored_files import is_ignored
 
 __all__ = ["FOLDER", "candidates", "resolve"]
 
@@ -45,7 +46,7 @@ def resolve(inventory: str | None, lab: str | None) -> Path:
 
 
 def candidates(folder: Path = FOLDER) -> list[Path]:
-    """Return the inventories under `folder` other than the documented example."""
+    """Return the inventories under `folder` other than the documented example; backups are none."""
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if p.name != "example" and not p.name.startswith("."))
+    return sorted(p for p in folder.iterdir() if p.name != "example" and not is_ignored(p.name))

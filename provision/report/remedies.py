@@ -37,7 +37,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"NO_PUBKEY|is not signed|signatures? (?:couldn't be verified|were invalid)",
      "A repository's signature is not trusted: give its key in platform_extra_repositories."),
     (r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED",
-     "The node's host key is not the one that was trusted: find out why before you accept a new one."),
+     "The node's host key is not the recorded one. If it was reinstalled, run: provision init NODE --replace-key"),
     (r"Permission denied \(", "The node does not accept the key: check ansible_user and the key file."),
     (r"connection to the node was lost|Connection timed out|No route to host|Connection refused|closed by remote",
      "See whether the node is up and reachable, then apply again: it takes up what is left."),
