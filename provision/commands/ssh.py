@@ -17,6 +17,7 @@ __all__ = [
     "SudoProblem",
     "explain_ssh",
     "explain_sudo",
+    "is_exposed",
     "openssh_reason",
     "parse_settings",
     "script_command",
@@ -169,6 +170,11 @@ def _unknown_argument(words: Sequence[str]) -> str | None:
         elif not set(word[1:]) <= _PLAIN_FLAGS:
             return f"the inventory gives ssh the argument {word!r}"
     return None
+
+
+def is_exposed(mode: int, *, owner: int, user: int) -> bool:
+    """Return whether OpenSSH ignores a private key of these permissions: it is `user`'s own and open to others."""
+    return owner == user and bool(mode & 0o077)
 
 
 def script_command(length: int, *, sudo: bool, password: bool = False) -> str:

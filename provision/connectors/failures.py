@@ -117,9 +117,21 @@ def changed_key(
     )
 
 
-def login_refused(node: str, user: str, host: str, tried: Sequence[str], note: str = "") -> ConnectionFailed:
-    """The host is the right one and does not let us in."""
+def login_refused(
+    node: str, user: str, host: str, tried: Sequence[str], note: str = "", exposed: Sequence[Path] = ()
+) -> ConnectionFailed:
+    """The host is the right one and does not let us in; `exposed` keys were not tried, because others may read them."""
     what = ", ".join(tried) if tried else "nothing: no key was found in the agent, in ssh_config or in ~/.ssh"
+    if exposed:
+        files = shlex.join(map(str, exposed))
+        modes = ", ".join(f"{path} (mode {path.stat().st_mode & 0o7777:04o})" for path in exposed)
+        beside = f"; tried {what}" if tried else ""
+        return ConnectionFailed(
+            f"login as {user} at {host} was refused: SSH ignores private keys that other users may read: {modes}"
+            f"{beside}",
+            node=node,
+            remedy=f"Restrict the private key to its owner: chmod 600 {files}",
+        )
     return ConnectionFailed(
         f"login as {user} at {host} was refused; tried {what}{note}",
         node=node,
@@ -177,7 +189,15 @@ def broke(node: str, host: str, doing: str) -> ConnectionFailed:
 
 
 def from_openssh(
-    node: str, host: str, port: int, user: str, problem: SshProblem, *, known: Sequence[KnownKey], files: Sequence[str]
+    node: str,
+    host: str,
+    port: int,
+    user: str,
+    problem: SshProblem,
+    *,
+    known: Sequence[KnownKey],
+    files: Sequence[str],
+    exposed: Sequence[Path] = (),
 ) -> ConnectionFailed:
     """The same sentences, from what the ``ssh`` program said."""
     name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - SSH's port
@@ -187,7 +207,7 @@ def from_openssh(
         "timeout": lambda: no_answer(node, host, port),
         "unknown-key": lambda: unknown_key(node, name, files, key_type=problem.key_type, shown=problem.fingerprint),
         "changed-key": lambda: changed_key(node, name, shown=problem.fingerprint or "another key", known=known),
-        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"]),
+        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"], "", exposed),
     }
     if problem.kind in plain:
         return plain[problem.kind]()

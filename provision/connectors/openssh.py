@@ -18,6 +18,7 @@ from provision.commands.ssh import (
 )
 from provision.connectors import failures, known_hosts
 from provision.connectors.files import get_through, put_through
+from provision.connectors.ssh_auth import exposed_keys
 from provision.connectors.subprocesses import LocalProcess, finish
 from provision.errors import ConnectionFailed
 from provision.model import CommandResult, Node
@@ -106,6 +107,7 @@ class OpenSshConnector:
             problem,
             known=[key for key in known if not key.marker],
             files=settings.known_hosts,
+            exposed=exposed_keys(settings),
         )
 
     def _is_root(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from provision.commands.ssh import is_exposed
 from provision.errors import InventoryError, ProvisionError, UsageError
 from provision.inventory.data_network import checked_networks, data_addresses
 from provision.inventory.hostkeys import Target, in_parallel, line_for, target_of
@@ -251,6 +253,12 @@ def key_file(key: Path | None) -> Path | None:
         raise UsageError(f"--key {key}: there is no such file")
     if path.suffix == ".pub":
         raise UsageError(f"--key {key} is a public key", remedy=f"Give the private one: --key {key.with_suffix('')}")
+    status = path.stat()
+    if is_exposed(status.st_mode, owner=status.st_uid, user=os.getuid()):
+        raise UsageError(
+            f"--key {key} is open to other users (mode {status.st_mode & 0o7777:04o}), and so SSH ignores it",
+            remedy=f"Restrict it to its owner: chmod 600 {shlex.quote(str(key))}",
+        )
     return path
 
 

@@ -36,6 +36,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
      "The node's repositories lack the package: check its apt sources and platform_extra_repositories."),
     (r"NO_PUBKEY|is not signed|signatures? (?:couldn't be verified|were invalid)",
      "A repository's signature is not trusted: give its key in platform_extra_repositories."),
+    (r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
+     "SSH ignores a private key that other users may read: run chmod 600 on the file that the output names."),
     (r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED",
      "The node's host key is not the recorded one. If it was reinstalled, run: provision init NODE --replace-key"),
     (r"Permission denied \(", "The node does not accept the key: check ansible_user and the key file."),

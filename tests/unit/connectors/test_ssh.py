@@ -205,6 +205,25 @@ def test_a_changed_key_of_an_inventory_names_the_command_that_replaces_it(node, 
     assert "ssh-keygen -R" not in str(caught.value.remedy)
 
 
+@pytest.mark.parametrize("program", [False, True], ids=["paramiko", "OpenSSH"])
+@pytest.mark.parametrize("mode", [0o777, 0o640, 0o604])
+def test_a_private_key_that_others_may_read_is_used_by_no_transport(node, keys, tmp_path, mode, program):
+    """Ansible's ssh ignores it; so the first connection of any verb says so, before anything is changed."""
+    key = tmp_path / "key"
+    shutil.copy(keys / "user", key)
+    key.chmod(mode)
+    words = ["-F", "none"]
+    words += ["-o", f"ProxyCommand={sys.executable} -c {shlex.quote(RELAY)} %h %p"] if program else []
+
+    error = each([node(key_file=key, ssh_args=tuple(words))], lambda connector: connector.run("true"))["n1"]
+
+    assert isinstance(error, ConnectionFailed)
+    assert f"SSH ignores private keys that other users may read: {key} (mode {mode:04o})" in error.message
+    assert error.remedy == f"Restrict the private key to its owner: chmod 600 {key}"
+    key.chmod(0o600)
+    assert each([node(key_file=key, ssh_args=tuple(words))], lambda connector: connector.run("echo in"))["n1"].ok
+
+
 def test_no_word_of_the_inventory_turns_checking_off(node):
     """StrictHostKeyChecking=no in ansible_ssh_common_args does not make an unknown host trusted."""
     arguments = ("-F", "none", "-o", "StrictHostKeyChecking=no")
