@@ -48,7 +48,9 @@ def main():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as problem:
-        print(json.dumps(Refused("{}".format(problem)).answer))
+        import node_storage  # needed by few requests
+
+        print(json.dumps(node_storage.refusal(problem).answer))
         return 1
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
         print(json.dumps(Refused("the request makes no sense: {!r}".format(problem)).answer))
