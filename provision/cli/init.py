@@ -14,6 +14,7 @@ from provision.cli.common import (
     YesOption,
     confirm,
     interactive,
+    note,
     print_json,
     say,
     table,
@@ -119,7 +120,7 @@ class _Person:
 
     def step(self, message: str) -> None:
         """Say what begins now."""
-        say(message + " ...")
+        note(message + " ...")
 
     def approve(self, pinned: Sequence[PinnedKey]) -> None:
         """Show every key; ask about those that nothing vouches for yet."""
@@ -183,12 +184,12 @@ def _replace(request: InitRequest, person: _Person, *, as_json: bool) -> None:
     result = replace_keys(request, person)
     for change in result.keys:
         if change.changed:
-            say(f"{_shown(change.file)}: replaced the host key of {change.target.name}")
+            note(f"{_shown(change.file)}: replaced the host key of {change.target.name}")
         else:
-            say(f"{change.target.name}: its host key has not changed ({change.new.fingerprint})")
+            note(f"{change.target.name}: its host key has not changed ({change.new.fingerprint})")
     names = [change.target.name for change in result.keys if change.changed]
     if names:
-        say(f"Next: provision apply --limit {','.join(names)}")
+        note(f"Next: provision apply --limit {','.join(names)}")
     if as_json:
         print_json(
             {
@@ -221,12 +222,12 @@ def _tell(result: InitResult, *, add: bool) -> None:
         say(f"warning: {warning}")
     path = _shown(cluster.inventory)
     if result.removed:
-        say(f"{path}: took out {', '.join(result.removed)}; {len(cluster.nodes)} left")
-        say("Their keys are withdrawn from the other nodes by the next: provision apply")
+        note(f"{path}: took out {', '.join(result.removed)}; {len(cluster.nodes)} left")
+        note("Their keys are withdrawn from the other nodes by the next: provision apply")
         return
     count = len(result.pinned)
-    say(f"{path}: {'added' if add else 'wrote'} {count} node{'s' if count != 1 else ''}, host keys pinned")
-    say(f"Next: look at {path}/group_vars/all.yml, then: provision apply")
+    note(f"{path}: {'added' if add else 'wrote'} {count} node{'s' if count != 1 else ''}, host keys pinned")
+    note(f"Next: look at {path}/group_vars/all.yml, then: provision apply")
 
 
 def _shown(path: Path) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from provision.commands.ssh import is_exposed
 from provision.errors import InventoryError, ProvisionError, UsageError
+from provision.inventory.configuration import configured_inventory
 from provision.inventory.data_network import checked_networks, data_addresses
 from provision.inventory.hostkeys import Target, in_parallel, line_for, target_of
 from provision.inventory.load import load
@@ -189,7 +190,7 @@ def existing(request: InitRequest) -> Path:
         if not path.is_dir():
             raise UsageError(f"there is no inventory {path}", remedy="Without --add, init writes a new one.")
         return path
-    if request.inventory:
+    if request.inventory or configured_inventory() is not None:
         return resolve(request.inventory, None)
     found = [path for path in candidates(request.folder) if path.is_dir()]
     if len(found) != 1:
