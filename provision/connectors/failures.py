@@ -124,7 +124,7 @@ def login_refused(
     what = ", ".join(tried) if tried else "nothing: no key was found in the agent, in ssh_config or in ~/.ssh"
     if exposed:
         files = shlex.join(map(str, exposed))
-        modes = ", ".join(f"{path} (mode {path.stat().st_mode & 0o7777:04o})" for path in exposed)
+        modes = ", ".join(f"{path} (mode {path.stat().st_mode & 0o7777:04o}; needs chmod 600)" for path in exposed)
         beside = f"; tried {what}" if tried else ""
         return ConnectionFailed(
             f"login as {user} at {host} was refused: SSH ignores private keys that other users may read: {modes}"

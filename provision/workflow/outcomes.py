@@ -128,8 +128,8 @@ class Outcomes:
 def _remedy(name: str, step: Step) -> str:
     """Return how a step that waits is brought to run: jobs end, an owner's difference does not."""
     jobs = [job for job in step.waits_for if job not in step.owners]
-    undo = f"Run it in spite of the preserved difference: provision apply --limit {name} --force {step.role}"
-    end = f"Apply again when the jobs have ended, or disturb them: provision apply --limit {name} --disruptive {name}"
+    undo = f"To run it in spite of the preserved difference, add: --limit {name} --force {step.role}"
+    end = f"Apply again when the jobs have ended, or, to disturb them, add: --limit {name} --disruptive {name}"
     return " ".join([*([end] if jobs else []), *([undo] if step.owners else [])])
 
 

@@ -218,7 +218,9 @@ def test_a_private_key_that_others_may_read_is_used_by_no_transport(node, keys, 
     error = each([node(key_file=key, ssh_args=tuple(words))], lambda connector: connector.run("true"))["n1"]
 
     assert isinstance(error, ConnectionFailed)
-    assert f"SSH ignores private keys that other users may read: {key} (mode {mode:04o})" in error.message
+    assert (
+        f"SSH ignores private keys that other users may read: {key} (mode {mode:04o}; needs chmod 600)" in error.message
+    )
     assert error.remedy == f"Restrict the private key to its owner: chmod 600 {key}"
     key.chmod(0o600)
     assert each([node(key_file=key, ssh_args=tuple(words))], lambda connector: connector.run("echo in"))["n1"].ok

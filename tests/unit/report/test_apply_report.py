@@ -25,7 +25,7 @@ def test_a_role_that_waits_for_an_owner_offers_no_disturbing_of_jobs():
     assert "--disruptive" not in as_text(report)
     assert "jobs" not in as_text(report)
     assert as_document(report)["nodes"][0]["roles"][0]["remedy"] == (
-        "Run it in spite of the preserved difference: provision apply --limit a --force docker_engine"
+        "To run it in spite of the preserved difference, add: --limit a --force docker_engine"
     )
 
 
@@ -33,7 +33,7 @@ def test_a_role_that_waits_for_jobs_names_them_and_how_to_go_on():
     report = outcomes(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
 
     assert f"a: docker_engine is waiting\n  x\n  waits for: {JOB}\n  hint: Apply again when" in as_text(report)
-    assert "provision apply --limit a --disruptive a" in as_text(report)
+    assert "add: --limit a --disruptive a" in as_text(report)
 
 
 def test_nodes_that_are_skipped_for_one_cause_are_reported_together():
