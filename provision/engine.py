@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from provision.commands.ssh import explain_ssh
 from provision.errors import Interrupted, ProvisionError
 from provision.local_processes import end_descendants
 from provision.model import ApplyReport, Difference, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
@@ -136,10 +137,9 @@ class Collector:
             seen.role = role
             if role:
                 seen.roles[role] = RoleStatus.FAILED
-            message = f"the connection to the node was lost: {_first_line(result.get('msg'))}"
-            seen.error = Failure(
-                role, task.split(" : ", 1)[-1], message, str(result.get("msg") or "").strip(), remedy_for(message)
-            )
+            full = str(result.get("msg") or "").strip()
+            message = _lost(full)
+            seen.error = Failure(role, task.split(" : ", 1)[-1], message, full, remedy_for(f"{full}\n{message}"))
             self._tell(host, role, task, "unreachable")
         elif kind == "start":
             self._tell(host, role, task, "start")
@@ -191,8 +191,8 @@ class Collector:
             seen.error = Failure(None, "the end of the playbook", text, "", "The log of the run may say more.")
             return
         if cause.role:
-            seen.roles[cause.role] = RoleStatus.WAITING
-        remedy = f"Mend {by} and apply again, or go on without it: --limit '!{by}'."
+            seen.roles[cause.role] = RoleStatus.SKIPPED
+        remedy = f"Fix {by} and apply again, or go on without it: --limit '!{by}'."
         seen.error = Failure(cause.role, cause.task, f"stopped when this failed on {by}: {cause.message}", "", remedy)
 
     def report(self, seconds: float) -> ApplyReport:
@@ -418,6 +418,14 @@ def _write_private(log: Path, lines: Sequence[str]) -> None:
         stream.write("\n".join(lines) + "\n")
     for old in sorted(log.parent.glob("apply-*.log"))[:-20]:
         old.unlink(missing_ok=True)
+
+
+def _lost(text: str) -> str:
+    """Return why Ansible's ssh has no connection to a node: it was refused, or a connection that it had is gone."""
+    problem = explain_ssh(text)
+    if problem.kind in {"login", "unknown-key", "changed-key", "resolve"}:
+        return f"Ansible could not log in: {problem.last_line}"
+    return f"the connection to the node was lost: {_first_line(text)}"
 
 
 def _first_line(message: Any) -> str:

@@ -45,7 +45,7 @@ def _daemon_json(scene: Scene) -> Verdict:
     if config.options is None:
         return fail(
             f"/etc/docker/daemon.json cannot be used: {config.error}",
-            f"Correct or remove the file. {scene.apply} (which keeps a copy of it)",
+            f"Correct the file, or remove it if nothing in it is needed. {scene.apply}",
         )
     wanted = _wanted_options(scene)
     wrong = [

@@ -70,9 +70,11 @@ def _disks(scene: Scene) -> Verdict:
             f"mounted read-only: {', '.join(locked)}",
             "See why in `dmesg` (a file system error, most likely); then mount -o remount,rw PATH, or reboot.",
         )
-    full = [f"{disk.path} has {disk.free_mib} MiB free" for disk in disks if disk.free_mib < _FULL_MIB]
-    full += [f"{d.path} has {d.inodes_free} inodes free" for d in disks if (d.inodes_free or _FEW_INODES) < _FEW_INODES]
-    full += [f"{disk.path} has no inode free" for disk in disks if disk.inodes_free == 0]
+    # Paths of one file system show the same numbers, and are one finding.
+    each = list({(d.total_mib, d.free_mib, d.inodes_free): d for d in reversed(disks)}.values())[::-1]
+    full = [f"{disk.path} has {disk.free_mib} MiB free" for disk in each if disk.free_mib < _FULL_MIB]
+    full += [f"{d.path} has {d.inodes_free} inodes free" for d in each if (d.inodes_free or _FEW_INODES) < _FEW_INODES]
+    full += [f"{disk.path} has no inode free" for disk in each if disk.inodes_free == 0]
     if full:
         return fail("; ".join(full), "Make room there: du -xs PATH/*, du -xs --inodes PATH/*.")
     return passed(f"{len(disks)} file systems can be written and have room")

@@ -16,6 +16,7 @@ from provision.cli.common import (
     ask_become_password,
     cluster_from,
     confirm,
+    note,
     print_json,
     say,
     show,
@@ -53,7 +54,7 @@ def adopt(
     password = ask_become_password(ask=ask_become_pass)
     cluster = cluster_from(inventory, lab, become_password=password)
     nodes = workflow.chosen(cluster, limit)
-    say(f"look at {len(nodes)} node{'s' * (len(nodes) != 1)} of {cluster.inventory}")
+    note(f"look at {len(nodes)} node{'s' * (len(nodes) != 1)} of {cluster.inventory}")
     found, parts = workflow.plan_adopt(cluster, nodes)
     texts = {shown(part.file): part.text() for part in parts}
     going = bool(parts) and not dry_run

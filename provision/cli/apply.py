@@ -19,6 +19,7 @@ from provision.cli.common import (
     ask_become_password,
     cluster_from,
     confirm,
+    note,
     print_json,
     say,
     show,
@@ -109,7 +110,7 @@ def apply(
     if plan:
         saved, request = workflow.read_saved(plan)
     names = ", ".join(node.name for node in nodes[:8]) + (", ..." if len(nodes) > 8 else "")  # noqa: PLR2004
-    say(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
+    note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
     found = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
     if saved and plan and (differences := workflow.saved_differences(saved, found)):
         raise UsageError(
@@ -118,7 +119,7 @@ def apply(
             remedy="Nothing was changed. Look at the new plan: provision plan",
         )
     if asked.steps:
-        say(f"run {', '.join(asked.steps)} as it is, without a plan")
+        note(f"run {', '.join(asked.steps)} as it is, without a plan")
     if asked.steps or workflow.agreeable(found):
         _agree(found, steps=bool(asked.steps), yes=yes or plan is not None)
     from provision.cli.progress import ApplyProgress
@@ -157,8 +158,9 @@ def _agree(found: Look, *, steps: bool, yes: bool) -> None:
     from provision.workflow import drained_first
 
     if not steps:
-        say(as_text(found.plan))
+        announce = note if yes else say  # a question is never asked without what it is about
+        announce(as_text(found.plan))
         if drained := drained_first(found):
-            say(drained)
+            announce(drained)
     count = len(found.plan.nodes)
     confirm(f"Change {'this node' if count == 1 else 'these nodes'}?", yes=yes)

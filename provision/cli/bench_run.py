@@ -17,6 +17,7 @@ from provision.cli.common import (
     LabOption,
     LimitOption,
     cluster_from,
+    note,
     print_json,
     say,
     show,
@@ -264,7 +265,7 @@ class Bench:
     def measure(self, job: Job, size: int | None) -> Record:
         """Run a benchmark once, and keep its result."""
         ranks = f": {size} rank{'s' * (size != 1)}" if size and not job.counts else ""
-        say(f"bench {job.name}{ranks}")
+        note(f"bench {job.name}{ranks}")
         return _one(job, size, self.entries, self.facts, self.inventory)
 
 

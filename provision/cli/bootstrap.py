@@ -13,8 +13,8 @@ from provision.cli.common import (
     YesOption,
     ask_become_password,
     confirm,
+    note,
     print_json,
-    say,
     show,
 )
 
@@ -77,7 +77,7 @@ def bootstrap(
         except InventoryError as error:
             error.message = error.message.replace(f"{path}/group_vars/all.yml", str(variables))
             raise
-        say(f"bootstrap this machine as {node_name}")
+        note(f"bootstrap this machine as {node_name}")
         confirm("Change this machine?", yes=yes)
         with ApplyProgress([node_name]) as progress:
             report = workflow.apply(

@@ -35,6 +35,7 @@ __all__ = [
     "confirm",
     "interactive",
     "inventory_from",
+    "note",
     "print_json",
     "say",
     "show",
@@ -163,6 +164,14 @@ def say(message: str) -> None:
     """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
     sys.stderr.write(_without_controls(message, lambda _: "?") + "\n")
     sys.stderr.flush()
+
+
+def note(message: str) -> None:
+    """Report progress or a next step on stderr; nothing with ``--quiet``."""
+    from provision.cli.levels import quiet
+
+    if not quiet():
+        say(message)
 
 
 def _without_controls(text: str, instead: Callable[[str], str]) -> str:

@@ -15,8 +15,8 @@ from provision.cli.common import (
     LimitOption,
     ask_become_password,
     cluster_from,
+    note,
     print_json,
-    say,
     show,
 )
 from provision.errors import UsageError
@@ -74,7 +74,7 @@ def gdr(
 
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
-    say(f"gdr {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    note(f"gdr {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
     judged = workflow.gdr(cluster, limit)
     if as_json:
         print_json(nodes_document(judged))

@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from provision.cli.common import JsonOption, YesOption, confirm, print_json, say, table
+from provision.cli.common import (
+    InventoryOption,
+    JsonOption,
+    YesOption,
+    confirm,
+    interactive,
+    note,
+    print_json,
+    say,
+    table,
+)
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
-    from provision.inventory.init import InitResult
+    from provision.inventory.hostkeys import Target
+    from provision.inventory.init import InitRequest, InitResult
+    from provision.inventory.replace import KeyChange
     from provision.inventory.trust import PinnedKey
 
 __all__ = ["init"]
@@ -37,6 +49,18 @@ def init(
     jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Go by way of this host.")] = None,
     add: Annotated[bool, typer.Option("--add", help="Add the hosts to an existing inventory.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Take the hosts out of an existing inventory.")] = False,
+    replace_key: Annotated[
+        bool, typer.Option("--replace-key", help="Replace the host keys of reinstalled nodes, after approval.")
+    ] = False,
+    fingerprint: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fingerprint",
+            metavar="[NODE=]SHA256:...",
+            help="Expected new host key; approves it without a question. Repeatable.",
+        ),
+    ] = None,
+    inventory: InventoryOption = None,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -52,13 +76,20 @@ def init(
       provision init 'gpu[1-8]' --user root --known-hosts keys.txt
       provision init 'gpu[9-12]' --add
       provision init 'gpu3' --remove
+      provision init gpu3 --replace-key
+      provision init gpu3 --replace-key --fingerprint SHA256:qLnv6cmX...
     """
     from provision.inventory.change import add as add_hosts
     from provision.inventory.change import remove as remove_hosts
     from provision.inventory.init import InitRequest, create
 
-    if add and remove:
-        raise UsageError("--add and --remove exclude each other", remedy="Do one after the other.")
+    chosen = [
+        option for option, given in (("--add", add), ("--remove", remove), ("--replace-key", replace_key)) if given
+    ]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} exclude each other", remedy="Do one after the other.")
+    if fingerprint and not replace_key:
+        raise UsageError("--fingerprint belongs to --replace-key", remedy="See: provision init --help")
     request = InitRequest(
         words=tuple(hosts),
         name=name,
@@ -68,7 +99,12 @@ def init(
         data_networks=tuple(data_network or ()),
         known_hosts=known_hosts,
         jump=jump,
+        inventory=inventory if chosen else None,
+        fingerprints=tuple(fingerprint or ()),
     )
+    if replace_key:
+        _replace(request, _Person(yes=yes), as_json=json)
+        return
     write = add_hosts if add else create
     result = remove_hosts(request) if remove else write(request, _Person(yes=yes))
     _tell(result, add=add)
@@ -84,14 +120,13 @@ class _Person:
 
     def step(self, message: str) -> None:
         """Say what begins now."""
-        say(message + " ...")
+        note(message + " ...")
 
     def approve(self, pinned: Sequence[PinnedKey]) -> None:
         """Show every key; ask about those that nothing vouches for yet."""
         from provision.inventory.trust import KeySource, shared_keys
 
-        origins = {KeySource.FILE: "from the file", KeySource.KNOWN: "in your known_hosts", KeySource.NEW: "new"}
-        rows = [[p.target.name, _where(p), p.key.type, origins[p.source], p.key.fingerprint] for p in pinned]
+        rows = [[p.target.name, _where(p.target), p.key.type, _ORIGINS[p.source], p.key.fingerprint] for p in pinned]
         say(table(["node", "address", "key", "trusted", "fingerprint"], rows, width=140))
         for names in shared_keys(pinned):
             say(
@@ -107,9 +142,77 @@ class _Person:
         if self._yes:
             say(f"--yes: {count} approved as printed")
 
+    def approve_changes(self, changes: Sequence[KeyChange]) -> None:
+        """Show the recorded and the new keys; ask about those that nothing vouches for.
 
-def _where(pinned: PinnedKey) -> str:
-    target = pinned.target
+        A changed key is what an attack looks like, so that --yes does not approve it.
+        """
+        from provision.inventory.trust import KeySource
+
+        for change in changes:
+            say(f"{change.target.name} ({_where(change.target)})")
+            for key in change.old:
+                say(f"  old: {key.fingerprint} ({key.type})")
+            say(f"  new: {change.new.fingerprint} ({change.new.type}), {_ORIGINS[change.source]}")
+            if change.others:
+                say(f"  warning: {', '.join(change.others)} has this key on record; were addresses swapped?")
+        new = [change.target.name for change in changes if change.source is KeySource.NEW]
+        if not new:
+            return
+        say("Compare on the node's console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub")
+        if self._yes or not interactive():
+            words = [f"--fingerprint {name}=SHA256:..." for name in new]
+            raise UsageError(
+                f"a changed host key is not approved {'by --yes' if self._yes else 'without a terminal'}",
+                remedy=f"Nothing was written. Give the fingerprint that the node's console shows: {' '.join(words)}",
+            )
+        confirm(f"Were {', '.join(new)} reinstalled, and are these the keys on the console?", yes=False)
+
+
+_ORIGINS: dict[str, str] = {
+    "file": "from the file",
+    "known": "in your known_hosts",
+    "fingerprint": "with the expected fingerprint",
+    "new": "new",
+}
+"""By the key's source."""
+
+
+def _replace(request: InitRequest, person: _Person, *, as_json: bool) -> None:
+    from provision.inventory.replace import replace_keys
+
+    result = replace_keys(request, person)
+    for change in result.keys:
+        if change.changed:
+            note(f"{_shown(change.file)}: replaced the host key of {change.target.name}")
+        else:
+            note(f"{change.target.name}: its host key has not changed ({change.new.fingerprint})")
+    names = [change.target.name for change in result.keys if change.changed]
+    if names:
+        note(f"Next: provision apply --limit {','.join(names)}")
+    if as_json:
+        print_json(
+            {
+                "name": result.cluster.name,
+                "inventory": str(result.cluster.inventory),
+                "nodes": [
+                    {
+                        "name": change.target.name,
+                        "changed": change.changed,
+                        "old": [{"type": key.type, "fingerprint": key.fingerprint} for key in change.old],
+                        "key": {
+                            "type": change.new.type,
+                            "fingerprint": change.new.fingerprint,
+                            "source": change.source.value,
+                        },
+                    }
+                    for change in result.keys
+                ],
+            }
+        )
+
+
+def _where(target: Target) -> str:
     return target.host if target.port == 22 else f"{target.host}:{target.port}"  # noqa: PLR2004 - SSH's port
 
 
@@ -119,12 +222,12 @@ def _tell(result: InitResult, *, add: bool) -> None:
         say(f"warning: {warning}")
     path = _shown(cluster.inventory)
     if result.removed:
-        say(f"{path}: took out {', '.join(result.removed)}; {len(cluster.nodes)} left")
-        say("Their keys are withdrawn from the other nodes by the next: provision apply")
+        note(f"{path}: took out {', '.join(result.removed)}; {len(cluster.nodes)} left")
+        note("Their keys are withdrawn from the other nodes by the next: provision apply")
         return
     count = len(result.pinned)
-    say(f"{path}: {'added' if add else 'wrote'} {count} node{'s' if count != 1 else ''}, host keys pinned")
-    say(f"Next: look at {path}/group_vars/all.yml, then: provision apply")
+    note(f"{path}: {'added' if add else 'wrote'} {count} node{'s' if count != 1 else ''}, host keys pinned")
+    note(f"Next: look at {path}/group_vars/all.yml, then: provision apply")
 
 
 def _shown(path: Path) -> str:

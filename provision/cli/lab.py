@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import JsonOption, print_json, say, table
+from provision.cli.common import JsonOption, note, print_json, say, table
 from provision.lab.base import DriverName
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class _Telling:
 
     def step(self, message: str) -> None:
         """Say what begins now."""
-        say(f"[{time.monotonic() - self._begin:4.0f} s] {message}")
+        note(f"[{time.monotonic() - self._begin:4.0f} s] {message}")
 
 
 @app.command("up")
@@ -91,7 +91,7 @@ def up(
     report = manager.up(name, wishes, _Telling())
     _show(report, as_json=as_json)
     if not as_json:
-        say(f"Go on with: provision apply --lab {name}")
+        note(f"Go on with: provision apply --lab {name}")
 
 
 @app.command("status")
@@ -159,7 +159,7 @@ def down(name: NameArgument) -> None:
     from provision.lab import manager
 
     existed = manager.down(name, _Telling())
-    say(f"Lab {name} is gone." if existed else f"There is no lab called {name}; nothing to do.")
+    note(f"Lab {name} is gone." if existed else f"There is no lab called {name}; nothing to do.")
 
 
 @app.command("ssh", context_settings={"allow_interspersed_args": False})
@@ -197,7 +197,7 @@ def reboot(name: NameArgument, node: NodeArgument) -> None:
     from provision.lab import manager
 
     manager.reboot(name, node)
-    say(f"{node} is back.")
+    note(f"{node} is back.")
 
 
 @app.command("inventory")
@@ -226,7 +226,7 @@ def power(name: NameArgument, node: NodeArgument, switch: SwitchArgument) -> Non
 
     on = _is_on(switch)
     manager.power(name, node, on=on)
-    say(f"{node} runs again." if on else f"{node} is off.")
+    note(f"{node} runs again." if on else f"{node} is off.")
 
 
 @app.command("link")
@@ -242,7 +242,7 @@ def link(name: NameArgument, node: NodeArgument, switch: SwitchArgument) -> None
 
     on = _is_on(switch)
     manager.link(name, node, up=on)
-    say(f"{node} is connected." if on else f"{node} is cut off.")
+    note(f"{node} is connected." if on else f"{node} is cut off.")
 
 
 def _is_on(switch: str) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from provision.errors import UsageError
 
-__all__ = ["choose", "debug", "info", "patience", "warn"]
+__all__ = ["choose", "debug", "info", "patience", "quiet", "warn"]
 
 _LEVELS = ("debug", "info", "warn", "error")
 _BEGUN = time.monotonic()
@@ -29,6 +29,11 @@ def choose(level: str) -> None:
     if word not in _LEVELS:
         raise UsageError(f"--loglevel {level}: there is no such level", remedy=f"Levels are {', '.join(_LEVELS)}.")
     _chosen["level"] = word
+
+
+def quiet() -> bool:
+    """Return whether only results, warnings and errors are printed (``-q``, ``--loglevel warn`` and above)."""
+    return _LEVELS.index(_chosen["level"]) > _LEVELS.index("info")
 
 
 def debug(message: str) -> None:

@@ -100,7 +100,8 @@ ALIASES = {
 JOB_VERBS = frozenset({*SECTIONS["Batch jobs"].split(), "node", "image"})
 """Verbs of batch jobs: they have more forms of output."""
 
-_FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K"}
+_FLAGS = {"--json", "--yes", "-y", "--ask-become-pass", "-K", "-q", "--quiet"}
+_QUIET = {"-q", "--quiet"}
 _WITH_VALUE = {"--inventory", "-i", "--lab", "--limit", "-l", "--loglevel"}
 _RUN_WITH_VALUE = {
     "-n",
@@ -133,8 +134,11 @@ HELP = """From bare GPU servers and SSH to a running multi-node training job.
   provision run -- python3 train.py                mpirun across the nodes
   provision submit pytorch --help                  a batch job, which outlives this shell
 
-Options such as --json, -i, --lab and --loglevel may stand before or after the
-verb.
+Options such as --json, -i, --lab, --loglevel and -q may stand before or after
+the verb. -q (--quiet) prints results, warnings and errors only, no progress.
+Without -i and --lab the nodes are those of PROVISION_INVENTORY, else of the
+line inventory = "PATH" in provision.toml (here or in a parent folder) or in
+~/.config/provision/config.toml, else of the only inventory in ./inventories.
 Exit codes: 0 ok, 1 something failed, 2 usage or refused, 3 drift (plan
 --exit-code), 4 locked by another, 130 interrupted; run: the job's own code,
 125 when it could not be started; batch jobs: 1 the job failed, 3 no such job,
@@ -386,7 +390,7 @@ def _form_words(words: Sequence[str]) -> list[str]:
 
 
 def _levelled(words: Sequence[str]) -> list[str]:
-    """Take ``--loglevel LEVEL`` out of our words, and go by it.
+    """Take ``--loglevel LEVEL`` and ``-q`` (the level warn) out of our words, and go by them.
 
     Raises:
         UsageError: there is no such level.
@@ -395,6 +399,11 @@ def _levelled(words: Sequence[str]) -> list[str]:
     done: list[str] = []
     items = iter(own)
     for word in items:
+        if word in _QUIET:
+            from provision.cli import levels
+
+            levels.choose("warn")
+            continue
         if word.partition("=")[0] != "--loglevel":
             done.append(word)
             continue

@@ -18,8 +18,8 @@ from provision.cli.common import (
     LimitOption,
     ask_become_password,
     cluster_from,
+    note,
     print_json,
-    say,
     show,
 )
 from provision.errors import UsageError
@@ -88,7 +88,7 @@ def plan(
     request = workflow.Request(
         asked.roles, workflow.chosen_roles(force or (), "--force"), workflow.named_nodes(cluster, disruptive or ())
     )
-    say(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    note(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
     found = workflow.look(cluster, nodes, request, read_only=read_only, meanwhile=_get_ready)
     diffs = _differences(cluster, found, password) if diff else None
     from provision.report.plan_report import as_document, as_text
@@ -99,7 +99,7 @@ def plan(
         show(as_text(found.plan, diffs))
     if out:
         workflow.save(found, out, request)
-        say(f"saved to {out}; run it with: provision apply --plan {out}")
+        note(f"saved to {out}; run it with: provision apply --plan {out}")
     if any(node.error for node in found.plan.nodes):
         raise typer.Exit(1)
     raise typer.Exit(_DRIFT if exit_code and not found.plan.converged else 0)
@@ -118,7 +118,7 @@ def _differences(cluster: Cluster, found: Look, password: Secret | None) -> tupl
     names = [node.name for node in found.plan.nodes if node.steps]
     if not names:
         return ()
-    say(f"compare the files of the plan's steps on {len(names)} node{'s' * (len(names) != 1)}; nothing is changed")
+    note(f"compare the files of the plan's steps on {len(names)} node{'s' * (len(names) != 1)}; nothing is changed")
     with ApplyProgress(names, doing="comparing") as progress:
 
         def show(event: Event) -> None:

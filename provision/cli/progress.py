@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from provision.cli.levels import quiet
+
 if TYPE_CHECKING:
     from provision.engine import Event
 
@@ -27,6 +29,8 @@ class Steps:
 
     def step(self, message: str) -> None:
         """Say what begins now."""
+        if quiet():
+            return
         sys.stderr.write(f"[{time.monotonic() - self._start:5.0f}s] {message}\n")
         sys.stderr.flush()
 
@@ -46,9 +50,13 @@ class ApplyProgress:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._live: Any = None
+        self._quiet = False
 
     def __enter__(self) -> Self:
         """Begin to show."""
+        self._quiet = quiet()
+        if self._quiet:
+            return self
         if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             from rich.console import Console
             from rich.live import Live
@@ -80,7 +88,7 @@ class ApplyProgress:
                 self._current[event.node] = event.task
             self._begun[event.node] = time.monotonic()
             self._due[event.node] = _LONG_SECONDS if event.status in {"start", "waiting"} else float("inf")
-            if not self._live:
+            if not self._live and not self._quiet:
                 self._line(event)
 
     def _table(self) -> Any:

@@ -14,6 +14,7 @@ from provision.cli.common import (
     ask_become_password,
     cluster_from,
     confirm,
+    note,
     print_json,
     say,
     show,
@@ -48,7 +49,7 @@ def reload(
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
     names = ", ".join(node.name for node in nodes[:8]) + (", ..." if len(nodes) > 8 else "")  # noqa: PLR2004
-    say(f"reload {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
+    note(f"reload {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
     where = "this node" if len(nodes) == 1 else "these nodes"
     confirm(f"Unload the peer-memory module on {where} and load it again?", yes=yes)
     done = workflow.reload(cluster, limit, on_warning=lambda warning: say(f"warning: {warning}"))

@@ -15,6 +15,7 @@ from provision.cli.common import (
     LimitOption,
     ask_become_password,
     cluster_from,
+    note,
     say,
 )
 
@@ -45,7 +46,7 @@ def support_bundle(
     target = output or Path(f"provision-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
-    say(f"looking at {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    note(f"looking at {len(nodes)} node{'s' * (len(nodes) != 1)}")
     names = workflow.support_bundle(cluster, target, limit)
     for name in names:
         say(f"  {name}")

@@ -15,8 +15,8 @@ from provision.cli.common import (
     LimitOption,
     ask_become_password,
     cluster_from,
+    note,
     print_json,
-    say,
     show,
 )
 from provision.errors import UsageError
@@ -74,7 +74,7 @@ def verify(
     _check_profile(profile)
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
-    say(f"verify {cluster.inventory} ({level.value}) on {len(nodes)} node{'s' * (len(nodes) != 1)}")
+    note(f"verify {cluster.inventory} ({level.value}) on {len(nodes)} node{'s' * (len(nodes) != 1)}")
     survey = workflow.verify(cluster, limit, full=Steps().step if level is Level.FULL else None, profile=profile)
     if as_json:
         more = {"profile": profile_document(profile, survey.held)} if profile else {}

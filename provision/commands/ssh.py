@@ -20,6 +20,7 @@ __all__ = [
     "agent_command",
     "explain_ssh",
     "explain_sudo",
+    "is_exposed",
     "openssh_reason",
     "parse_settings",
     "script_command",
@@ -193,6 +194,11 @@ def agent_command(node: str, script: str) -> str:
         node=node,
         remedy="Submit, list, follow, stop and delete jobs; for all else use an inventory with a root login.",
     )
+
+
+def is_exposed(mode: int, *, owner: int, user: int) -> bool:
+    """Return whether OpenSSH ignores a private key of these permissions: it is `user`'s own and open to others."""
+    return owner == user and bool(mode & 0o077)
 
 
 def script_command(length: int, *, sudo: bool, password: bool = False) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from provision.commands.ssh import SshProblem, SshSettings, SudoProblem, explain_sudo
 from provision.connectors.known_hosts import KnownKey, fingerprint
 from provision.errors import ConnectionFailed, HostNotTrusted
 from provision.model import Connection
+
+_INVENTORY_KEYS = "known_hosts.txt"
+"""The file of an inventory folder in which ``init`` pins host keys."""
 
 __all__ = [
     "broke",
@@ -111,13 +116,16 @@ def changed_key(
             remedy="Were the addresses of two nodes swapped? Correct them in the inventory or on the machines.",
         )
     recorded = ", ".join(f"{key.type} {fingerprint(key.blob)} ({key.where})" for key in known)
+    file = Path(known[0].where.rpartition(":")[0]) if known else None
+    if file is not None and file.name == _INVENTORY_KEYS:
+        replace = f"provision init {node} --replace-key -i {shlex.quote(str(file.parent))}"
+    else:
+        replace = f"ssh-keygen -R '{name}'{f' -f {shlex.quote(str(file))}' if file else ''}, and add the new key"
     return HostNotTrusted(
         f"the host key of {name} has CHANGED: it shows {shown}, but known is {recorded}",
         node=node,
-        remedy="either the node was installed anew or another machine answers in its place; if you know that it was"
-        f" installed anew, remove the old line: ssh-keygen -R '{name}'"
-        + (f" -f '{known[0].where.rpartition(':')[0]}'" if known else "")
-        + ", and add the new key",
+        remedy="Either the node was reinstalled, or another machine answers in its place. If you know that it was"
+        f" reinstalled, replace its key: {replace}",
     )
 
 
@@ -130,9 +138,21 @@ def invalid_certificate(node: str, name: str, reason: str) -> HostNotTrusted:
     )
 
 
-def login_refused(node: str, user: str, host: str, tried: Sequence[str], note: str = "") -> ConnectionFailed:
-    """The host is the right one and does not let us in."""
+def login_refused(
+    node: str, user: str, host: str, tried: Sequence[str], note: str = "", exposed: Sequence[Path] = ()
+) -> ConnectionFailed:
+    """The host is the right one and does not let us in; `exposed` keys were not tried, because others may read them."""
     what = ", ".join(tried) if tried else "nothing: no key was found in the agent, in ssh_config or in ~/.ssh"
+    if exposed:
+        files = shlex.join(map(str, exposed))
+        modes = ", ".join(f"{path} (mode {path.stat().st_mode & 0o7777:04o}; needs chmod 600)" for path in exposed)
+        beside = f"; tried {what}" if tried else ""
+        return ConnectionFailed(
+            f"login as {user} at {host} was refused: SSH ignores private keys that other users may read: {modes}"
+            f"{beside}",
+            node=node,
+            remedy=f"Restrict the private key to its owner: chmod 600 {files}",
+        )
     return ConnectionFailed(
         f"login as {user} at {host} was refused; tried {what}{note}",
         node=node,
@@ -199,6 +219,7 @@ def from_openssh(
     known: Sequence[KnownKey],
     files: Sequence[str],
     note: str = "",
+    exposed: Sequence[Path] = (),
 ) -> ConnectionFailed:
     """The same sentences, from what the ``ssh`` program said."""
     name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - SSH's port
@@ -210,7 +231,7 @@ def from_openssh(
         "unknown-key": lambda: unknown_key(node, name, files, key_type=problem.key_type, shown=problem.fingerprint),
         "changed-key": lambda: changed_key(node, name, shown=problem.fingerprint or "another key", known=known),
         "algorithms": lambda: outdated_algorithms(node, host, port, problem.last_line),
-        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"], note),
+        "login": lambda: login_refused(node, user, host, ["what ssh_config and the agent offer"], note, exposed),
     }
     if problem.kind in plain:
         return plain[problem.kind]()

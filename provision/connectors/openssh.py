@@ -19,6 +19,7 @@ from provision.commands.ssh import (
 )
 from provision.connectors import certificates, failures, known_hosts
 from provision.connectors.files import get_through, put_through
+from provision.connectors.ssh_auth import exposed_keys
 from provision.connectors.subprocesses import LocalProcess, finish
 from provision.errors import ConnectionFailed
 from provision.model import CommandResult, Node
@@ -112,6 +113,7 @@ class OpenSshConnector:
             known=[key for key in known if not key.marker],
             files=settings.known_hosts,
             note=certificates.notes(Path(name).expanduser() for name in settings.identity_files),
+            exposed=exposed_keys(settings),
         )
 
     def _is_root(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.commands.ssh import SshSettings
+from provision.commands.ssh import SshSettings, is_exposed
 from provision.connectors import certificates, failures
 from provision.connectors.file_cache import remembered
 from provision.connectors.known_hosts import fingerprint
@@ -20,7 +20,7 @@ from provision.model import Secret
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["authenticate", "hardware_key"]
+__all__ = ["authenticate", "exposed_keys", "hardware_key"]
 
 
 @dataclass
@@ -50,7 +50,7 @@ def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings
             raise
         attempts.notes.append("; the node then closed the connection (its MaxAuthTries?)")
     notes = "".join(attempts.notes) + certificates.notes(map(_expand, settings.identity_files))
-    raise failures.login_refused(node, settings.user, settings.host, attempts.tried, notes)
+    raise failures.login_refused(node, settings.user, settings.host, attempts.tried, notes, exposed_keys(settings))
 
 
 def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bool:
@@ -81,7 +81,7 @@ def _keys(settings: SshSettings, attempts: _Attempts) -> Iterator[tuple[str, par
     for key in (*wanted, *others):
         yield f"agent key {key.get_name()} {fingerprint(key.asbytes())}", key
     for path, blob in files.items():
-        if path.exists() and blob not in held:
+        if path.exists() and blob not in held and not _is_exposed(path):
             yield from _load(path, attempts)
 
 
@@ -111,6 +111,19 @@ def _private_key(path: Path) -> paramiko.PKey:
     from provision.connectors.bare_paramiko import paramiko
 
     return paramiko.PKey.from_path(path)
+
+
+def exposed_keys(settings: SshSettings) -> list[Path]:
+    """Return the private keys of a host that other users may read, and that no SSH client uses therefore."""
+    return [path for path in map(_expand, settings.identity_files) if _is_exposed(path)]
+
+
+def _is_exposed(path: Path) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return is_exposed(status.st_mode, owner=status.st_uid, user=os.getuid())
 
 
 def _agent_keys() -> list[paramiko.AgentKey]:

@@ -59,7 +59,7 @@ def parameters(
         repository = repository.rpartition(":")[0]
     pinned = f"{repository}@{digest}" if reference and digest else ""
     sysctls = variables.get("base_system_sysctls")
-    paths = ["/", "/etc", "/run", "/var/lib", "/tmp", _text(variables, "docker_engine_data_root") or "/var/lib/docker"]  # noqa: S108 - only looked at
+    paths = dict.fromkeys((*Parameters().paths, _text(variables, "docker_engine_data_root") or "/var/lib/docker"))
     return Parameters(
         names=tuple(names),
         container=_text(variables, "training_container_name") or "provision-training",

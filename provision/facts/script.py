@@ -108,7 +108,10 @@ class Parameters:
     """References under which the wanted image may be found: PROBE_IMAGES."""
     sysctls: tuple[str, ...] = ()
     """PROBE_SYSCTLS."""
-    paths: tuple[str, ...] = ("/", "/etc", "/run", "/var/lib", "/var/lib/docker", "/tmp")  # noqa: S108 - only looked at
+    paths: tuple[str, ...] = (
+        *("/", "/etc", "/run", "/tmp", "/var/log", "/var/lib", "/var/lib/containerd", "/var/lib/docker"),  # noqa: S108
+        *("/var/lib/provision", "/var/lib/provision/jobs"),
+    )
     """Where free space counts: PROBE_PATHS."""
     topology: bool = False
     """Whether nvidia-smi is asked for the matrix of GPUs and cards: PROBE_TOPOLOGY."""

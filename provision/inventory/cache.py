@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from provision import __version__, kept_files
+from provision.inventory.ignored_files import BACKUPS
 
 __all__ = ["key_of", "read", "write"]
 
@@ -79,7 +80,7 @@ def write(key: str, document: Mapping[str, Any], stderr: str) -> None:
 def _parts(path: Path) -> Iterator[bytes]:
     """Yield all that counts; raises _DoubtfulError at the first thing that forbids to keep the answer."""
     yield from _releases()
-    yield repr((_FORMAT, __version__, sys.version, str(path), str(path.absolute()), str(Path.cwd()))).encode()
+    yield repr((_FORMAT, BACKUPS, __version__, sys.version, str(path), str(path.absolute()), str(Path.cwd()))).encode()
     yield from _settings()
     total = 0
     for file in _files(path):

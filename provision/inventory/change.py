@@ -109,6 +109,10 @@ def _refuse_known(cluster: Cluster, words: Sequence[HostWord]) -> None:
 
 def _hosts_file(path: Path) -> Path:
     """The one YAML file of the inventory's folder that lists the hosts."""
+    if not path.is_dir():
+        raise UsageError(
+            f"{shown(path)} is not an inventory folder", remedy="--add and --remove change a folder with a hosts.yml."
+        )
     files = [file for file in inventory_files(path) if file.suffix in (".yml", ".yaml")]
     named = [file for file in files if file.stem == "hosts"] or files
     if len(named) != 1:

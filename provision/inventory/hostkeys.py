@@ -6,6 +6,7 @@ import base64
 import hashlib
 import os
 import pwd
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,17 @@ from provision.errors import ProvisionError, UsageError
 from provision.model import Connection
 from provision.threads import outcomes
 
-__all__ = ["HostKey", "Target", "in_parallel", "known_keys", "line_for", "preferred", "scan", "target_of"]
+__all__ = [
+    "HostKey",
+    "Target",
+    "in_parallel",
+    "known_keys",
+    "known_line_numbers",
+    "line_for",
+    "preferred",
+    "scan",
+    "target_of",
+]
 
 _TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 """Host key types, the ones to prefer first."""
@@ -131,6 +142,15 @@ def known_keys(target: Target, files: Iterable[Path]) -> list[HostKey]:
             if found:
                 return sorted(found, key=_rank)
     return []
+
+
+def known_line_numbers(target: Target, file: Path) -> set[int]:
+    """Return the numbers of the lines of a known_hosts file that speak of the node; hashed names and patterns too."""
+    found: set[int] = set()
+    for name in target.names:
+        printed = _run(["ssh-keygen", "-F", name, "-f", str(file)]).stdout
+        found.update(int(number) for number in re.findall(r"^# Host .* found: line (\d+)", printed, re.MULTILINE))
+    return found
 
 
 def preferred(keys: Sequence[HostKey]) -> HostKey:

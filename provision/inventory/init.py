@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from provision.commands.ssh import is_exposed
 from provision.errors import InventoryError, ProvisionError, UsageError
+from provision.inventory.configuration import configured_inventory
 from provision.inventory.data_network import checked_networks, data_addresses
 from provision.inventory.hostkeys import Target, in_parallel, line_for, target_of
 from provision.inventory.load import load
 from provision.inventory.ranges import HostWord, expand
-from provision.inventory.resolve import FOLDER, candidates
+from provision.inventory.resolve import FOLDER, candidates, resolve
 from provision.inventory.trust import PinnedKey, keys_from_file, keys_from_network
 from provision.inventory.write import (
     KNOWN_HOSTS,
@@ -46,6 +49,10 @@ class InitRequest:
     known_hosts: Path | None = None
     jump: str | None = None
     folder: Path = FOLDER
+    inventory: str | None = None
+    """The existing inventory to change, by its path; None: by its name, or the only one."""
+    fingerprints: tuple[str, ...] = ()
+    """Expected fingerprints of replaced host keys, as ``[NODE=]SHA256:...``."""
 
 
 @dataclass(frozen=True)
@@ -177,12 +184,14 @@ def moved(cluster: Cluster, stage: Path, path: Path) -> Cluster:
 
 
 def existing(request: InitRequest) -> Path:
-    """Return the folder of the inventory that ``--add`` and ``--remove`` change."""
+    """Return the inventory that ``--add``, ``--remove`` and ``--replace-key`` change."""
     if request.name:
         path = request.folder / _checked_name(request.name)
         if not path.is_dir():
             raise UsageError(f"there is no inventory {path}", remedy="Without --add, init writes a new one.")
         return path
+    if request.inventory or configured_inventory() is not None:
+        return resolve(request.inventory, None)
     found = [path for path in candidates(request.folder) if path.is_dir()]
     if len(found) != 1:
         raise UsageError(
@@ -245,6 +254,12 @@ def key_file(key: Path | None) -> Path | None:
         raise UsageError(f"--key {key}: there is no such file")
     if path.suffix == ".pub":
         raise UsageError(f"--key {key} is a public key", remedy=f"Give the private one: --key {key.with_suffix('')}")
+    status = path.stat()
+    if is_exposed(status.st_mode, owner=status.st_uid, user=os.getuid()):
+        raise UsageError(
+            f"--key {key} is open to other users (mode {status.st_mode & 0o7777:04o}), and so SSH ignores it",
+            remedy=f"Restrict it to its owner: chmod 600 {shlex.quote(str(key))}",
+        )
     return path
 
 

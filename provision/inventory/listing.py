@@ -14,6 +14,7 @@ from typing import Any
 
 from provision.errors import InventoryError, ProvisionError
 from provision.inventory import cache
+from provision.inventory.ignored_files import SETTING, ignore_patterns
 from provision.inventory.sources import shown, syntax_problems
 
 __all__ = ["NODE_GROUP", "VAULT_REMEDY", "Listing", "ansible_environment", "ansible_program", "list_inventory"]
@@ -64,6 +65,7 @@ def ansible_environment() -> dict[str, str]:
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_DEPRECATION_WARNINGS": "0",
         "ANSIBLE_LOCALHOST_WARNING": "0",
+        SETTING: ignore_patterns(),
         "LC_ALL": "C.UTF-8",
     }
 

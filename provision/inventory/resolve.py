@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from provision.errors import UsageError
+from provision.inventory.configuration import PROJECT_FILE, configured_inventory
+from provision.inventory.ignored_files import is_ignored
 
 __all__ = ["FOLDER", "candidates", "resolve"]
 
@@ -17,7 +19,8 @@ def resolve(inventory: str | None, lab: str | None) -> Path:
     """Return the path of the inventory to use.
 
     Args:
-        inventory: what ``--inventory`` says; without it, the environment's PROVISION_INVENTORY.
+        inventory: what ``--inventory`` says; without it, the environment's PROVISION_INVENTORY, else what a
+            configuration file names.
         lab: the path of a lab's inventory, which the caller looked up.
 
     Raises:
@@ -30,6 +33,9 @@ def resolve(inventory: str | None, lab: str | None) -> Path:
         path = Path(said).expanduser()
         short = FOLDER / said
         return short if not path.exists() and "/" not in said and short.exists() else path
+    configured = configured_inventory()
+    if configured is not None:
+        return configured
     found = candidates()
     if len(found) == 1:
         return found[0]
@@ -40,12 +46,12 @@ def resolve(inventory: str | None, lab: str | None) -> Path:
         )
     raise UsageError(
         "no inventory is named, and ./inventories has several: " + ", ".join(path.name for path in found),
-        remedy=f"Choose one: -i {found[0]}",
+        remedy=f'Choose one with -i {found[0]}, or for good with this line in {PROJECT_FILE}: inventory = "{found[0]}"',
     )
 
 
 def candidates(folder: Path = FOLDER) -> list[Path]:
-    """Return the inventories under `folder` other than the documented example."""
+    """Return the inventories under `folder` other than the documented example; backups are none."""
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if p.name != "example" and not p.name.startswith("."))
+    return sorted(p for p in folder.iterdir() if p.name != "example" and not is_ignored(p.name))

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provision.inventory.ignored_files import is_ignored, is_variable_file
+
 __all__ = ["Definition", "SourceIndex", "inventory_files", "shown", "syntax_problems", "variable_files"]
 
-_IGNORED = re.compile(r"^\.|~$|\.(pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry)$")
 _YAML_ENDS = (".yml", ".yaml", ".json")
 _VAULT = "$ANSIBLE_VAULT"
 
@@ -64,7 +65,7 @@ def inventory_files(path: Path) -> list[Path]:
         return [path]
     found: list[Path] = []
     for entry in sorted(path.iterdir()):
-        if _IGNORED.search(entry.name) or entry.name in ("group_vars", "host_vars", "vars_plugins"):
+        if is_ignored(entry.name) or entry.name in ("group_vars", "host_vars", "vars_plugins"):
             continue
         found.extend(inventory_files(entry))
     return found
@@ -75,11 +76,19 @@ def variable_files(path: Path) -> Iterator[tuple[str, str, Path]]:
     base = path if path.is_dir() else path.parent
     for kind in ("group", "host"):
         for entry in sorted(base.glob(f"{kind}_vars/*")):
-            name = entry.name if entry.is_dir() else _stem(entry)
-            files = [f for f in sorted(entry.rglob("*")) if f.is_file()] if entry.is_dir() else [entry]
-            for file in files:
-                if not _IGNORED.search(file.name):
-                    yield kind, name, file
+            if entry.is_dir():
+                yield from ((kind, entry.name, file) for file in _files_below(entry))
+            elif not is_ignored(entry.name):
+                yield kind, _stem(entry), entry
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files that Ansible reads in a folder of variables; it enters no folder whose name has an ending."""
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir() and is_variable_file(entry.name) and not entry.suffix:
+            yield from _files_below(entry)
+        elif entry.is_file() and is_variable_file(entry.name):
+            yield entry
 
 
 def syntax_problems(path: Path) -> list[str]:

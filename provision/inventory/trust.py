@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from provision.errors import ConnectionFailed, ProvisionError, UsageError
 from provision.inventory.hostkeys import HostKey, Target, in_parallel, known_keys, preferred, scan
 from provision.inventory.sources import shown
 
 __all__ = ["KeySource", "PinnedKey", "all_or_error", "keys_from_file", "keys_from_network", "shared_keys"]
+
+Out = TypeVar("Out")
 
 
 class KeySource(StrEnum):
@@ -21,6 +24,8 @@ class KeySource(StrEnum):
     """It is in the file that ``--known-hosts`` names."""
     KNOWN = "known"
     """The node shows it, and the operator's own known_hosts has it."""
+    FINGERPRINT = "fingerprint"
+    """The node shows it, and the operator gave its fingerprint."""
     NEW = "new"
     """The node shows it; a person has to approve it."""
 
@@ -64,11 +69,11 @@ def shared_keys(pinned: Sequence[PinnedKey]) -> list[tuple[str, ...]]:
     return [tuple(names) for names in by_key.values() if len(names) > 1]
 
 
-def all_or_error(results: Sequence[PinnedKey | ProvisionError], remedy: str) -> list[PinnedKey]:
-    """Return the keys when every node has one; else one error that names every node without."""
+def all_or_error(results: Sequence[Out | ProvisionError], remedy: str) -> list[Out]:
+    """Return the results when every node has one; else one error that names every node without."""
     errors = [result for result in results if isinstance(result, ProvisionError)]
     if not errors:
-        return [result for result in results if isinstance(result, PinnedKey)]
+        return [result for result in results if not isinstance(result, ProvisionError)]
     kind = UsageError if all(isinstance(error, UsageError) for error in errors) else ConnectionFailed
     if len(errors) == 1:
         raise kind(errors[0].message, node=errors[0].node, remedy=errors[0].remedy or remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = [
     "hosts_text",
     "scalar",
     "with_hosts",
+    "with_key",
     "without_hosts",
     "without_keys",
 ]
@@ -116,6 +117,41 @@ def without_keys(text: str, names: Iterable[str], unused: Iterable[str]) -> str:
         if not mine:
             kept.append(line)
     return "".join(kept)
+
+
+def with_key(text: str, node: str, names: Sequence[str], mine: Collection[int], new: str, file: Path) -> str:
+    """Return the known_hosts `text` with the line `new` in place of all other keys of a node.
+
+    Args:
+        text: the file as it is.
+        node: the inventory name, which is the comment of lines that ``init`` wrote.
+        names: the node's names in the file. A line that has further names keeps them.
+        mine: the numbers of the lines that match any of them.
+        new: the line to write, at the place of the first old one.
+        file: for messages.
+    """
+    lines: list[str] = []
+    at: int | None = None
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        words = line.split()
+        comment = words[3] if len(words) > 3 else ""  # noqa: PLR2004 - names, type, key, comment
+        if not words or words[0].startswith(("#", "@")) or (number not in mine and comment != node):
+            lines.append(line)
+            continue
+        at = len(lines) if at is None else at
+        hashed = words[0].startswith("|")
+        others = [] if hashed or comment == node else [name for name in words[0].split(",") if name not in names]
+        if any(set(name) & set("*?!") for name in others):
+            raise InventoryError(
+                f"{shown(file)}:{number}: the pattern '{words[0]}' has the old key of {node} and of other hosts",
+                remedy="Nothing was written. Edit this line by hand.",
+            )
+        if others:
+            lines.append(" ".join([",".join(others), *words[1:]]) + "\n")
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    lines.insert(len(lines) if at is None else at, new + "\n")
+    return "".join(lines)
 
 
 def _entry_lines(entry: HostEntry, indent: int, step: int) -> str:

@@ -170,7 +170,10 @@ def check_logins(connector: Connector, request: JobRequest, others: Sequence[str
         return
     result = connector.run(logins_script(request.container(request.head), others), timeout=_SECONDS)
     failed = read_logins(result.stdout, others)
-    problems: dict[str, ProvisionError] = {name: _login_problem(request.head, name, failed[name]) for name in failed}
+    addresses = {entry.name: entry.address for entry in request.entries}
+    problems: dict[str, ProvisionError] = {
+        name: _login_problem(request.head, name, failed[name], addresses.get(name, "")) for name in failed
+    }
     if problems:
         raise together(problems)
 
@@ -202,16 +205,35 @@ def read_logins(text: str, others: Sequence[str]) -> dict[str, str]:
     return {other: said.get(other, "") for other in others if other not in reached}
 
 
-def _login_problem(head: str, name: str, said: str) -> LaunchError:
+def _login_problem(head: str, name: str, said: str, address: str = "") -> LaunchError:
+    """Return why mpirun could not log in: keys are exchanged again only where keys are the cause."""
     problem = explain_ssh(said)
-    again = "`provision apply --only container_ssh` exchanges the keys again"
+    place = f"{name} ({address})" if address else name
+    keys = "`provision apply --only container_ssh` exchanges the keys again"
+    network = (
+        f"Check the data network between {head} and {place}: address, cable, VLAN and firewall, which must not block"
+        f" the port of the container's sshd. From {head}: ping {address or name}"
+    )
+    blocked = f"the data network between {head} and {place} carries no connection"
     sentences = {
-        "unknown-key": f"the known_hosts of the container on {head} has no host key of {name}'s container",
-        "changed-key": f"{name}'s container shows another host key than the one that the container on {head} knows",
-        "login": f"{name}'s container refuses the key of the container on {head}",
-        "resolve": f"the container on {head} cannot resolve the name {name}",
-        "refused": f"sshd in {name}'s container does not answer the container on {head}: connection refused",
-        "timeout": f"sshd in {name}'s container does not answer the container on {head} over the data network",
+        "unknown-key": (f"the known_hosts of the container on {head} has no host key of {name}'s container", keys),
+        "changed-key": (
+            f"{name}'s container shows another host key than the one that the container on {head} knows",
+            keys,
+        ),
+        "login": (f"{name}'s container refuses the key of the container on {head}", keys),
+        "resolve": (
+            f"the container on {head} cannot resolve the name {name}",
+            f"`provision apply --only base_system --limit {head}` writes the nodes' names",
+        ),
+        "refused": (
+            f"no sshd listens in {name}'s container: connection refused",
+            f"`provision apply --only container_ssh --limit {name}` starts it",
+        ),
+        "timeout": (f"{blocked}: no answer in time", network),
+        "unreachable": (f"{blocked}: {problem.last_line}", network),
     }
-    text = sentences.get(problem.kind, f"the container on {head} cannot log in to {name}'s container")
-    return LaunchError(text, node=name, remedy=again, output=said.strip())
+    other = f"the container on {head} cannot log in to {name}'s container: {problem.last_line or 'no reason was given'}"
+    kind = "unreachable" if problem.kind == "other" and "connect to host" in said else problem.kind
+    text, remedy = sentences.get(kind, (other, "`provision verify` shows what is wrong with its container's sshd"))
+    return LaunchError(text, node=name, remedy=remedy, output=said.strip())

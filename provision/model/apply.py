@@ -17,6 +17,8 @@ class NodeStatus(StrEnum):
     CHANGED = "changed"
     FAILED = "failed"
     UNREACHABLE = "unreachable"
+    SKIPPED = "skipped"
+    """It has steps, and none was started, because nodes of earlier waves failed."""
 
 
 class RoleStatus(StrEnum):
@@ -39,6 +41,8 @@ class RoleReport:
     """Why it was, or is to be, run."""
     changes: tuple[str, ...] = ()
     """The tasks that changed something."""
+    remedy: str = ""
+    """What to do so that a role that waits or was skipped runs."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,11 @@ class Step:
     reasons: tuple[str, ...]
     """Why, one sentence each without a full stop; never empty."""
     waits_for: tuple[str, ...] = ()
-    """The jobs that it waits for; while there are any, an apply leaves the step out."""
+    """The jobs and the owners that it waits for; while there are any, an apply leaves the step out."""
+    owners: tuple[str, ...] = ()
+    """Those of `waits_for` that are no jobs: owners of differences that the inventory preserves."""
+    disturbs: tuple[str, ...] = ()
+    """The running jobs that it may hurt, because the operator allows that on this node (``--disruptive``)."""
 
 
 @dataclass(frozen=True)

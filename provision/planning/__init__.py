@@ -6,7 +6,7 @@ from provision.planning.fingerprint import RoleSource, fingerprint, salt_of
 from provision.planning.partners import with_partners
 from provision.planning.scene import ROLES, PlanScene
 from provision.planning.standing import kept
-from provision.planning.steps import blind, findings, plan_node, waiting
+from provision.planning.steps import blind, findings, plan_node
 
 __all__ = [
     "ROLES",
@@ -21,6 +21,5 @@ __all__ = [
     "plan_node",
     "salt_of",
     "step_class",
-    "waiting",
     "with_partners",
 ]

@@ -29,6 +29,8 @@ class CauseKind(StrEnum):
     """The step of another role on the same node wants it."""
     PARTNER = "partner"
     """The step of the same role on another node wants it."""
+    FORCED = "forced"
+    """The operator asks for it (``--force``)."""
 
 
 @dataclass(frozen=True)

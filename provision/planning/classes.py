@@ -83,6 +83,8 @@ def _whole(causes: Sequence[Cause]) -> bool:
 def _replaces_hook(causes: Sequence[Cause], scene: PlanScene) -> bool:
     """Where docker is not there, or runs nothing, nobody uses the hook."""
     unused = _no_docker(scene) or _serves_nobody(scene)
+    if any(cause.kind is CauseKind.FORCED for cause in causes):
+        return has_gpus(scene.facts) and not unused
     return replaces_packages(causes, scene) and not (_whole(causes) and unused)
 
 

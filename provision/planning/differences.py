@@ -47,7 +47,9 @@ def _file(path: str, before: Any, now: Any, _: str) -> Iterator[str]:
     for what in ("mode", "owner"):
         if before.get(what) is not None and now.get(what) is not None and before[what] != now[what]:
             yield f"the {what} of {path} is {shown(now[what])}, not {shown(before[what])}"
-    if isinstance(before.get("keys"), dict):
+    if isinstance(before.get("keys"), dict) and now.get("invalid") is True:
+        yield f"{path} is not a valid JSON object, so that none of its settings can be used"
+    elif isinstance(before.get("keys"), dict):
         parts = now.get("keys")
         yield from _parts(path, before["keys"], parts if isinstance(parts, dict) else {})
     elif before.get("sum") is not None and before.get("sum") != now.get("sum"):
@@ -150,7 +152,10 @@ def _container(name: str, before: Any, now: Any, _: str) -> Iterator[str]:
         yield f"container {name} is there, and was not when the role ended"
         return
     if now.get("id") != before.get("id"):
-        yield f"container {name} was made anew by other hands"
+        if now.get("ours") is True:
+            yield f"container {name} was recreated by an apply that did not finish"
+        else:
+            yield f"container {name} was made anew by other hands"
     status = now.get("status")
     if status != before.get("status") and isinstance(status, str):
         yield f"container {name} is {'stopped' if status in _STOPPED else shown(status)}"

@@ -44,7 +44,8 @@ def with_ignored(plan: NodePlan, node: Node, forced: Collection[str] = ()) -> No
             why = tuple(
                 f"{entry.owner}, who keeps a difference (--force {step.role} undoes it)" for entry in kept.values()
             )
-            steps.append(replace(step, reasons=left, waits_for=(*step.waits_for, *dict.fromkeys(why))))
+            owners = tuple(dict.fromkeys(why))
+            steps.append(replace(step, reasons=left, waits_for=(*step.waits_for, *owners), owners=owners))
         elif left:
             steps.append(step)
     return replace(plan, steps=tuple(steps), findings=tuple(findings))

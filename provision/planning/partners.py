@@ -106,7 +106,8 @@ def _joined(plan: NodePlan, scene: PlanScene, asked: Mapping[str, str]) -> NodeP
     if not new:
         return plan
     classes = {step.role: step.step_class for step in plan.steps} | dict.fromkeys(new, StepClass.SAFE)
-    waits = waiting(scene, classes, {_SSH: (Cause(CauseKind.PARTNER, _SSH, ""),)})
+    allowed = plan.name in scene.disruptive
+    waits = {} if allowed else waiting(scene, classes, {_SSH: (Cause(CauseKind.PARTNER, _SSH, ""),)})
     added = [Step(role, StepClass.SAFE, (reason,), waits.get(role, ())) for role, reason in new.items()]
     steps = sorted((*plan.steps, *added), key=lambda step: ROLES.index(step.role))
     return replace(plan, steps=tuple(steps))

@@ -49,6 +49,8 @@ class PlanScene:
     """Names of nodes where jobs may be disrupted."""
     only: AbstractSet[str] = frozenset()
     """The roles that were asked for; the others count as switched off, and ask nothing of these. Empty: all."""
+    forced: AbstractSet[str] = frozenset()
+    """The roles that run without any other cause (``--force``)."""
     now: datetime | None = None
     """When the facts were read, in the time zone in which times are told; None: times are not told."""
 

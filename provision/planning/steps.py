@@ -31,9 +31,16 @@ def plan_node(scene: PlanScene) -> tuple[Step, ...]:
     """Return the roles that have to run on the node, in the order of ``site.yml``, each with its reasons."""
     causes = causes_of(scene)
     classes = {role: step_class(role, found, scene) for role, found in causes.items()}
-    waits = waiting(scene, classes, causes)
+    late = waiting(scene, classes, causes)
+    allowed = scene.node.name in scene.disruptive
     return tuple(
-        Step(role, classes[role], _reasons(role, found, classes[role], scene), waits.get(role, ()))
+        Step(
+            role,
+            classes[role],
+            _reasons(role, found, classes[role], scene),
+            waits_for=() if allowed else late.get(role, ()),
+            disturbs=late.get(role, ()) if allowed and classes[role] is not StepClass.SAFE else (),
+        )
         for role, found in causes.items()
     )
 
@@ -92,6 +99,8 @@ def _causes(scene: PlanScene) -> dict[str, tuple[Cause, ...]]:
         role = check.id.partition(".")[0]
         if role in found and mended(scene, check):
             found[role] = (*found[role], Cause(CauseKind.CHECK, check.id, check.reason))
+    forced = (Cause(CauseKind.FORCED, "", "requested by --force"),)
+    found = {role: causes or (forced if role in scene.forced else ()) for role, causes in found.items()}
     return {role: causes for role, causes in found.items() if causes}
 
 
@@ -143,8 +152,8 @@ def _booted(scene: PlanScene) -> str:
 def waiting(
     scene: PlanScene, classes: Mapping[str, StepClass], causes: Mapping[str, Sequence[Cause]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the roles whose steps wait, with the jobs that they wait for."""
-    jobs = () if scene.node.name in scene.disruptive else _jobs(scene)
+    """Return the roles whose steps need the node idle, with the jobs that keep it busy."""
+    jobs = _jobs(scene)
     if not jobs:
         return {}
     late = {role for role, what in classes.items() if what is not StepClass.SAFE}

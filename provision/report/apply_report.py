@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.model import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
+from provision.report.node_names import in_short
 
 __all__ = ["as_document", "as_text", "from_document"]
 
@@ -35,7 +36,13 @@ def _node_document(node: NodeReport) -> dict[str, Any]:
         "name": node.name,
         "status": node.status.value,
         "roles": [
-            {"role": r.role, "status": r.status.value, "reasons": list(r.reasons), "changes": list(r.changes)}
+            {
+                "role": r.role,
+                "status": r.status.value,
+                "reasons": list(r.reasons),
+                "changes": list(r.changes),
+                "remedy": r.remedy,
+            }
             for r in node.roles
         ],
         "error": error,
@@ -50,7 +57,13 @@ def from_document(document: Mapping[str, Any]) -> ApplyReport:
                 node["name"],
                 NodeStatus(node["status"]),
                 tuple(
-                    RoleReport(r["role"], RoleStatus(r["status"]), tuple(r["reasons"]), tuple(r.get("changes", ())))
+                    RoleReport(
+                        r["role"],
+                        RoleStatus(r["status"]),
+                        tuple(r["reasons"]),
+                        tuple(r.get("changes", ())),
+                        r.get("remedy", ""),
+                    )
                     for r in node["roles"]
                 ),
                 Failure(**node["error"]) if node["error"] else None,
@@ -71,6 +84,7 @@ def as_text(report: ApplyReport) -> str:
         if node.error:
             lines += ["", *_failure(node)]
         lines += _waiting(node)
+    lines += _skipped(report)
     good = sum(node.as_wanted for node in report.nodes)
     lines += [f"warning: {text}" for text in report.warnings]
     lines += ["", f"{good} of {len(report.nodes)} nodes are as wanted ({report.seconds:.0f} s)."]
@@ -83,14 +97,25 @@ def _roles(node: NodeReport) -> str:
 
 
 def _waiting(node: NodeReport) -> list[str]:
-    """Return what was left undone because of running jobs, and what to do."""
+    """Return what was left undone because of running jobs or an owner's difference, and what to do."""
+    waiting = [role for role in node.roles if role.status is RoleStatus.WAITING]
+    lines = [""] if waiting else []
+    for role in waiting:
+        lines += [f"{node.name}: {role.role} is waiting", *(f"  {reason}" for reason in role.reasons)]
+    return lines + [f"  hint: {remedy}" for remedy in dict.fromkeys(role.remedy for role in waiting) if remedy]
+
+
+def _skipped(report: ApplyReport) -> list[str]:
+    """Return which nodes were not started, and why; those with the same cause together."""
+    same: dict[tuple[str, str], list[str]] = {}
+    for node in report.nodes:
+        role = next((role for role in node.roles if role.status is RoleStatus.SKIPPED and role.reasons), None)
+        if node.status is NodeStatus.SKIPPED:
+            same.setdefault((role.reasons[0], role.remedy) if role else ("", ""), []).append(node.name)
     lines: list[str] = []
-    for role in node.roles:
-        if role.status is RoleStatus.WAITING:
-            lines += [f"{node.name}: {role.role} waits for jobs to end", *(f"  {reason}" for reason in role.reasons)]
-    if lines:
-        lines.append(f"  hint: apply again when they have ended, or disturb them: --disruptive {node.name}")
-        lines.insert(0, "")
+    for (why, remedy), names in same.items():
+        lines += ["", f"{in_short(names)}: skipped", *([f"  {why}"] if why else [])]
+        lines += [f"  hint: {remedy}"] if remedy else []
     return lines
 
 

@@ -66,6 +66,7 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
                 "class": step.step_class.value,
                 "reasons": list(step.reasons),
                 "waits_for": list(step.waits_for),
+                "disturbs": list(step.disturbs),
             }
             for step in node.steps
         ],
@@ -130,7 +131,10 @@ def _whole(node: NodePlan) -> Hashable:
 
 def _outline(node: NodePlan) -> Hashable:
     """Return what is the same of nodes to which the same happened: no numbers, and nothing that follows a colon."""
-    steps = tuple((step.role, step.step_class, _heads(step.reasons), _heads(step.waits_for)) for step in node.steps)
+    steps = tuple(
+        (step.role, step.step_class, _heads(step.reasons), _heads(step.waits_for), _heads(step.disturbs))
+        for step in node.steps
+    )
     return steps, _unnumbered(node.error or ""), _heads(node.findings), tuple(name for name, _ in node.kept)
 
 
@@ -169,6 +173,8 @@ def _steps(node: NodePlan) -> list[str]:
             lines += _wrapped(reason, "    - ", "      ")
         for job in step.waits_for:
             lines += _wrapped(f"waits for: {job}", "    ! ", "      ")
+        for job in step.disturbs:
+            lines += _wrapped(f"may disturb: {job}", "    ! ", "      ")
     return lines
 
 
@@ -188,11 +194,15 @@ def _last_word(plan: Plan) -> list[str]:
     last = textwrap.wrap(adopt, _WIDTH) if kept else []
     if not steps:
         return last
-    waiting = sum(bool(step.waits_for) for step in steps)
-    idle = sum(step.step_class is not StepClass.SAFE and not step.waits_for for step in steps)
+    waiting = sum(bool(set(step.waits_for) - set(step.owners)) for step in steps)
+    preserved = sum(bool(step.owners) for step in steps)
+    going = [step for step in steps if step.step_class is not StepClass.SAFE and not step.waits_for]
+    idle, disturbing = sum(not step.disturbs for step in going), sum(bool(step.disturbs) for step in going)
     parts = [f"{len(steps)} step{'s' * (len(steps) != 1)} to run"]
     parts += [f"{idle} of them can hurt jobs, and none runs there"] if idle else []
+    parts += [f"{disturbing} of them may disturb running jobs, as --disruptive allows"] if disturbing else []
     parts += [f"{waiting} wait{'s' * (waiting == 1)} for jobs to end (--disruptive NODE overrides)"] if waiting else []
+    parts += [f"{preserved} would undo a preserved difference (--force ROLE overrides)"] if preserved else []
     return [*textwrap.wrap("; ".join(parts) + ".", _WIDTH), *last]
 
 

@@ -202,12 +202,12 @@ class _Apply:
         request = self._asked.request
         for number, wave in enumerate(made, 1):
             self._rounds(found, {name: agreed[name] for name in wave}, later, locks, request)
-            failed = self._outcomes.failed(agreed)
-            if number < len(made) and too_many_failures(failed, number, len(agreed), self._asked.pace.max_failures):
+            failed = [name for name in agreed if not self._outcomes.going(name)]
+            if number < len(made) and too_many_failures(
+                len(failed), number, len(agreed), self._asked.pace.max_failures
+            ):
                 left = [name for names in made[number:] for name in names]
-                self._outcomes.leave(
-                    left, f"left untouched: {failed} failed in the first {number} of {len(made)} waves"
-                )
+                self._outcomes.skip(left, *_stopped(failed, number, len(made)))
                 return
         if later:
             names = [name for name in agreed if self._outcomes.going(name)]
@@ -296,3 +296,11 @@ class _Apply:
             )
         reasons = {name: {step.role: step.reasons for step in steps} for name, steps in wanted.items()}
         self._outcomes.ran(report, reasons)
+
+
+def _stopped(failed: Sequence[str], number: int, waves: int) -> tuple[str, str]:
+    """Return why the nodes of later waves are skipped, and what to do."""
+    from provision.report.node_names import in_short
+
+    why = f"not started, because {in_short(failed)} failed and the apply stopped after wave {number} of {waves}"
+    return why, f"Fix {in_short(failed)}, then apply again."

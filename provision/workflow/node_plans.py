@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING
 
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.facts import NodeFacts, Unknown
-from provision.model import Cluster, Node, NodePlan, Step, StepClass
+from provision.model import Cluster, Node, NodePlan
 from provision.planning import (
-    ROLES,
-    Cause,
-    CauseKind,
     PlanScene,
     RoleSource,
     findings,
     plan_node,
-    step_class,
-    waiting,
     with_partners,
 )
 from provision.planning.ignore import with_ignored
@@ -55,8 +50,11 @@ def plan_nodes(
     }
     now = datetime.now().astimezone()
     only = frozenset((*asked.only, *asked.forced) if asked.only else ())
+    forced = frozenset(asked.forced)
     scenes = {
-        name: PlanScene(cluster.node(name), found, cluster, facts, supported, sources, asked.disruptive, only, now)
+        name: PlanScene(
+            cluster.node(name), found, cluster, facts, supported, sources, asked.disruptive, only, forced, now
+        )
         for name, found in facts.items()
     }
     plans = tuple(_plan_of(node, scenes.get(node.name), errors.get(node.name), asked) for node in nodes)
@@ -73,12 +71,7 @@ def _plan_of(node: Node, scene: PlanScene | None, error: ProvisionError | None, 
     if asked.only:
         wanted = {*asked.only, *asked.forced}
         plan = replace(plan, steps=tuple(step for step in plan.steps if step.role in wanted))
-    plan = with_ignored(plan, node, asked.forced)
-    steps = {step.role: step for step in plan.steps}
-    for role in asked.forced:
-        if scene.enabled(role):
-            steps.setdefault(role, Step(role, StepClass.NEEDS_IDLE, ("asked for by --force",), _waits(role, scene)))
-    return replace(plan, steps=tuple(sorted(steps.values(), key=lambda step: ROLES.index(step.role))))
+    return with_ignored(plan, node, asked.forced)
 
 
 def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[str]) -> ProvisionError | None:
@@ -112,9 +105,3 @@ def _blind(node: Node, reason: str) -> NodeError:
         node=node.name,
         remedy="Log in to the node and look at /var/lib/provision and at what hangs (ps axf).",
     )
-
-
-def _waits(role: str, scene: PlanScene) -> tuple[str, ...]:
-    """Return the jobs that a role waits for that is run without a reason."""
-    causes = (Cause(CauseKind.RECEIPT, "", ""),)
-    return waiting(scene, {role: step_class(role, causes, scene)}, {role: causes}).get(role, ())

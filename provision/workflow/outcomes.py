@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from provision.errors import ConnectionFailed, ProvisionError
-from provision.model import ApplyReport, Failure, NodePlan, NodeReport, NodeStatus, RoleReport, RoleStatus
+from provision.model import ApplyReport, Failure, NodePlan, NodeReport, NodeStatus, RoleReport, RoleStatus, Step
 from provision.planning import ROLES
 
 if TYPE_CHECKING:
@@ -95,12 +95,14 @@ class Outcomes:
                 node.error, node.status = Failure(left[0].role, "look again", message, "", hint), NodeStatus.FAILED
                 node.roles[left[0].role] = RoleReport(left[0].role, RoleStatus.FAILED, left[0].reasons)
 
-    def leave(self, names: Iterable[str], why: str) -> None:
-        """Take it that the nodes are left untouched."""
+    def skip(self, names: Iterable[str], why: str, remedy: str) -> None:
+        """Record that none of the nodes' steps was started; a node that failed by itself stays failed."""
         for name in names:
             node = self._nodes[name]
+            if node.error is None:
+                node.status = NodeStatus.SKIPPED
             for step in node.plan.steps if node.plan else ():
-                node.roles[step.role] = RoleReport(step.role, RoleStatus.WAITING, (why, *step.reasons))
+                node.roles[step.role] = RoleReport(step.role, RoleStatus.SKIPPED, (why, *step.reasons), remedy=remedy)
 
     def report(self) -> ApplyReport:
         """Return what is known as a report."""
@@ -112,15 +114,23 @@ class Outcomes:
         node = self._nodes[name]
         roles = dict(node.roles)
         for step in node.plan.steps if node.plan else ():
-            if step.waits_for:
+            if step.waits_for and node.status is not NodeStatus.SKIPPED:
                 why = (*step.reasons, *(f"waits for: {job}" for job in step.waits_for))
-                roles[step.role] = RoleReport(step.role, RoleStatus.WAITING, why)
+                roles[step.role] = RoleReport(step.role, RoleStatus.WAITING, why, remedy=_remedy(name, step))
         for role in ROLES if node.variables is not None else ():
             off = (node.variables or {}).get(f"{role}_enabled") is False
             roles.setdefault(role, RoleReport(role, RoleStatus.SKIPPED if off else RoleStatus.UNCHANGED))
         status = node.status or (NodeStatus.CHANGED if node.changed else NodeStatus.UNCHANGED)
         order = {role: number for number, role in enumerate(ROLES)}
         return NodeReport(name, status, tuple(sorted(roles.values(), key=lambda r: order.get(r.role, -1))), node.error)
+
+
+def _remedy(name: str, step: Step) -> str:
+    """Return how a step that waits is brought to run: jobs end, an owner's difference does not."""
+    jobs = [job for job in step.waits_for if job not in step.owners]
+    undo = f"To run it in spite of the preserved difference, add: --limit {name} --force {step.role}"
+    end = f"Apply again when the jobs have ended, or, to disturb them, add: --limit {name} --disruptive {name}"
+    return " ".join([*([end] if jobs else []), *([undo] if step.owners else [])])
 
 
 def _merged(before: RoleReport | None, now: RoleReport, why: tuple[str, ...]) -> RoleReport:

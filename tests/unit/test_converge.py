@@ -14,7 +14,8 @@ import pytest
 
 from provision import connectors, engine, workflow
 from provision.errors import LockedError, ProvisionError, UsageError
-from provision.model import ApplyReport, Cluster, Failure, NodeReport, NodeStatus, RoleStatus
+from provision.model import ApplyReport, Cluster, Failure, NodeReport, NodeStatus
+from provision.report.apply_report import as_document, as_text, from_document
 from provision.testing import FakeConnector, make_node
 from provision.workflow import node_locks, outcomes
 from tests.support.probe import DEBIAN, answer
@@ -213,17 +214,23 @@ def failing_on(*bad):
 
 
 @pytest.mark.usefixtures("answers")
-def test_a_canary_that_fails_leaves_the_other_nodes_untouched(tmp_path, monkeypatch):
-    """They are named, with the reason, and are not as wanted."""
+def test_a_canary_that_fails_skips_the_other_nodes(tmp_path, monkeypatch):
+    """Their state is `skipped` in text and JSON, the cause is the failed wave, and no remedy disturbs a job."""
     monkeypatch.setattr(engine, "run_playbook", failing_on("a"))
     full = cluster(tmp_path / "hosts.yml", *(make_node(name) for name in "abc"))
     report = workflow.apply(full, full.nodes, pace=workflow.Pace(waves="1,100%"))
 
-    assert [node.status for node in report.nodes] == [NodeStatus.FAILED, NodeStatus.UNCHANGED, NodeStatus.UNCHANGED]
+    document, text = as_document(report), as_text(report)
+    assert [node["status"] for node in document["nodes"]] == ["failed", "skipped", "skipped"]
     assert not report.ok
-    untouched = report.nodes[1].roles[0]
-    assert untouched.status is RoleStatus.WAITING
-    assert untouched.reasons[0] == "left untouched: 1 failed in the first 1 of 2 waves"
+    skipped = document["nodes"][1]["roles"][0]
+    assert skipped["status"] == "skipped"
+    assert skipped["reasons"][0] == "not started, because a failed and the apply stopped after wave 1 of 2"
+    assert skipped["remedy"] == "Fix a, then apply again."
+    assert "b, c: skipped\n  not started, because a failed" in text
+    assert "jobs" not in text
+    assert "--disruptive" not in json.dumps(document) + text
+    assert from_document(document) == report
 
 
 def test_the_exchange_of_keys_comes_once_after_the_last_wave(answers, tmp_path, monkeypatch):

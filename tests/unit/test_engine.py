@@ -1,5 +1,7 @@
 """The report of an apply, from the events that Ansible tells."""
 
+import pytest
+
 from provision.engine import Collector, Event
 from provision.model import Difference, NodeStatus, RoleStatus
 
@@ -86,6 +88,33 @@ def test_a_lost_node_is_unreachable_and_names_role_and_task():
     assert node.status is NodeStatus.UNREACHABLE
     assert (node.error.role, node.error.task) == ("docker_engine", "Install packages")
     assert "apply again" in node.error.remedy
+
+
+UNPROTECTED = """Failed to connect to the host via ssh: @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@         WARNING: UNPROTECTED PRIVATE KEY FILE!          @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+Permissions 0777 for '/home/op/key' are too open.
+This private key will be ignored.
+Load key "/home/op/key": bad permissions
+root@10.0.0.1: Permission denied (publickey)."""
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (UNPROTECTED, "run chmod 600 on the file"),
+        ("Failed to connect to the host via ssh: root@10.0.0.1: Permission denied (publickey).", "ansible_user"),
+        ("Failed to connect to the host via ssh: Host key verification failed.", "--replace-key"),
+    ],
+    ids=["key open to others", "login", "host key"],
+)
+def test_a_node_that_ansible_may_not_log_in_to_is_not_called_lost(text, remedy):
+    """The connection did not break, and the node is up: the message has ssh's reason, and the remedy is for that."""
+    error = collect(ran("unreachable", msg=text), dark={"gpu1": 1}).nodes[0].error
+
+    assert error.message == f"Ansible could not log in: {text.splitlines()[-1]}"
+    assert remedy in error.remedy
+    assert "node is up" not in error.remedy
 
 
 def test_only_tasks_that_reach_the_node_are_counted():

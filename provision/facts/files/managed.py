@@ -181,6 +181,9 @@ def look_at(path, recorded, key):
     if recorded.get("keys"):
         before = recorded["keys"] if isinstance(recorded["keys"], dict) else dict.fromkeys(recorded["keys"])
         present = parts_of(content)
+        if present is None:
+            found["invalid"] = True
+            present = {}
         found["keys"] = {name: hash_of(present.get(name), key, before[name], public=public) for name in before}
     else:
         ours = block_of(content, marker) if marker else content
@@ -224,12 +227,14 @@ def block_of(content, marker):
 
 
 def parts_of(content):
-    """Return each top-level value of a JSON object as bytes; nothing of what is no JSON object."""
+    """Return each top-level value of a JSON object as bytes, nothing of an empty file; None for all else."""
+    if content is not None and not content.strip():
+        return {}
     try:
         value = loads((content or b"").decode())
     except ValueError:
-        return {}
-    return {key: dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else {}
+        return None
+    return {key: dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else None
 
 
 ACCOUNTS = {}
@@ -529,7 +534,12 @@ class Engine:
     def container(self, name):
         """Return what tells a container from another of its name, None when there is none."""
         found = self.get(f"/containers/{quoted(name)}/json")
-        return found and {"id": found["Id"], "image": found["Image"], "status": found["State"]["Status"]}
+        if not found:
+            return found
+        seen = {"id": found["Id"], "image": found["Image"], "status": found["State"]["Status"]}
+        # The role's own label: an apply that is interrupted leaves a container of its own and no receipt of it.
+        ours = ((found.get("Config") or {}).get("Labels") or {}).get("provision.role") == "training_container"
+        return dict(seen, ours=True) if ours else seen
 
     def get(self, path):
         """Return an object of the engine, None where it has none."""

@@ -55,7 +55,9 @@ def main():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as problem:
-        return refused(do, request, Refused("{}".format(problem)))
+        import node_storage  # needed by few requests
+
+        return refused(do, request, node_storage.refusal(problem))
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
         return refused(do, request, Refused("the request makes no sense: {!r}".format(problem)))
     if answer is not None:

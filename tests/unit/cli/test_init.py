@@ -5,6 +5,7 @@ import pytest
 from provision.cli.init import _Person, init
 from provision.errors import UsageError
 from provision.inventory.hostkeys import HostKey, Target
+from provision.inventory.init import key_file
 from provision.inventory.trust import KeySource, PinnedKey
 from provision.model import Connection
 
@@ -47,3 +48,23 @@ def test_add_and_remove_exclude_each_other():
     """Both at once is refused before anything is looked at."""
     with pytest.raises(UsageError, match="exclude each other"):
         init(["gpu1"], add=True, remove=True)
+
+
+def test_a_private_key_that_others_may_read_is_refused_before_it_is_written_down(tmp_path):
+    """No SSH client would use it: every later verb would fail."""
+    key = tmp_path / "key"
+    key.write_text("")
+    key.chmod(0o777)
+
+    with pytest.raises(UsageError, match=r"open to other users \(mode 0777\)") as caught:
+        key_file(key)
+
+    assert caught.value.remedy == f"Restrict it to its owner: chmod 600 {key}"
+
+
+def test_replace_key_is_alone():
+    """Its options belong to it."""
+    with pytest.raises(UsageError, match="--add and --replace-key exclude each other"):
+        init(["gpu1"], add=True, replace_key=True)
+    with pytest.raises(UsageError, match="--fingerprint belongs to --replace-key"):
+        init(["gpu1"], fingerprint=["SHA256:x"])

@@ -5,9 +5,11 @@
 import configparser
 import contextlib
 import re
+import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -20,6 +22,17 @@ from provision.connectors import connect, each, ssh_algorithms, ssh_packets, ssh
 from provision.errors import ConnectionFailed, UsageError
 from provision.inventory.connection import connection_of
 from provision.model import Connection, Node, Secret
+
+RELAY = """
+import os, socket, sys, threading
+peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def up():
+    while data := os.read(0, 65536):
+        peer.sendall(data)
+threading.Thread(target=up, daemon=True).start()
+while data := peer.recv(65536):
+    os.write(1, data)
+"""
 
 
 class Server(paramiko.ServerInterface):
@@ -184,6 +197,43 @@ def test_a_changed_host_key_is_refused_with_both_fingerprints(node):
 
     assert caught.value.message.count("SHA256:") == 2
     assert "ssh-keygen -R" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("program", [False, True], ids=["paramiko", "OpenSSH"])
+def test_a_changed_key_of_an_inventory_names_the_command_that_replaces_it(node, port, keys, tmp_path, program):
+    """Whichever transport sees it; `ssh-keygen -R` would leave a backup file in the inventory's folder."""
+    folder = tmp_path / "prod"
+    folder.mkdir()
+    public = " ".join((keys / "stranger.pub").read_text().split()[:2])
+    (folder / "known_hosts.txt").write_text(f"[127.0.0.1]:{port} {public}\n")
+    words = ["-F", "none", "-o", f'UserKnownHostsFile="{folder}/known_hosts.txt"', "-o", "StrictHostKeyChecking=yes"]
+    words += ["-o", f"ProxyCommand={sys.executable} -c {shlex.quote(RELAY)} %h %p"] if program else []
+    with pytest.raises(ConnectionFailed, match="CHANGED") as caught:
+        connect(node(known_hosts=folder / "known_hosts.txt", ssh_args=tuple(words)))
+
+    assert f"provision init n1 --replace-key -i {folder}" in str(caught.value.remedy)
+    assert "ssh-keygen -R" not in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("program", [False, True], ids=["paramiko", "OpenSSH"])
+@pytest.mark.parametrize("mode", [0o777, 0o640, 0o604])
+def test_a_private_key_that_others_may_read_is_used_by_no_transport(node, keys, tmp_path, mode, program):
+    """Ansible's ssh ignores it; so the first connection of any verb says so, before anything is changed."""
+    key = tmp_path / "key"
+    shutil.copy(keys / "user", key)
+    key.chmod(mode)
+    words = ["-F", "none"]
+    words += ["-o", f"ProxyCommand={sys.executable} -c {shlex.quote(RELAY)} %h %p"] if program else []
+
+    error = each([node(key_file=key, ssh_args=tuple(words))], lambda connector: connector.run("true"))["n1"]
+
+    assert isinstance(error, ConnectionFailed)
+    assert (
+        f"SSH ignores private keys that other users may read: {key} (mode {mode:04o}; needs chmod 600)" in error.message
+    )
+    assert error.remedy == f"Restrict the private key to its owner: chmod 600 {key}"
+    key.chmod(0o600)
+    assert each([node(key_file=key, ssh_args=tuple(words))], lambda connector: connector.run("echo in"))["n1"].ok
 
 
 def test_no_word_of_the_inventory_turns_checking_off(node):

@@ -115,6 +115,18 @@ def test_only_our_keys_of_a_json_file_count(node: Node, listed: object) -> None:
     assert broken["keys"] == {"log-opts": None, "gone": None}
 
 
+def test_a_file_that_is_no_json_object_is_told_from_one_without_our_keys(node: Node) -> None:
+    """An empty file has no keys and is as good as none for docker."""
+    path = str(node.root / "daemon.json")
+    texts = {"{ broken": True, "[1]": True, "{}": None, " \n": None}
+    found = {}
+    for text in texts:
+        node.file("daemon.json", text)
+        found[text] = node.seen("files", files={path: {"keys": ["log-opts"]}})[path].get("invalid")
+
+    assert found == texts
+
+
 def test_packages_and_modules(node: Node) -> None:
     """A package that is removed or half installed counts as missing; a dash in a module's name is an underscore."""
     node.program("dpkg-query", "printf 'kmod installed 30-1\\nprocps config-files 4\\n'; exit 1")
@@ -233,6 +245,19 @@ def test_images_and_containers(node: Node, engine: dict[str, object]) -> None:
         "provision-training": {"id": "c1", "image": "sha256:aa", "status": "exited"},
         "other": None,
     }
+
+
+def test_a_container_of_the_role_is_told_from_one_of_other_hands(node: Node, engine: dict[str, object]) -> None:
+    """By the label that the role gives it: after an interrupted apply nobody else is blamed."""
+    node.program("systemctl", RUNNING)
+    plain = {"Id": "c1", "Image": "sha256:aa", "State": {"Status": "running"}}
+    for name, labels in (("ours", {"provision.role": "training_container"}), ("theirs", {"a": "b"}), ("bare", None)):
+        engine[f"/containers/{name}/json"] = {**plain, "Config": {"Labels": labels}}
+
+    found = docker(node, containers=dict.fromkeys(("ours", "theirs", "bare")))
+
+    seen = found.observed["some"]["containers"]
+    assert {name: one.get("ours") for name, one in seen.items()} == {"ours": True, "theirs": None, "bare": None}
 
 
 def test_an_engine_that_does_not_run_is_not_started(node: Node, engine: dict[str, object]) -> None:

@@ -104,6 +104,46 @@ def test_a_missing_host_key_names_the_node_that_it_is_missing_for():
     assert "[n2]:2222" in caught.value.output
 
 
+@pytest.mark.parametrize(
+    ("said", "cause", "remedy"),
+    [
+        (
+            "ssh: connect to host n2 port 2222: Connection timed out",
+            "the data network between n1 and n2 (10.0.0.2) carries no connection",
+            "Check the data network between n1 and n2 (10.0.0.2)",
+        ),
+        (
+            "Connection timed out during banner exchange",
+            "the data network between n1 and n2 (10.0.0.2) carries no connection",
+            "ping 10.0.0.2",
+        ),
+        ("ssh: connect to host n2 port 2222: No route to host", "No route to host", "firewall"),
+        ("ssh: connect to host n2 port 2222: Connection refused", "no sshd listens", "--limit n2` starts it"),
+        ("ssh: Could not resolve hostname n2", "cannot resolve the name n2", "--only base_system"),
+        ("kex_exchange_identification: Connection closed", "Connection closed", "provision verify"),
+    ],
+)
+def test_a_login_that_fails_for_another_reason_than_keys_does_not_advise_to_exchange_keys(said, cause, remedy):
+    """Keys are exchanged over SSH from the controller: a blocked data network stays blocked."""
+    text = f"provision-login n2 255\n{said}\n"
+    with pytest.raises(LaunchError) as caught:
+        check_logins(FakeConnector({"ssh -F": text}, name="n1"), REQUEST, ["n2"])
+
+    assert cause in str(caught.value)
+    assert remedy in caught.value.remedy
+    assert "exchanges the keys" not in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "said", ["No ED25519 host key is known for n2", "HOST IDENTIFICATION HAS CHANGED", "root@n2: Permission denied"]
+)
+def test_a_login_that_fails_for_keys_advises_to_exchange_them(said):
+    with pytest.raises(LaunchError) as caught:
+        check_logins(FakeConnector({"ssh -F": f"provision-login n2 255\n{said}\n"}, name="n1"), REQUEST, ["n2"])
+
+    assert "exchanges the keys" in caught.value.remedy
+
+
 def test_a_node_that_says_nothing_counts_as_not_reached():
     """Silence is never success."""
     assert read_logins("provision-login n2 0\n\n", ["n2", "n3"]) == {"n3": ""}

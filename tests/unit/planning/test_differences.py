@@ -37,6 +37,10 @@ CASES = {
         "files", PATH, KEYS, {**KEYS, "keys": {"log-opts": "9", "runtimes": "9", "mtu": None}},
         "/etc/x was edited by other hands: log-opts and runtimes differ; mtu is gone",
     ),
+    "invalid": (
+        "files", PATH, KEYS, {**KEYS, "invalid": True, "keys": dict.fromkeys(KEYS["keys"])},
+        "/etc/x is not a valid JSON object, so that none of its settings can be used",
+    ),
     "no package": ("packages", "docker.io", "1.2", None, "package docker.io is not installed any more"),
     "older": ("packages", "x", "1.2", "1.0", "package x is 1.0, older than the 1.2 that was recorded"),
     "newer": ("packages", "x", "1.2", "1.10", "package x is 1.10, newer than the 1.2 that was recorded"),
@@ -57,6 +61,10 @@ CASES = {
     "image": ("images", "r:1", IMAGE, OTHER, "image r:1 is sha256:aaaaaaaaaaaa…, recorded was sha256:bbbbbbbbbbbb…"),
     "no container": ("containers", "t", CONTAINER, None, "container t is gone"),
     "anew": ("containers", "t", CONTAINER, {**CONTAINER, "id": "c2"}, "container t was made anew by other hands"),
+    "interrupted": (
+        "containers", "t", CONTAINER, {**CONTAINER, "id": "c2", "ours": True},
+        "container t was recreated by an apply that did not finish",
+    ),
     "exited": ("containers", "t", CONTAINER, {**CONTAINER, "status": "exited"}, "container t is stopped"),
     "paused": ("containers", "t", CONTAINER, {**CONTAINER, "status": "paused"}, "container t is paused"),
 }  # fmt: skip

@@ -143,3 +143,22 @@ def test_scripts_find_differences_in_their_step_only_when_asked_for():
     ]
     assert (second["steps"][0]["diffs"], second["diffs"]) == ([], [])
     assert "diffs" not in str(as_document(PLAN))
+
+
+def test_the_summary_says_that_no_job_runs_only_where_none_does():
+    """Steps that disturb jobs by --disruptive, and those that wait for an owner, are counted apart."""
+    job, owner = "process 7 holds /dev/nvidia0", "alice, who keeps a difference"
+    idle = StepClass.NEEDS_IDLE
+    steps = (
+        Step("docker_engine", idle, ("x",), disturbs=(job,)),
+        Step("rdma_stack", idle, ("x",), (job,)),
+        Step("peer_memory", idle, ("x",), (owner,), owners=(owner,)),
+    )
+    text = as_text(Plan((NodePlan("a", steps),)))
+
+    assert f"    ! may disturb: {job}" in text
+    assert "none runs there" not in text
+    assert "1 of them may disturb running jobs, as --disruptive allows" in " ".join(text.split())
+    assert "1 waits for jobs to end" in " ".join(text.split())
+    assert "1 would undo a preserved difference" in " ".join(text.split())
+    assert as_document(Plan((NodePlan("a", steps),)))["nodes"][0]["steps"][0]["disturbs"] == [job]

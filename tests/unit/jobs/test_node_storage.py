@@ -1,0 +1,83 @@
+"""A node that can store nothing says which file system is full and what to do, not the number of an error."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from provision.facts import parameters
+from provision.jobs.node_programs import jobs_program
+from provision.jobs.session import FILES
+
+sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
+
+import node_storage
+
+FILL = """
+mount -t tmpfs -o {options} none "$1" || exit 77
+dd if=/dev/zero of="$1/fill" bs=1k 2>/dev/null
+touch "$1/last" 2>/dev/null
+PROVISION_JOBS_ROOT="$1/jobs" PROVISION_JOBS_RUN="$2" exec {python} -I -S "$3"
+"""
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """Ask the program for jobs on a node whose file system for jobs is a real one, and full."""
+
+    def ask(options, do, **request):
+        if not shutil.which("unshare"):
+            pytest.skip("unshare is not installed")
+        (tmp_path / "full").mkdir()
+        (tmp_path / "run").mkdir()
+        (tmp_path / "program.py").write_bytes(jobs_program())
+        script = FILL.format(options=options, python=sys.executable)
+        words = ["unshare", "-rm", "sh", "-c", script, "sh", *map(str, (tmp_path / "full", tmp_path / "run"))]
+        done = subprocess.run(
+            [*words, str(tmp_path / "program.py")],
+            input=json.dumps({"do": do, **request}) + "\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 77 or "unshare" in done.stderr:
+            pytest.skip(f"no file system can be mounted here: {done.stderr}")
+        return json.loads(done.stdout)
+
+    return ask
+
+
+@pytest.mark.parametrize("options", ["size=16k", "size=64k,nr_inodes=2"], ids=["blocks", "inodes"])
+def test_a_request_on_a_full_disk_names_the_file_system_and_the_remedy(asked, tmp_path, options):
+    """`submit` prints what the node answers."""
+    error = asked(options, "reserve", name="j", job={"id": "t1", "padding": "x" * 20000})["error"]
+
+    assert str(tmp_path / "full") in error["message"]
+    assert error["message"].endswith("cannot be written: no space left")
+    assert error["remedy"].startswith(f"Free space on the file system of {tmp_path / 'full'}")
+    assert "Errno" not in json.dumps(error)
+
+
+def test_other_errors_of_storage_are_worded_too():
+    """A file system that the kernel made read-only, and a quota."""
+    locked = node_storage.refusal(OSError(errno.EROFS, "Read-only file system", "/var/lib/provision/jobs/j"))
+    quota = node_storage.refusal(OSError(errno.EDQUOT, "Disk quota exceeded", "/srv/j"))
+
+    assert locked.answer["error"]["message"] == (
+        "/var/lib/provision/jobs/j cannot be written: its file system is mounted read-only"
+    )
+    assert "remount" in locked.answer["error"]["remedy"]
+    assert quota.answer["error"]["message"] == "/srv/j cannot be written: its disk quota is used up"
+
+
+def test_the_disks_that_jobs_and_roles_write_to_are_looked_at():
+    """`verify` fails for a full one among them: node.disks."""
+    assert {"/var/lib/provision", "/var/lib/provision/jobs", "/var/lib/docker", "/var/log"} <= set(
+        parameters({}, []).paths
+    )
+    assert "/raid/docker" in parameters({"docker_engine_data_root": "/raid/docker"}, []).paths

@@ -1,0 +1,63 @@
+"""``--force`` gives a role a reason to run, not the permission to disturb jobs; that is ``--disruptive`` alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from provision.model import StepClass
+from provision.workflow.node_plans import plan_nodes
+from provision.workflow.plan import Request
+from tests.unit.planning.conftest import JOB, SOURCES, busy, cluster_of, facts_of
+
+
+def steps(*roles, jobs=True, disruptive=(), **variables):
+    """The steps of a converged node of which some roles are forced."""
+    cluster = cluster_of(ansible_python_interpreter="/usr/bin/python3", **variables)
+    found = {node.name: facts_of(cluster, node.name) for node in cluster.nodes}
+    packages = {**found["gpu1"].packages, "docker.io": "20.10.24"}  # a whole run of docker_engine would restart nothing
+    found["gpu1"] = dataclasses.replace(found["gpu1"], packages=packages)
+    if jobs:
+        found["gpu1"] = dataclasses.replace(found["gpu1"], managed=busy(found["gpu1"].managed))
+    asked = Request(forced=roles, disruptive=frozenset(disruptive))
+    (plans, _, errors) = plan_nodes(cluster.nodes[:1], cluster, found, asked, SOURCES)
+    assert not errors
+    return {step.role: step for step in plans[0].steps}
+
+
+HURTING = ["rdma_stack", "peer_memory", "nvidia_container", "docker_engine", "training_container"]
+
+
+@pytest.mark.parametrize("role", HURTING)
+def test_a_forced_step_that_can_hurt_a_job_waits_on_a_busy_node(role):
+    """And so does every step that it brings along."""
+    found = steps(role)
+
+    assert found[role].step_class is StepClass.NEEDS_IDLE
+    assert {step.waits_for for step in found.values() if step.step_class is not StepClass.SAFE} == {(JOB,)}
+
+
+@pytest.mark.parametrize("role", HURTING)
+def test_a_forced_step_runs_where_no_job_does_and_where_the_operator_allows_it(role):
+    """The plan names the jobs that it may disturb."""
+    assert (steps(role, jobs=False)[role].waits_for, steps(role, jobs=False)[role].disturbs) == ((), ())
+    allowed = steps(role, disruptive=["gpu1"])[role]
+    assert (allowed.waits_for, allowed.disturbs) == ((), (JOB,))
+
+
+@pytest.mark.parametrize("role", ["platform", "base_system", "training_image", "container_ssh"])
+def test_a_forced_step_that_hurts_no_job_runs_on_a_busy_node(role):
+    """It is announced as safe, so that nobody drains a node for it."""
+    found = steps(role)
+
+    assert [(step.step_class, step.waits_for) for step in found.values()] == [(StepClass.SAFE, ())]
+
+
+def test_a_forced_docker_engine_brings_the_role_that_tells_it_of_the_nvidia_runtime():
+    """Alone it would take the NVIDIA runtime out of daemon.json."""
+    assert list(steps("docker_engine", jobs=False)) == ["nvidia_container", "docker_engine"]
+
+
+def test_a_role_that_is_switched_off_is_not_forced():
+    assert steps("training_image", training_image_enabled=False) == {}

@@ -1,0 +1,49 @@
+"""The summary of an apply names the real cause of whatever was left undone, and the remedy for that cause."""
+
+from __future__ import annotations
+
+from provision.model import NodePlan, Plan, Step, StepClass
+from provision.report.apply_report import as_document, as_text
+from provision.workflow.outcomes import Outcomes
+from provision.workflow.plan import Look
+
+JOB = "process 7 (python3 of root) holds /dev/nvidia0"
+OWNER = "alice, who keeps a difference (--force docker_engine undoes it)"
+
+
+def outcomes(*steps):
+    found = Outcomes(["a"])
+    found.saw(Look(None, Plan((NodePlan("a", steps),)), {}, {}))
+    return found
+
+
+def test_a_role_that_waits_for_an_owner_offers_no_disturbing_of_jobs():
+    """A preserved difference does not end as a job does; --disruptive would not run the step either."""
+    step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (OWNER,), owners=(OWNER,))
+    report = outcomes(step).report()
+
+    assert "--disruptive" not in as_text(report)
+    assert "jobs" not in as_text(report)
+    assert as_document(report)["nodes"][0]["roles"][0]["remedy"] == (
+        "To run it in spite of the preserved difference, add: --limit a --force docker_engine"
+    )
+
+
+def test_a_role_that_waits_for_jobs_names_them_and_how_to_go_on():
+    report = outcomes(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
+
+    assert f"a: docker_engine is waiting\n  x\n  waits for: {JOB}\n  hint: Apply again when" in as_text(report)
+    assert "add: --limit a --disruptive a" in as_text(report)
+
+
+def test_nodes_that_are_skipped_for_one_cause_are_reported_together():
+    """Sixty-three nodes behind a failed canary are three lines."""
+    names = [f"gpu{number}" for number in range(1, 65)]
+    found = Outcomes(names)
+    step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",))
+    found.saw(Look(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
+    found.skip(names[1:], "not started, because gpu1 failed", "Fix gpu1, then apply again.")
+    text = as_text(found.report())
+
+    assert text.count("not started") == 1
+    assert "gpu[2-64]: skipped\n  not started, because gpu1 failed\n  hint: Fix gpu1, then apply again." in text
