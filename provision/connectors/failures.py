@@ -211,17 +211,15 @@ def broke(node: str, host: str, doing: str) -> ConnectionFailed:
 
 def from_openssh(
     node: str,
-    host: str,
-    port: int,
-    user: str,
+    settings: SshSettings,
     problem: SshProblem,
     *,
     known: Sequence[KnownKey],
-    files: Sequence[str],
     note: str = "",
     exposed: Sequence[Path] = (),
 ) -> ConnectionFailed:
     """The same sentences, from what the ``ssh`` program said."""
+    host, port, user, files = settings.host, settings.port, settings.user, settings.known_hosts
     name = host if port == 22 else f"[{host}]:{port}"  # noqa: PLR2004 - SSH's port
     plain: dict[str, Callable[[], ConnectionFailed]] = {
         "resolve": lambda: unresolvable(node, host),

@@ -106,12 +106,9 @@ class OpenSshConnector:
         known = known_hosts.trusted(settings.known_hosts, names)
         return failures.from_openssh(
             self.name,
-            settings.host,
-            settings.port,
-            settings.user,
+            settings,
             problem,
             known=[key for key in known if not key.marker],
-            files=settings.known_hosts,
             note=certificates.notes(Path(name).expanduser() for name in settings.identity_files),
             exposed=exposed_keys(settings),
         )
