@@ -136,7 +136,7 @@ def _beyond_rights(spec: JobSpec, person: Person) -> str:
     if spec.allow_drained:
         return "--toleration is for operators"
     for mount in spec.mounts:
-        source = PurePosixPath(mount.partition(":")[0])
+        source = PurePosixPath("/" + mount.partition(":")[0].lstrip("/"))
         forbidden = any(source.is_relative_to(folder) for folder in _FORBIDDEN)
         if forbidden or ".." in source.parts or str(source).strip("/") == "" or source.name == _SOCKET:
             return f"--mount {mount} is for operators"

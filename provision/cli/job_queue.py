@@ -155,10 +155,13 @@ def release(
     raise typer.Exit(one_by_one(names, let_go))
 
 
-def _state_home() -> str:
-    """Return the unit's line by which kept logins are found where this shell has them."""
-    place = os.environ.get("XDG_STATE_HOME", "").replace("\\", r"\\").replace('"', r"\"").replace("%", "%%")
-    return f'Environment="XDG_STATE_HOME={place}"\n' if place else ""
+def _places() -> str:
+    """Return the unit's lines by which stored logins and the signing key are found where this shell has them."""
+    lines = ""
+    for name in ("XDG_STATE_HOME", "PROVISION_SIGNING_KEY"):
+        place = os.environ.get(name, "").replace("\\", r"\\").replace('"', r"\"").replace("%", "%%")
+        lines += f'Environment="{name}={place}"\n' if place else ""
+    return lines
 
 
 @app.command("unit")
@@ -190,7 +193,7 @@ def unit(
         "After=network-online.target\n\n"
         "[Service]\n"
         f"User={getpass.getuser()}\n"
-        f"Environment=HOME={Path.home()}\n{_state_home()}"
+        f"Environment=HOME={Path.home()}\n{_places()}"
         f"ExecStart={line}\n"
         "Restart=always\n"
         "RestartSec=30\n"

@@ -105,7 +105,8 @@ def sync_code(
     if archive is not None:
         content = archive.about.content
         task.send(list(connectors), archive)
-        say(f"code: {source.name} (sha256 {content[:12]}) on {_nodes(connectors)}")
+        which = f"at {source.revision[:12]}" if source.mode == "git" else f"(sha256 {content[:12]})"
+        say(f"code: {source.name} {which} on {_nodes(connectors)}")
         return source.revision if source.mode == "git" else content
     warning = plain_warning(source)
     if warning:

@@ -19,6 +19,7 @@ __all__ = ["fetch_archive", "store_archive"]
 
 _BYTES_PER_SECOND = 1 << 20
 _LEAST_SECONDS = 60.0
+_REFUSAL_BYTES = 4096
 
 
 def store_archive(connector: Connector, token: str, archive: Archive) -> None:
@@ -39,8 +40,7 @@ def fetch_archive(connector: Connector, job: SignedJob) -> Iterator[Archive | No
         return
     with tempfile.TemporaryDirectory(prefix="provision-code-") as folder:
         path = Path(folder, "code.tar.gz")
-        digest = _download(connector, job.name, job.code, path)
-        if digest != job.code.archive:
+        if not _download(connector, job.name, job.code, path):
             raise NodeError(
                 f"the packed code of {job.name} is not the code that was signed",
                 node=connector.name,
@@ -49,8 +49,12 @@ def fetch_archive(connector: Connector, job: SignedJob) -> Iterator[Archive | No
         yield Archive(path, job.code)
 
 
-def _download(connector: Connector, name: str, about: PackedCode, path: Path) -> str:
-    """Write what the head sends to a file, at most so much as was signed; return its SHA-256."""
+def _download(connector: Connector, name: str, about: PackedCode, path: Path) -> bool:
+    """Write what the head sends to a file, at most so much as was signed; return whether it is what was signed.
+
+    Raises:
+        NodeError: the head refused.
+    """
     process = begin(connector, "code", name=name)
     late = threading.Timer(_seconds(about), process.close)
     late.daemon = True
@@ -62,18 +66,20 @@ def _download(connector: Connector, name: str, about: PackedCode, path: Path) ->
                 if source != "stdout":
                     continue
                 size += len(chunk)
+                first = (first + chunk)[:_REFUSAL_BYTES] if len(first) < _REFUSAL_BYTES else first
                 if size > about.size:
                     break
-                first = first or chunk[:4096]
                 digest.update(chunk)
                 stream.write(chunk)
     finally:
         late.cancel()
         process.close()
-    problem = refusal(first, connector.name) if size < about.size else None
+    if size == about.size and digest.hexdigest() == about.archive:
+        return True
+    problem = refusal(first, connector.name)
     if problem is not None:
         raise NodeError(problem.message, node=connector.name, remedy=problem.remedy)
-    return digest.hexdigest() if size == about.size else ""
+    return False
 
 
 def _seconds(about: PackedCode) -> float:

@@ -67,8 +67,7 @@ class Scene:
 
     def operator(self, name: str) -> Provision:
         """Somebody else's command, who has nothing of ours but the inventory."""
-        mine = self.provision.environment["XDG_STATE_HOME"]
-        return Provision(self.provision.folder, LOGNAME=name, XDG_STATE_HOME=f"{mine}-{name}")
+        return self.provision.operator(name)
 
     def by(self, operator: Provision, *words: str, timeout: float = 300) -> Done:
         """Run a verb as an operator."""

@@ -72,8 +72,7 @@ class Crowd:
         lines = {name: f"sleep {self.chance.randint(*self.seconds)}" for name, *_ in jobs}
 
         def one_after_the_other(place: int) -> None:
-            state = f"{self.provision.environment['XDG_STATE_HOME']}-{OPERATORS[place]}"
-            mine = Provision(self.provision.folder, LOGNAME=OPERATORS[place], XDG_STATE_HOME=state)
+            mine = self.provision.operator(OPERATORS[place])
             for name, gpus, workers in jobs[place :: len(OPERATORS)]:
                 words = ("submit", "pytorch", "-i", inventory, f"--name={name}", f"--image={self.image}")
                 size = (f"--gpus={gpus}", f"--workers={workers}")

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provision.connectors.ssh_signatures import own_signing_key
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -41,6 +43,13 @@ class Provision:
         self.folder = folder
         self.environment = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT), **environment}
         self.environment.pop("PROVISION_INVENTORY", None)
+
+    def operator(self, name: str) -> Provision:
+        """Somebody else's command, with a state folder of its own, and the key that signs the jobs of this one."""
+        mine = self.environment["XDG_STATE_HOME"]
+        key = Path(mine) / "provision/signing_key"
+        own_signing_key(key)
+        return Provision(self.folder, LOGNAME=name, XDG_STATE_HOME=f"{mine}-{name}", PROVISION_SIGNING_KEY=str(key))
 
     def argv(self, *words: str) -> list[str]:
         """The command line of one call."""

@@ -130,7 +130,7 @@ def signing_keys(node: FakeNode, people: Mapping[str, Person] | None = None) -> 
     return JobKeys(node.name, people or {}, node.folder / "signing_key")
 
 
-def recorded(keys: JobKeys, spec: JobSpec, **changes: Any) -> dict[str, Any]:
+def recorded(keys: JobKeys, spec: JobSpec, /, **changes: Any) -> dict[str, Any]:
     """Return the job.json of a job that these keys have signed, with `changes` to what is signed."""
     told = {"version": 1, "cluster": keys.cluster, "id": f"id-{spec.name}", "name": spec.name, "owner": "me@here"}
     rest = {"submitted": 1.0, "spec": spec, "secrets": secrets_digest(SecretsDocument()), "code": None}

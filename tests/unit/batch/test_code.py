@@ -3,8 +3,9 @@
 import pytest
 
 from provision.batch.code import check_source, explain, fetch_request
+from provision.batch.spec_checks import doubts
 from provision.errors import UsageError
-from provision.model.job import CodeSource
+from provision.model.job import CodeSource, JobSpec, Kind
 
 URL = "https://git.example.com/group/mnist.git"
 
@@ -92,3 +93,48 @@ def test_what_git_says_has_a_cause(said, kind):
 
     assert found.kind == kind
     assert found.remedy or kind == "failed"
+
+
+@pytest.mark.parametrize(
+    ("mode", "source", "warned"),
+    [
+        ("git", "http://git.example.com/g/p.git", True),
+        ("git", "git://git.example.com/g/p.git", True),
+        ("git", "HTTP://git.example.com/g/p.git", True),
+        ("rsync", "rsync://host/module/p", True),
+        ("rsync", "host::module/p", True),
+        ("git", "https://git.example.com/g/p.git", False),
+        ("git", "ssh://git@git.example.com/g/p.git", False),
+        ("git", "git@git.example.com:g/p.git", False),
+        ("rsync", "host:/srv/p", False),
+    ],
+)
+def test_sources_that_are_fetched_unencrypted_are_warned_of(mode, source, warned):
+    """When the job is submitted: anybody on the network could replace what the nodes run."""
+    spec = JobSpec("j", Kind.RUN, ("true",), image="i", sync=CodeSource(mode, source))
+
+    assert any("unencrypted" in text and source in text for text in doubts(spec)) is warned
+
+
+@pytest.mark.parametrize(
+    ("mode", "source"),
+    [
+        ("git", "-u./x"),
+        ("git", "ext::sh -c id"),
+        ("git", "u@-oProxyCommand=id:x"),
+        ("git", "ssh://-oProxyCommand=id/x"),
+        ("git", "ssh://u@-oProxyCommand=id/x"),
+        ("git", "h:-x"),
+        ("git", "ftp://h/x"),
+        ("git", "relative/path"),
+        ("rsync", "-e id"),
+        ("rsync", "/root"),
+        ("rsync", "u@-oProxyCommand=id:/x"),
+        ("rsync", "rsync://-h/x"),
+        ("local", "relative"),
+    ],
+)
+def test_no_source_is_an_option_or_a_file_of_a_node(mode, source):
+    """Neither for git and rsync nor for the ssh that they start."""
+    with pytest.raises(UsageError):
+        check_source(CodeSource(mode, source))

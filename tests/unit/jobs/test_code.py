@@ -387,8 +387,8 @@ def test_a_commit_of_a_node_is_a_full_hash_or_nothing(nodes, tmp_path, monkeypat
             {"gpu1": liar, "gpu2": nodes["gpu2"]}, "job1", CodeSource("git", "ssh://g@h/group/mnist.git"), {}, print
         )
 
-    assert caught.value.node == "gpu1"
     assert not proof.exists()
+    assert caught.value.node == "gpu1"
     assert not code(nodes["gpu2"]).exists()
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -595,3 +596,32 @@ def test_a_program_without_its_input_ends():
     )
     assert done.returncode == 1
     assert b"error" in done.stdout
+
+
+@pytest.mark.parametrize("do", ["look", "report"])
+def test_logins_of_a_fetch_that_was_killed_go_with_the_next_request(node, do):
+    """Those of a fetch that goes on stay; nobody has to fetch again for a password to leave the node."""
+    for name in ("code-1", "code-left", "code-held"):
+        (node.run / name).mkdir(parents=True)
+        (node.run / name / "password").write_text("hunter2")
+    (node.run / "code-left" / ".lock").touch()
+    with (node.run / "code-held" / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        node.ok(do, names=None)
+        assert [path.name for path in node.run.glob("code-*")] == ["code-held"]
+    node.ok(do, names=None)
+    assert not list(node.run.glob("code-*"))
+
+
+def test_packed_code_is_stored_whole_with_its_job_or_not_at_all(node):
+    """What breaks off, or is of another size, is refused and leaves nothing; other ids reach no path."""
+    short = node.begin("upload", id="t1", size=10)
+    assert "broke off" in json.loads(short.communicate(b"12345", timeout=30)[0])["error"]["message"]
+    assert list(node.root.iterdir()) == []
+    for bad in ("../x", "", None, "a/b"):
+        assert "is no id" in node.ask("upload", id=bad, size=1)["error"]["message"]
+    whole = node.begin("upload", id="t1", size=200_000)
+    assert json.loads(whole.communicate(b"x" * 200_000, timeout=30)[0]) == {"stored": True}
+    node.ok("reserve", name="j", job=job(), queue={}, upload="t1")
+    assert node.raw("code", name="j") == b"x" * 200_000
+    assert [path.name for path in node.root.iterdir()] == ["j"]

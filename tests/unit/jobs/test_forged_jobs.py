@@ -1,0 +1,330 @@
+"""Jobs that somebody with root on the head writes by hand: none starts, the reason is reported, and other jobs start.
+
+The real program for jobs runs on nodes in folders; docker, systemd and GPUs are STAND-INS.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.batch.signed import secrets_digest
+from provision.connectors.ssh_signatures import own_signing_key
+from provision.documents.jobs import PackedCode, SecretsDocument
+from provision.errors import NodeError, UsageError
+from provision.jobs.engines.base import Secrets
+from provision.jobs.engines.direct import DirectEngine
+from provision.jobs.signing import JobKeys
+from provision.model.job import CodeSource, JobRecord, JobSpec, JobStatus, Kind, as_document
+from provision.model.people import Person
+from tests.support.node.direct import direct_engine, recorded, signing_keys
+from tests.support.node.node import Engine, FakeNode, until
+
+
+@pytest.fixture(scope="module")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    made = Engine(tmp_path_factory.mktemp("docker") / "socket")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def head(tmp_path: Path, docker: Engine) -> Iterator[FakeNode]:
+    with FakeNode(tmp_path, "a") as made:
+        yield made.with_docker(docker)
+    docker.reset()
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> DirectEngine:
+    return direct_engine(monkeypatch, head)
+
+
+def spec(name: str = "forged", line: str = "true", **more: Any) -> JobSpec:
+    return JobSpec(name, Kind.RUN, (line,), image="image", **more)
+
+
+def write(head: FakeNode, document: dict[str, Any], name: str = "forged", **files: Any) -> None:
+    """Record a job on the head by hand, as root there can."""
+    folder = head.root / name
+    folder.mkdir(parents=True)
+    queue = {"state": "pending", "attempt": 0, "time": time.time()}
+    for item, content in {"job": {"submitted": 1.0, **document}, "queue": queue, **files}.items():
+        (folder / f"{item}.json").write_text(json.dumps(content))
+
+
+def over(jobs: DirectEngine, name: str) -> JobRecord:
+    return until(lambda: (found := jobs.get(name)).status.over and found, f"the end of {name}")
+
+
+def is_refused(jobs: DirectEngine, head: FakeNode, *words: str) -> None:
+    """The job stays PENDING with this reason, nothing of it is on any node, and a job after it starts."""
+    said: list[str] = []
+    jobs.submit(spec("honest"), Secrets(), said.append)
+
+    forged = jobs.get("forged")
+    assert over(jobs, "honest").status is JobStatus.SUCCEEDED
+    assert (forged.status, forged.attempt) == (JobStatus.PENDING, 0)
+    assert not (head.root / "forged" / "attempts").exists()
+    assert head.ok("look")["leases"] == {}
+    for word in ("forged", *words):
+        assert word in forged.reason
+        assert any(word in line for line in said if line.startswith("warning: "))
+
+
+def test_a_job_without_signature_is_refused(jobs: DirectEngine, head: FakeNode) -> None:
+    """Also one that an earlier version recorded; the reason says what to do."""
+    write(head, {"id": "1", "owner": "root@a", "spec": as_document(spec(privileged=True))})
+
+    is_refused(jobs, head, "is not signed", "submit it again")
+
+
+def test_a_job_of_an_unknown_key_is_refused_with_the_line_that_lists_it(jobs: DirectEngine, head: FakeNode) -> None:
+    """Root on the head can make a key of its own, and no controller trusts it; an operator's key can be listed."""
+    stranger = JobKeys("a", {}, head.folder / "stranger")
+    write(head, recorded(stranger, spec()))
+    public = own_signing_key(head.folder / "stranger").public
+
+    is_refused(jobs, head, "cluster_operators", f'key: "{public}"')
+
+
+def test_a_job_of_a_listed_operator_starts(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:
+    """From any controller whose inventory lists the key."""
+    other = JobKeys("a", {}, head.folder / "stranger")
+    write(head, recorded(other, spec("shared")), "shared")
+    person = Person("bob", own_signing_key(head.folder / "stranger").public, "operator")
+    jobs = direct_engine(monkeypatch, head, people={"bob": person})
+
+    assert jobs.start_pending([].append).started == ("shared",)
+    assert over(jobs, "shared").status is JobStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("part", ["text", "signature", "truncated", "empty", "types"])
+def test_a_signature_that_does_not_match_is_refused(jobs: DirectEngine, head: FakeNode, part: str) -> None:
+    """A changed text, a foreign or damaged signature."""
+    document = recorded(signing_keys(head), spec())
+    other = recorded(signing_keys(head), spec("forged", "id"))
+    document |= {
+        "text": {"signed": document["signed"].replace('"retry":0', '"retry":9')},
+        "signature": {"signature": other["signature"]},
+        "truncated": {"signature": document["signature"][:-8]},
+        "empty": {"signature": ""},
+        "types": {"signature": ["x"], "signed": {}},
+    }[part]
+    write(head, document)
+
+    is_refused(jobs, head, "sign")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"id": "other"}, "id"),
+        ({"name": "honest2"}, "name"),
+        ({"cluster": "elsewhere"}, "signed for the cluster elsewhere"),
+        ({"spec": spec("another")}, "another job"),
+    ],
+)
+def test_a_signed_job_counts_for_its_own_id_name_and_cluster(
+    jobs: DirectEngine, head: FakeNode, changes: dict[str, Any], word: str
+) -> None:
+    """Root on the head cannot record it under another name, or a job of another cluster here."""
+    document = recorded(signing_keys(head), spec(), **changes)
+    write(head, {**document, "id": "id-forged"})
+
+    is_refused(jobs, head, word)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"image": "--privileged"},
+        {"image": ""},
+        {"share_memory": "1g --privileged"},
+        {"ulimits": {"memlock": "-1 --privileged"}},
+        {"env": {"A=B\nC": "x"}},
+        {"user": "0:0 --privileged"},
+        {"mounts": ("/:/host:rw,z",)},
+        {"command": ()},
+        {"working_dir": "relative"},
+        {"sync": CodeSource("git", "-u./x")},
+        {"sync": CodeSource("git", "ext::sh -c id")},
+        {"sync": CodeSource("git", "file:///root/secret")},
+        {"sync": CodeSource("git", "/root/secret")},
+        {"sync": CodeSource("git", "user@-oProxyCommand=id:x")},
+        {"sync": CodeSource("git", "https://h/p.git", "--upload-pack=id")},
+        {"sync": CodeSource("git", "https://h/p.git", options={"GIT_SYNC_SSH_KEY_FILE": "/root/.ssh/id_ed25519"})},
+        {"sync": CodeSource("git", "https://h/p.git", options={"GIT_SSL_CAINFO": "/etc/shadow"})},
+        {"sync": CodeSource("rsync", "--rsh=id")},
+        {"sync": CodeSource("rsync", "/root")},
+        {"sync": CodeSource("rsync", "u@-oProxyCommand=id:/x")},
+        {"sync": CodeSource("local", "/root")},
+    ],
+)
+def test_a_spec_is_checked_at_the_start_as_it_is_at_submission(
+    jobs: DirectEngine, head: FakeNode, asked: dict[str, Any]
+) -> None:
+    """Also where its signature is valid: what could not be submitted does not start."""
+    bad = dataclasses.replace(spec(), **asked)
+    write(head, recorded(signing_keys(head), bad))
+
+    is_refused(jobs, head, "cannot be started")
+    if not (bad.sync and bad.sync.mode == "local"):
+        with pytest.raises(UsageError):
+            jobs.submit(dataclasses.replace(bad, name="again"), Secrets(), print)
+
+
+def test_the_signed_spec_alone_decides_what_starts(jobs: DirectEngine, head: FakeNode) -> None:
+    """What else the head records of a job, its owner and spec, changes nothing."""
+    honest = recorded(signing_keys(head), spec("mine", "echo honest"))
+    forged = as_document(spec("mine", "echo forged", privileged=True, mounts=("/:/host",)))
+    write(head, {**honest, "owner": "root@a", "spec": forged}, "mine")
+    jobs.start_pending([].append)
+
+    assert over(jobs, "mine").status is JobStatus.SUCCEEDED
+    started = json.loads((head.attempt("mine").parent.parent / "job.json").read_text())
+    lines: list[bytes] = []
+    from provision.jobs.engines.base import LogRequest
+
+    jobs.logs("mine", LogRequest(), lambda _, line: lines.append(line))
+    assert lines == [b"honest\n"]
+    assert json.loads(started["signed"])["spec"]["command"] == ["echo honest"]
+
+
+def test_secrets_that_were_replaced_are_refused(jobs: DirectEngine, head: FakeNode) -> None:
+    """Else the head could give a signed job other variables, files, or logins; those that were signed are used."""
+    signed = SecretsDocument(env={"TOKEN": "t"}, salt="s")
+    document = recorded(signing_keys(head), spec("mine", secret_env=("TOKEN",)), secrets=secrets_digest(signed))
+    write(head, document, "mine", secrets={"env": {"TOKEN": "t", "LD_PRELOAD": "/x.so"}, "salt": "s"})
+    jobs.start_pending([].append)
+
+    assert jobs.get("mine").status is JobStatus.FAILED
+    assert "a: the secrets of mine are not those that were signed" in jobs.get("mine").reason
+    assert not head.attempt("mine").exists()
+    assert head.ok("look")["leases"] == {}
+
+
+class Brought:
+    """Extras that keep the archive that a start would relay."""
+
+    def __init__(self) -> None:
+        self.names: list[list[str]] = []
+
+    def mounts(self, _spec: JobSpec, _node: str) -> list[str]:
+        return []
+
+    def before(self, _attempt: Any, _connectors: Any, _say: Any, code: Any) -> str:
+        with tarfile.open(code.path) as archive:
+            self.names.append(archive.getnames())
+        return code.about.content
+
+    def after(self, *_: Any) -> str:
+        return ""
+
+
+def test_a_local_folder_is_packed_when_it_is_submitted_and_read_by_nobody_later(
+    monkeypatch: pytest.MonkeyPatch, head: FakeNode, tmp_path: Path
+) -> None:
+    """A held job starts with the code as it was; its folder may be gone, and any machine may start it."""
+    folder, extras = tmp_path / "project", Brought()
+    folder.mkdir()
+    (folder / "train.py").write_text("1")
+    jobs = direct_engine(monkeypatch, head, extras=extras)  # type: ignore[arg-type]
+    jobs.submit(spec("local", hold=True, sync=CodeSource("local", str(folder))), Secrets(), print)
+    shutil.rmtree(folder)
+    jobs.release("local", print)
+
+    assert over(jobs, "local").status is JobStatus.SUCCEEDED
+    assert extras.names == [["train.py"]]
+    assert jobs.restart("local", print).attempt == 2
+    assert extras.names == [["train.py"]] * 2
+    assert (head.root / "local" / "code.tar.gz").stat().st_mode & 0o777 == 0o600
+    (head.root / "local" / "code.tar.gz").write_bytes(b"x" * 5_000_000)
+    over(jobs, "local")
+    with pytest.raises(NodeError, match="packed code of local is not the code that was signed"):
+        jobs.restart("local", print)
+    assert len(extras.names) == 2
+
+
+def test_packed_code_that_the_head_does_not_have_is_refused(jobs: DirectEngine, head: FakeNode) -> None:
+    """Nothing of the controller is packed in its place."""
+    code = PackedCode("0" * 64, "0" * 64, 100)
+    write(head, recorded(signing_keys(head), spec("mine", sync=CodeSource("local", "/root")), code=code), "mine")
+    jobs.start_pending([].append)
+
+    assert jobs.get("mine").status is JobStatus.FAILED
+    assert "no packed code of this job" in jobs.get("mine").reason
+
+
+BOB = {"user": "1001:1001"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        ({}, "--user 1001:1001,27"),
+        ({"user": "0:0"}, "--user 1001:1001,27"),
+        ({"user": "1002:1001"}, "--user 1001:1001,27"),
+        ({"user": "1001:1001,0"}, "--user 1001:1001,27"),
+        ({**BOB, "privileged": True}, "--privileged"),
+        ({**BOB, "allow_drained": True}, "--toleration"),
+        ({**BOB, "mounts": ("/var/run/docker.sock:/s",)}, "--mount"),
+        ({**BOB, "mounts": ("/home/bob/docker.sock:/s",)}, "--mount"),
+        ({**BOB, "mounts": ("/run:/r",)}, "--mount"),
+        ({**BOB, "mounts": ("//run/x:/r:ro",)}, "--mount"),
+        ({**BOB, "mounts": ("/home/../proc:/p",)}, "--mount"),
+        ({**BOB, "mounts": ("/:/host:ro",)}, "--mount"),
+        ({**BOB, "mounts": ("/dev:/d",)}, "--mount"),
+    ],
+)
+def test_a_submitter_s_job_runs_as_himself_and_with_no_rights_of_operators(
+    monkeypatch: pytest.MonkeyPatch, head: FakeNode, asked: dict[str, Any], word: str
+) -> None:
+    """His signature counts for what he may do alone, whatever he has signed."""
+    own = JobKeys("a", {}, head.folder / "bob")
+    write(head, recorded(own, spec(**asked)))
+    person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001,27")
+
+    is_refused(direct_engine(monkeypatch, head, people={"bob": person}), head, word, "bob")
+
+
+def test_a_submitter_s_own_job_starts(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:
+    """With his account, some of its groups, and mounts that his account limits."""
+    own = JobKeys("a", {}, head.folder / "bob")
+    write(head, recorded(own, spec("fine", user="1001:1001,27", mounts=("/home/bob:/home/bob",))), "fine")
+    person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001,27,28")
+    jobs = direct_engine(monkeypatch, head, people={"bob": person})
+
+    assert jobs.start_pending([].append).started == ("fine",)
+
+
+def test_entries_that_are_not_valid_are_named_and_stop_nobody(jobs: DirectEngine, head: FakeNode) -> None:
+    """Whatever files root on the head writes."""
+    odd: dict[str, Any] = {
+        "ids": {"id": ["x"]},
+        "specs": {"id": "1", "spec": {"gpus": "many"}},
+        "names": {"id": "1", "owner": {"a": 1}},
+        "times": {"id": "1", "submitted": "now"},
+        "nests": {"id": "1", "spec": {"env": {"a": {"b": {}}}}},
+    }
+    for name, document in odd.items():
+        write(head, document, name)
+    (head.root / "queues").mkdir()
+    write(head, {"id": "1"}, "lists", queue={"state": "pending", "nodes": "all", "attempt": "--x"})
+    said: list[str] = []
+
+    jobs.submit(spec("honest"), Secrets(), said.append)
+
+    assert over(jobs, "honest").status is JobStatus.SUCCEEDED
+    for name in (*odd, "lists"):
+        assert [line for line in said if f"a: job {name} is left out" in line], name
+    for name in ("ids", "specs", "names", "times", "lists"):
+        assert [line for line in jobs.jobs().problems if f"a: job {name} is left out" in line], name
