@@ -534,3 +534,17 @@ def test_a_job_that_nobody_has_tried_is_heard_of_and_so_is_one_that_others_start
         node.ok("delete", name="j", id="n")
     monkeypatch.setattr(jobs, "_watched", {"a": {"leases": ["GPU-a"]}})
     assert heard(jobs), "it was given back before we watched"
+
+
+def test_a_refusal_to_show_lines_is_an_error_and_not_a_line(jobs: DirectEngine, node: FakeNode) -> None:
+    """The job agent refuses the lines of somebody else's job; a job that prints such a line is shown as it is."""
+    like = '{"error": {"message": "mine"}}'
+    submit(jobs, spec("j", f"echo '{like}'"))
+    over(jobs, "j")
+    assert output(jobs, "j") == {"j-worker-0": f"{like}\n"}
+
+    (node.root / "j/attempts/1/j-worker-0.json").unlink()
+    lines: list[bytes] = []
+    with pytest.raises(NotFound, match="has no instance j-worker-0"):
+        jobs.logs("j", LogRequest(), lambda _instance, line: lines.append(line))
+    assert lines == []

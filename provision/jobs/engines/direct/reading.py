@@ -211,6 +211,9 @@ def _read_lines(
         raise NodeUnreachable(error.message, node=node.name, remedy=error.remedy, output=error.output) from error
 
 
+_REFUSAL = b'{"error": {'
+
+
 def _lines_of(
     node: Node, record: JobRecord, attempt: int, seat: Seat, request: LogRequest, take: Callable[[bytes], None]
 ) -> None:
@@ -227,12 +230,16 @@ def _lines_of(
             timestamps=request.timestamps,
             follow=request.follow,
         )
-        rest, said = b"", b""
+        rest, said, begun = b"", b"", False
         for stream, chunk in process.output():
             if stream == "stderr":
                 said = (said + chunk)[-2000:]
                 continue
-            *whole, rest = (rest + chunk).split(b"\n")
+            rest += chunk
+            if not begun and rest.startswith(_REFUSAL) and rest.count(b"\n") <= 1:
+                continue  # alone it may be a refusal, which the exit status tells
+            begun = True
+            *whole, rest = rest.split(b"\n")
             for line in whole:
                 take(line + b"\n")
         code = process.wait()
