@@ -72,7 +72,7 @@ GROUPS = {
     "image": "provision.cli.image",
     "bench": "provision.cli.bench",
     "data": "provision.cli.data",
-    "secret": "provision.cli.secret",
+    "secret": "provision.cli.secret",  # nosec B105 # a module's name
     "lab": "provision.cli.lab",
 }
 """Verbs that have verbs of their own; the module holds a typer app called ``app``."""

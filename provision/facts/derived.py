@@ -56,7 +56,7 @@ def parameters(
         repository = repository.rpartition(":")[0]
     pinned = f"{repository}@{digest}" if reference and digest else ""
     sysctls = variables.get("base_system_sysctls")
-    paths = ["/", "/etc", "/run", "/var/lib", "/tmp", _text(variables, "docker_engine_data_root") or "/var/lib/docker"]  # noqa: S108 - only looked at
+    paths = ["/", "/etc", "/run", "/var/lib", "/tmp", _text(variables, "docker_engine_data_root") or "/var/lib/docker"]  # noqa: S108 # nosec B108 # only looked at
     return Parameters(
         names=tuple(names),
         container=_text(variables, "training_container_name") or "provision-training",

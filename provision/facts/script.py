@@ -108,7 +108,7 @@ class Parameters:
     """References under which the wanted image may be found: PROBE_IMAGES."""
     sysctls: tuple[str, ...] = ()
     """PROBE_SYSCTLS."""
-    paths: tuple[str, ...] = ("/", "/etc", "/run", "/var/lib", "/var/lib/docker", "/tmp")  # noqa: S108 - only looked at
+    paths: tuple[str, ...] = ("/", "/etc", "/run", "/var/lib", "/var/lib/docker", "/tmp")  # noqa: S108 # nosec B108 # only looked at
     """Where free space counts: PROBE_PATHS."""
     topology: bool = False
     """Whether nvidia-smi is asked for the matrix of GPUs and cards: PROBE_TOPOLOGY."""
