@@ -55,7 +55,7 @@ test-machines:
 SLOWEST := --durations=40 --durations-min=2
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
 BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run inventory lab_services \
-  left_out light_modules lock_keeper many_nodes node_locks) -m "not long"
+  left_out light_modules lock_keeper many_nodes node_locks release) -m "not long"
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(filter tests/%,$(BESIDE))) -m "not long"
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
@@ -114,7 +114,7 @@ lock: setup
 SBOM ?= build/provision.cdx.json
 sbom: setup
 	mkdir -p $(dir $(SBOM))
-	$(BIN)/python -W ignore -m cyclonedx_py requirements requirements.lock --pyproject pyproject.toml --output-reproducible \
+	$(BIN)/python -W ignore -m cyclonedx_py requirements requirements.lock --pyproject pyproject.toml --output-reproducible --no-validate \
 	  --output-file $(SBOM)
 
 # A release of the last commit: wheel, source archive, SBOM and their checksums. The same commit gives the same bytes.
@@ -126,9 +126,10 @@ dist: setup
 	$(abspath $(BIN))/uv build --quiet --no-build-isolation --python $(abspath $(BIN))/python --out-dir $(DIST) $(DIST)/source
 	$(MAKE) -C $(DIST)/source -o setup sbom VENV=$(abspath $(VENV)) SBOM=$(abspath $(DIST))/provision.cdx.json
 	rm -rf $(DIST)/source $(DIST)/.gitignore
+	@# setuptools writes the time and the user into the source archive.
 	cd $(DIST) && for archive in *.tar.gz; do mkdir source && tar -xzf $$archive -C source && \
-	  tar --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX -C source -c . | \
-	  gzip -9n > $$archive && rm -r source; done
+	  tar --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX \
+	    -C source -c $${archive%.tar.gz} | gzip -9n > $$archive && rm -r source; done
 	cd $(DIST) && sha256sum * > .sums && mv .sums SHA256SUMS
 
 # In two halves of about the same length, for `make check` to run side by side.

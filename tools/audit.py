@@ -1,7 +1,8 @@
 """Report known vulnerabilities of the packages in a lock file; part of `make check`.
 
-pip-audit asks OSV, or the service at AUDIT_OSV_URL. Where that cannot be reached, nothing is known about the packages: the
-output says so, and the exit code is 0, or 1 with AUDIT_STRICT=1. A vulnerability, and any other failure, is exit code 1.
+pip-audit asks OSV, or the service at AUDIT_OSV_URL. Where that cannot be reached, nothing is known about the packages:
+the output says so, and the exit code is 0, or 1 with AUDIT_STRICT=1. A vulnerability is always exit code 1, and so is
+any other failure.
 """
 
 from __future__ import annotations
