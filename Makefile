@@ -14,12 +14,15 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs docs clean
+.PHONY: help demo test check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
 	@echo "make test       what CI runs: check, roles, jobs, and the short tests of baremetal"
-	@echo "make check      lint, types, layers, unit tests (about a minute)"
+	@echo "make check      lint, types, layers, bandit, audit, unit tests (about a minute)"
+	@echo "make audit      known vulnerabilities of the locked packages"
+	@echo "make lock       renew requirements.lock and requirements-dev.lock (UPGRADE=1: newest versions)"
+	@echo "make dist       wheel, source archive, SBOM and checksums in dist/"
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
 	@echo "make launch     jobs on two SIMULATED machines of eight GPUs, by Open MPI 4 and 5, MPICH and PyTorch"
@@ -52,7 +55,7 @@ test-machines:
 SLOWEST := --durations=40 --durations-min=2
 # Tests that share one lab run one after the other; those that need none, or have a lab of their own, run beside them.
 BESIDE := $(patsubst %,tests/integration/test_%.py,adopt bench_page container_lab engine_run inventory lab_services \
-  left_out light_modules lock_keeper many_nodes node_locks submitters) -m "not long"
+  left_out light_modules lock_keeper many_nodes node_locks release submitters) -m "not long"
 ON_THE_LAB := tests/integration $(addprefix --ignore=,$(filter tests/%,$(BESIDE))) -m "not long"
 
 # Set-up: Debian packages that are missing, and a virtual environment of exactly the pinned versions.
@@ -64,18 +67,20 @@ packages:
 	  $(SUDO) apt-get -o DPkg::Lock::Timeout=600 -qq update && \
 	  $(SUDO) env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 -qq install -y --no-install-recommends $$missing >/dev/null; fi
 
-$(VENV)/.done: pyproject.toml constraints.txt
+# pip refuses a package whose hash is not in the file, and `--no-build-isolation` builds the project with the locked setuptools.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
+$(VENV)/.done: pyproject.toml requirements-dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --upgrade -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e . --group dev
+	$(PIP_INSTALL) --require-hashes --only-binary :all: -r requirements-dev.lock
+	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@# With all cores, and of Ansible's 15,000 modules those that are used: pip would take a minute more for it.
 	$(BIN)/python -m compileall -qq -j 0 -x 'ansible_collections/(?!ansible/|community/docker/)' $(VENV)/lib || true
 	touch $@
 
 check: setup
 	@# More places than cores, because unit tests wait for a fifth of their time: what is nice works meanwhile.
-	$(MAKE) -j4 --output-sync=target unit-first-half unit-second-half ansible-lint types yaml lint layers
+	$(MAKE) -j4 --output-sync=target unit-first-half unit-second-half ansible-lint types bandit audit yaml lint layers
 
 lint:
 	$(BIN)/ruff check .
@@ -86,6 +91,46 @@ types:
 
 layers:
 	$(BIN)/lint-imports
+
+# All severities and levels of confidence; pyproject.toml has the rules that are left out, and why.
+bandit:
+	@# It warns of every expression in a line with an exception that the rule does not apply to.
+	nice $(BIN)/bandit --quiet --configfile pyproject.toml --recursive provision roles tools \
+	  2> >(grep -v "but no failed test on file" >&2)
+
+# Known vulnerabilities of the locked packages, from OSV or AUDIT_OSV_URL. AUDIT_STRICT=1 fails where OSV cannot be reached.
+audit:
+	$(BIN)/python tools/audit.py requirements-dev.lock
+
+# Versions and hashes of all packages, from pyproject.toml. Pins stay as they are; UPGRADE=1 takes the newest versions.
+LOCK := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --no-annotate --no-emit-package colorama --no-emit-package pywin32 $(if $(UPGRADE),--upgrade)
+lock: setup
+	$(LOCK) pyproject.toml -o requirements.lock
+	$(LOCK) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+	$(LOCK) tests/benchmarks/requirements.in -o tests/benchmarks/requirements.lock
+
+# The packages that provision needs at run time, in CycloneDX's format. The same lock file gives the same bytes.
+SBOM ?= build/provision.cdx.json
+sbom: setup
+	mkdir -p $(dir $(SBOM))
+	$(BIN)/python -W ignore -m cyclonedx_py requirements requirements.lock --pyproject pyproject.toml --output-reproducible --no-validate \
+	  --output-file $(SBOM)
+
+# A release of the last commit: wheel, source archive, SBOM and their checksums. The same commit gives the same bytes.
+DIST ?= dist
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist: setup
+	rm -rf $(DIST) && mkdir -p $(DIST)/source
+	git archive HEAD | tar -x -C $(DIST)/source
+	$(abspath $(BIN))/uv build --quiet --no-build-isolation --python $(abspath $(BIN))/python --out-dir $(DIST) $(DIST)/source
+	$(MAKE) -C $(DIST)/source -o setup sbom VENV=$(abspath $(VENV)) SBOM=$(abspath $(DIST))/provision.cdx.json
+	rm -rf $(DIST)/source $(DIST)/.gitignore
+	@# setuptools writes the time and the user into the source archive.
+	cd $(DIST) && for archive in *.tar.gz; do mkdir source && tar -xzf $$archive -C source && \
+	  tar --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX \
+	    -C source -c $${archive%.tar.gz} | gzip -9n > $$archive && rm -r source; done
+	cd $(DIST) && sha256sum * > .sums && mv .sums SHA256SUMS
 
 # In two halves of about the same length, for `make check` to run side by side.
 SECOND_HALF := $(addprefix tests/unit/,benchmarks cli connectors inventory jobs lab test_bandwidth.py)
@@ -162,9 +207,9 @@ bench-nodes: setup $(BENCH_VENV)/.done
 bench-jobs: setup
 	$(BIN)/python -m tests.benchmarks.batch_jobs $(BENCH_JOBS)
 
-$(BENCH_VENV)/.done: tests/benchmarks/requirements.txt
+$(BENCH_VENV)/.done: tests/benchmarks/requirements.lock
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/benchmarks/requirements.txt
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/benchmarks/requirements.lock
 	touch $@
 
 docs: setup

@@ -35,6 +35,9 @@ LOCAL_ACTIONS = frozenset({
 
 _SHOWN_AS_CHANGED = re.compile(r"(\x1b\[[0-9;]*m)*changed: \[")
 
+_OUTPUTS = ("stderr", "module_stderr", "stdout")
+"""Where the result of a task has the output of programs, in the order in which it helps."""
+
 _ROLL_CALL = "Nodes that came to the end"
 """The name of the last play. Ansible tells nothing of a node that it stops because of another one (`run_once`, a
 batch that failed as a whole); who does not answer here was stopped."""
@@ -137,7 +140,7 @@ class Collector:
             seen.role = role
             if role:
                 seen.roles[role] = RoleStatus.FAILED
-            full = str(result.get("msg") or "").strip()
+            full = _without_secrets(str(result.get("msg") or "").strip())
             message = _lost(full)
             seen.error = Failure(role, task.split(" : ", 1)[-1], message, full, remedy_for(f"{full}\n{message}"))
             self._tell(host, role, task, "unreachable")
@@ -159,9 +162,10 @@ class Collector:
 
     @staticmethod
     def _failure(role: str | None, task: str, result: Mapping[str, Any]) -> Failure:
-        message = _first_line(result.get("msg")) or "the task failed"
-        details = [str(result.get(key)) for key in ("stderr", "module_stderr", "stdout") if result.get(key)]
-        full = str(result.get("msg") or "").strip()
+        shown = {key: _without_secrets(str(result.get(key) or "")) for key in ("msg", *_OUTPUTS)}
+        message = _first_line(shown["msg"]) or "the task failed"
+        details = [shown[key] for key in _OUTPUTS if shown[key]]
+        full = shown["msg"].strip()
         output = "\n".join("\n".join([full, *details]).strip().splitlines()[-10:])
         return Failure(role, task.split(" : ", 1)[-1], message, output, remedy_for("\n".join([full, *details])))
 
@@ -301,7 +305,7 @@ def run_playbook(  # noqa: PLR0913 - what Ansible can be told
     if not collector.finished:
         raise ProvisionError(
             f"Ansible stopped before it ended ({outcome.status}, exit {outcome.code})",
-            output="\n".join(collector.output[-15:]) or outcome.text,
+            output="\n".join(_without_secrets("\n".join(collector.output)).splitlines()[-15:]) or outcome.text,
             remedy="Read the lines above; `ansible-playbook` from playbooks/ shows the same with more detail.",
         )
     collector.call_roll()
@@ -405,17 +409,17 @@ def _write_log(log: Path | None, lines: Sequence[str]) -> str:
     if log is None:
         return ""
     try:
-        _write_private(log, lines)
+        _write_private(log, _without_secrets("\n".join(lines)))
     except OSError as error:
         return f"the log of this run could not be written to {log}: {error.strerror}"
     return ""
 
 
-def _write_private(log: Path, lines: Sequence[str]) -> None:
+def _write_private(log: Path, text: str) -> None:
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
-        stream.write("\n".join(lines) + "\n")
+        stream.write(text + "\n")
     for old in sorted(log.parent.glob("apply-*.log"))[:-20]:
         old.unlink(missing_ok=True)
 
@@ -426,6 +430,12 @@ def _lost(text: str) -> str:
     if problem.kind in {"login", "unknown-key", "changed-key", "resolve"}:
         return f"Ansible could not log in: {problem.last_line}"
     return f"the connection to the node was lost: {_first_line(text)}"
+
+
+def _without_secrets(text: str) -> str:
+    from provision.report.redaction import Redactor
+
+    return Redactor().text(text)
 
 
 def _first_line(message: Any) -> str:

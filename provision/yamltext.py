@@ -17,7 +17,7 @@ def safe_load(text: str) -> Any:
     Raises:
         yaml.YAMLError: it is not YAML.
     """
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 # nosec B506 # a safe loader
 
 
 def compose(text: str) -> Any:

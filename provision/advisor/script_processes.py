@@ -17,7 +17,7 @@ _FROM_LAUNCHER = (
     "launcher sets for each process."
 )
 _GUARD = 'Write: if int(os.environ.get("WORLD_SIZE", 1)) > 1: dist.init_process_group(backend)'
-_HERE = ("localhost", "127.0.0.1", "0.0.0.0", "::1")  # noqa: S104 - looked for, not bound to
+_HERE = ("localhost", "127.0.0.1", "0.0.0.0", "::1")  # noqa: S104 # nosec B104 # looked for, not bound to
 _STARTERS = re.compile(
     r"init\w*dist|dist\w*init|(setup|init|start)\w*(ddp|dist|process)|(ddp|dist)\w*(setup|start)|launch", re.IGNORECASE
 )

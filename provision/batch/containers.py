@@ -188,5 +188,5 @@ def _shared(spec: JobSpec) -> tuple[str, ...]:
 def _log_folder(spec: JobSpec) -> str:
     targets = [target for _, target in spec.data] + [mount.split(":")[1] for mount in spec.mounts]
     kept = any(PurePosixPath(spec.logdir).is_relative_to(target) for target in targets)
-    own = RUN if spec.no_container else "/tmp"  # noqa: S108 - in the job's own container
+    own = RUN if spec.no_container else "/tmp"  # noqa: S108 # nosec B108 # in the job's own container
     return spec.logdir.rstrip("/") if kept else own

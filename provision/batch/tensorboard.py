@@ -80,14 +80,14 @@ def create_words(record: JobRecord, volumes: Sequence[Volume], address: str) -> 
     """
     spec, place = record.spec, log_place(record.spec, volumes)
     words = ["--name", container_name(spec.name), "--network", "host", "--init", "--restart", "no", "--read-only"]
-    words += ["--tmpfs", "/tmp:mode=1777", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]  # noqa: S108
+    words += ["--tmpfs", "/tmp:mode=1777", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]  # noqa: S108 # nosec B108 # a tmpfs of the container's own
     words += ["--pids-limit", "512", "--log-driver", "json-file", "--log-opt", "max-size=10m"]
     labels = {"provision.job": spec.name, "provision.id": record.id, "provision.role": _ROLE}
     for name, value in labels.items():
         words += ["--label", f"{name}={value}"]
-    for name, value in {"HOME": "/tmp", "NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}.items():  # noqa: S108
+    for name, value in {"HOME": "/tmp", "NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}.items():  # noqa: S108 # nosec B108 # a tmpfs of the container's own
         words += ["--env", f"{name}={value}"]
-    words += ["--volume", f"{place.mount[0]}:{place.mount[1]}:ro", "--workdir", "/tmp"]  # noqa: S108
+    words += ["--volume", f"{place.mount[0]}:{place.mount[1]}:ro", "--workdir", "/tmp"]  # noqa: S108 # nosec B108 # a tmpfs of the container's own
     if spec.user:
         words += ["--user", spec.user.partition(",")[0]]
     image = spec.tensorboard_image or spec.image

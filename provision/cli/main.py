@@ -72,7 +72,7 @@ GROUPS = {
     "image": "provision.cli.image",
     "bench": "provision.cli.bench",
     "data": "provision.cli.data",
-    "secret": "provision.cli.secret",
+    "secret": "provision.cli.secret",  # nosec B105 # a module's name
     "lab": "provision.cli.lab",
 }
 """Verbs that have verbs of their own; the module holds a typer app called ``app``."""
@@ -439,19 +439,29 @@ def _report(error: ProvisionError, *, as_json: bool) -> int:
     """Tell the person (and the script that asked for JSON) what went wrong; return the exit code."""
     from provision.cli.common import print_json, say
 
+    output = _without_secrets(error.output)
     if as_json:
         print_json(
             {
                 "ok": False,
-                "error": {"node": error.node, "message": error.message, "remedy": error.remedy, "output": error.output},
+                "error": {"node": error.node, "message": error.message, "remedy": error.remedy, "output": output},
             }
         )
     say(f"error: {error}")
-    for line in error.output.strip().splitlines()[-10:]:
+    for line in output.strip().splitlines()[-10:]:
         say(f"  | {line}")
     if error.remedy:
         say(f"hint: {error.remedy}")
     return error.exit_code
+
+
+def _without_secrets(text: str) -> str:
+    """Return the output of a program on a node without secrets."""
+    if not text:
+        return ""
+    from provision.report.redaction import Redactor
+
+    return Redactor().text(text)
 
 
 def _click_exit(error: Exception, *, as_json: bool) -> int | None:

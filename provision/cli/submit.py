@@ -70,7 +70,7 @@ def submit(
     """
     from provision.batch.submission import read_words, submission
 
-    assert words is None  # noqa: S101 - _Raw left them in ctx.args
+    assert words is None  # noqa: S101 # nosec B101 # _Raw left them in ctx.args
     if {"--help", "-h"} & set(_own(ctx.args)):
         show(ctx.get_help())
         return

@@ -232,8 +232,8 @@ def sudo_check(*, password: bool) -> str:
 class SudoProblem(StrEnum):
     """Why sudo did not make us root."""
 
-    PASSWORD_WANTED = "password wanted"  # noqa: S105 - a kind of failure
-    PASSWORD_WRONG = "password wrong"  # noqa: S105
+    PASSWORD_WANTED = "password wanted"  # noqa: S105 # nosec B105 # a kind of failure
+    PASSWORD_WRONG = "password wrong"  # noqa: S105 # nosec B105 # a kind of failure
     NOT_ALLOWED = "not allowed"
     TTY_WANTED = "tty wanted"
     MISSING = "missing"

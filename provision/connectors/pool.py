@@ -162,4 +162,4 @@ def _host_and_port(place: str) -> tuple[str, int | None]:
 
 
 def _has_kerberos_ticket() -> bool:
-    return "KRB5CCNAME" in os.environ or Path(f"/tmp/krb5cc_{os.getuid()}").exists()  # noqa: S108 - Kerberos' own name
+    return "KRB5CCNAME" in os.environ or Path(f"/tmp/krb5cc_{os.getuid()}").exists()  # noqa: S108 # nosec B108 # Kerberos' own name

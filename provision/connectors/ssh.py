@@ -112,7 +112,7 @@ class SshConnector:
 
         try:
             channel = self._channel()
-            channel.exec_command(command)
+            channel.exec_command(command)  # nosec B601 # callers quote the words with shlex
         except (paramiko.SSHException, EOFError, OSError, IndexError) as error:
             raise failures.broke(self.name, self.host, "starting a command") from error
         return SshProcess(self.name, self.host, channel)

@@ -67,7 +67,7 @@ def open_transport(
         try:
             return _open(node, hop, password, through)
         except _DroppedError as dropped:
-            rest = pause * random.uniform(0.5, 1.5)  # noqa: S311 - so that many do not come back at once
+            rest = pause * random.uniform(0.5, 1.5)  # noqa: S311 # nosec B311 # so that many do not come back at once
             if time.monotonic() + rest > end:
                 raise dropped.failure from dropped.failure.__cause__
             time.sleep(rest)

@@ -65,7 +65,7 @@ class JobRequest:
     @property
     def hostfile(self) -> str:
         """Where the host file is in the head node's container; the name is random."""
-        return f"/tmp/provision-{self.job}.hostfile"  # noqa: S108
+        return f"/tmp/provision-{self.job}.hostfile"  # noqa: S108 # nosec B108 # in a container; the name is random
 
     def container(self, node: str) -> str:
         """Name of the training container on `node`."""

@@ -29,7 +29,7 @@ _SSH_PORT = 22
 _BOOT_SECONDS = 90
 _NEVER_RAN = {"created", "dead", "removing"}
 _ALIVE = {"running", "restarting"}
-_TMPFS = {"/run": "rw,nosuid,nodev,mode=0755,size=512m", "/tmp": "rw,exec,nosuid,nodev,mode=1777"}  # noqa: S108
+_TMPFS = {"/run": "rw,nosuid,nodev,mode=0755,size=512m", "/tmp": "rw,exec,nosuid,nodev,mode=1777"}  # noqa: S108 # nosec B108 # a tmpfs of the node's own
 
 
 class ContainerDriver:

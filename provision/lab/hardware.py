@@ -35,7 +35,7 @@ def _install(folder: Path, node: LabNode, packages: Sequence[Path]) -> None:
         folder, node, "dpkg-query -W -f '${Package}_${Version}_${Architecture}.deb\\n'"
     ).stdout.splitlines()
     missing = [path for path in packages if path.name not in there]
-    remote = [f"/var/tmp/{path.name}" for path in missing]  # noqa: S108 - on the node, root's own
+    remote = [f"/root/{path.name}" for path in missing]
     for local, path in zip(missing, remote, strict=True):
         copy(folder, node, local, path)
     if missing:

@@ -94,7 +94,7 @@ def port_is_free(port: int, kind: int) -> bool:
 
 
 def _port(free: Callable[[int, int], bool], kind: int, taken: set[int]) -> int:
-    for port in random.sample(range(_FIRST_PORT, _LAST_PORT), 200):
+    for port in random.sample(range(_FIRST_PORT, _LAST_PORT), 200):  # nosec B311 # ports to try, not a secret
         if port not in taken and free(port, kind):
             return port
     raise LabError(f"no free port between {_FIRST_PORT} and {_LAST_PORT} on 127.0.0.1")

@@ -14,7 +14,7 @@ __all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]
 class CheckStatus(StrEnum):
     """The four outcomes; ``skip`` always carries the reason for which nothing could be judged."""
 
-    PASS = "pass"  # noqa: S105 - an outcome, not a password
+    PASS = "pass"  # noqa: S105 # nosec B105 # an outcome, not a password
     WARN = "warn"
     FAIL = "fail"
     SKIP = "skip"

@@ -125,7 +125,7 @@ def _shorten(text: str, width: int) -> str:
 
 def _failure(node: NodeReport) -> list[str]:
     error = node.error
-    assert error is not None  # noqa: S101 - the caller asked
+    assert error is not None  # noqa: S101 # nosec B101 # the caller asked
     where = f"role {error.role}, task “{error.task}”" if error.role else f"“{error.task}”"
     lines = [f"{node.name}: {node.status.value} at {where}", f"  {error.message}"]
     lines += [f"  | {line}" for line in error.output.splitlines() if line.strip() and line.strip() != error.message]

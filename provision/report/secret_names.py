@@ -8,7 +8,7 @@ from collections.abc import Iterator
 __all__ = ["assigned_secrets", "is_plain", "names_secret"]
 
 _STRONG = re.compile(
-    r"(passw(or)?d|passwd|passphrase|passcode|secret|token|credentials?|_pwd|_pass|cookie"
+    r"(passw(or)?d|passwd|passphrase|passcode|secret|token|credentials?|_pwd|_pass|cookie|(^|_)psk|key_data"
     r"|(api|access|secret|private|account|shared|encryption|master|license|subscription)_?key"
     r"|amz_signature|goog_signature|access_signature)$"
 )
@@ -29,6 +29,13 @@ _PLAIN = re.compile(
 _NAME = re.compile(r"(?<![\w.-])[\w.-]+(?=(?P<after>\\*[\"'])?(?P<sep>[ \t]*=[ \t]*|[ \t]*:(?![:/])[ \t]*))")
 _OPTION = re.compile(r"(?<![\w.-])--?[A-Za-z][\w.-]*(?=(?P<after>\\*[\"'])?(?P<sep>,?[ \t]+))")
 _TWO_WORDS = re.compile(r"(?<![\w./-])\w[\w.-]*(?P<after>)(?P<sep>[ \t]+)(?=\S+$)", re.MULTILINE)
+_INDENT = re.compile(r"[^\S\n]*+")
+_BEFORE_NAME = re.compile(r"[^\S\n]*+(?:- |export |set )?")
+_BLANK = re.compile(r"[^\S\n]*+")
+_BLOCK = re.compile(r"[|>][-+0-9]*[ \t]*")
+_NO_WORD_END = re.compile(r"[^\s\\\"']+")
+_LONGEST_PLAIN = 2048
+"""No plain value is longer. Names in a plain value are read again: this limits how often."""
 _QUOTE = re.compile(r"(\\*)([\"'])")
 _BRACKETS = {"{": "}", "[": "]"}
 
@@ -43,7 +50,7 @@ def names_secret(name: str) -> str:
 
 def is_plain(value: str) -> bool:
     """Return whether a value is no secret by its looks: a number, a path, an address, a public key, yes or no."""
-    return _PLAIN.fullmatch(value.strip().strip("\"'")) is not None
+    return len(value) <= _LONGEST_PLAIN and _PLAIN.fullmatch(value.strip().strip("\"'")) is not None
 
 
 def assigned_secrets(text: str) -> Iterator[tuple[int, int]]:
@@ -51,16 +58,53 @@ def assigned_secrets(text: str) -> Iterator[tuple[int, int]]:
     done = 0
     found = [(match, False) for match in _NAME.finditer(text)] + [(match, True) for match in _OPTION.finditer(text)]
     found += [(match, False) for match in _TWO_WORDS.finditer(text)]
+    line = _Line(text)
     for match, option in sorted(found, key=lambda each: each[0].start()):
         strength = _strength(text, match, option=option)
         if not strength or match.start() < done:
             continue
-        start = match.end() + (0 if match.re is _TWO_WORDS else len(match["after"] or "") + len(match["sep"]))
-        begin, end = _value(text, match, start)
+        line.move_to(match.start())
+        begin, end = _value(line, match, _value_start(match))
         value = text[begin:end]
         if end > begin and not (is_plain(value) if strength == "weak" else _is_nothing(value)):
             yield begin, end
             done = end
+
+
+class _Line:
+    """The line of a text that a name is in. It only moves forward, so that no character is counted for every name.
+
+    Args:
+        text: the whole text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text, self.start, self.end = text, 0, -1
+        self.move_to(0)
+
+    def move_to(self, place: int) -> None:
+        """Make it the line that contains `place`."""
+        if place <= self.end:
+            return
+        self.start = self.text.rfind("\n", max(self.end, 0), place) + 1 or self.start
+        self.end = self.text.find("\n", place)
+        self.end = len(self.text) if self.end < 0 else self.end
+        self.first = {pattern.match(self.text, self.start, self.end).end() for pattern in (_INDENT, _BEFORE_NAME)}  # type: ignore[union-attr]
+        self._quotes = {"'": (self.start, 0), '"': (self.start, 0)}
+
+    def is_open(self, quote: str, place: int) -> bool:
+        """Return whether an odd number of these quotes is before a place."""
+        last, count = self._quotes[quote]
+        if place >= last:
+            count += self.text.count(quote, last, place)
+        else:
+            count -= self.text.count(quote, place, last)
+        self._quotes[quote] = place, count
+        return count % 2 == 1
+
+
+def _value_start(match: re.Match[str]) -> int:
+    return match.end() + (0 if match.re is _TWO_WORDS else len(match["after"] or "") + len(match["sep"]))
 
 
 def _strength(text: str, match: re.Match[str], *, option: bool) -> str:
@@ -69,8 +113,8 @@ def _strength(text: str, match: re.Match[str], *, option: bool) -> str:
         name = name[: -len(match["sep"])]
         return "strong" if names_secret(name) == "strong" else ""
     if option:
-        following = text[match.end() + len(match["after"] or "") + len(match["sep"]) :][:1]
-        return "" if "ask" in name or following in ("-", "") else names_secret(name)
+        start = _value_start(match)
+        return "" if "ask" in name or text[start : start + 1] in ("-", "") else names_secret(name)
     if before in ("?", "&") and _IN_ADDRESS.search(name.lower()):
         return "strong"
     if before == "/" and ":" in match["sep"]:  # a path, and what is said of it
@@ -84,34 +128,39 @@ def _is_nothing(value: str) -> bool:
     return value.strip().strip("\"'").lower() in ("", "null", "none", "true", "false", "~")
 
 
-def _value(text: str, match: re.Match[str], start: int) -> tuple[int, int]:
+def _value(line: _Line, match: re.Match[str], start: int) -> tuple[int, int]:
     """The value's place: to its closing quote, to the quote that name and value share, to the line's or word's end."""
-    line_end = text.find("\n", start)
-    line_end = len(text) if line_end < 0 else line_end
-    quote = _QUOTE.match(text, start, line_end)
+    text = line.text
+    quote = _QUOTE.match(text, start, line.end)
     if quote:
-        return quote.end(), _closing(text, quote.end(), line_end, quote[1], quote[2])
-    line_start = text.rfind("\n", 0, match.start()) + 1
-    shared = re.search(r"(\\*)([\"'])$", text[line_start : match.start()])
-    if shared and not match["after"]:
-        return start, _closing(text, start, line_end, shared[1], shared[2])
+        return quote.end(), _closing(text, quote.end(), line.end, len(quote[1]), quote[2])
+    before = match.start() - 1
+    if before >= line.start and text[before] in "\"'" and not match["after"]:
+        return start, _closing(text, start, line.end, _slashes(text, line.start, before), text[before])
     if match["after"]:
-        return start, _json_end(text, start, line_end)
-    alone = not re.sub(r"^\s*(- |export |set )?", "", text[line_start : match.start()])
-    block = alone and re.fullmatch(r"[|>][-+0-9]*[ \t]*", text[start:line_end])
-    if block:
-        return line_end, _block_end(text, line_end, match.start() - line_start)
+        return start, _json_end(line, start)
+    alone = match.start() in line.first
+    if alone and _BLOCK.fullmatch(text, start, line.end):
+        return line.end, _block_end(text, line.end, match.start() - line.start)
     if alone and (":" in match["sep"] or match["sep"] != "="):
-        return start, line_end
-    return start, _word_end(text, line_start, start, line_end)
+        return start, line.end
+    return start, _word_end(line, start)
 
 
-def _closing(text: str, start: int, limit: int, slashes: str, quote: str) -> int:
+def _slashes(text: str, start: int, end: int) -> int:
+    """Return how many backslashes are before `end`."""
+    at = end
+    while at > start and text[at - 1] == "\\":
+        at -= 1
+    return end - at
+
+
+def _closing(text: str, start: int, limit: int, slashes: int, quote: str) -> int:
     """Where the quote ends: one that is escaped no deeper than the opening one; a doubled one goes on."""
     at = start
     while (at := text.find(quote, at, limit)) >= 0:
-        run = at - len(text[start:at].rstrip("\\")) - start
-        if (run % 2 == 0) if not slashes else run <= len(slashes):
+        run = _slashes(text, start, at)
+        if (run % 2 == 0) if not slashes else run <= slashes:
             rest = text[at + 1 : at + 3]
             if not rest.startswith(quote) and not rest.startswith("\\" + quote):
                 return at - (run if slashes else 0)
@@ -120,9 +169,10 @@ def _closing(text: str, start: int, limit: int, slashes: str, quote: str) -> int
     return limit
 
 
-def _json_end(text: str, start: int, limit: int) -> int:
+def _json_end(line: _Line, start: int) -> int:
+    text, limit = line.text, line.end
     opening = text[start : start + 1]
-    if opening in _BRACKETS and text[start + 1 : limit].strip():
+    if opening in _BRACKETS and not _BLANK.fullmatch(text, start + 1, limit):
         depth = 0
         for at in range(start, limit):
             depth += (text[at] == opening) - (text[at] == _BRACKETS[opening])
@@ -131,23 +181,23 @@ def _json_end(text: str, start: int, limit: int) -> int:
         return limit
     if opening in _BRACKETS:  # an object over several lines: its own names are looked at
         return start
-    end = _word_end(text, start, start, limit)
+    end = _word_end(line, start)
     return start + len(text[start:end].rstrip(",}])"))
 
 
-def _word_end(text: str, line_start: int, start: int, limit: int) -> int:
+def _word_end(line: _Line, start: int) -> int:
     """The end of a shell word; a quote ends it where it closes one that was open before."""
-    at = start
-    while at < limit and not text[at].isspace():
+    text, at = line.text, start
+    while at < line.end and not text[at].isspace():
         if text[at] == "\\":
             at += 2
         elif text[at] in "\"'":
-            if text.count(text[at], line_start, start) % 2:
+            if line.is_open(text[at], start):
                 return at
-            at = _closing(text, at + 1, limit, "", text[at]) + 1
-        else:
-            at += 1
-    return min(at, limit)
+            at = _closing(text, at + 1, line.end, 0, text[at]) + 1
+        elif rest := _NO_WORD_END.match(text, at, line.end):
+            at = rest.end()
+    return min(at, line.end)
 
 
 def _block_end(text: str, start: int, indent: int) -> int:

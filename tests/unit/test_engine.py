@@ -2,6 +2,7 @@
 
 import pytest
 
+from provision import engine
 from provision.engine import Collector, Event
 from provision.model import Difference, NodeStatus, RoleStatus
 
@@ -61,6 +62,27 @@ def test_a_failure_names_role_task_message_output_and_remedy():
     assert (error.role, error.task, error.message) == ("docker_engine", "Install packages", "cannot write")
     assert "No space left on device" in error.output
     assert "disk is full" in error.remedy
+
+
+TOKEN = "ghp_" + "a1B2" * 9
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "QyNTUxOQAAACD0123\n" * 20 + "-----END OPENSSH PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("kind", ["failed", "unreachable"])
+def test_a_failure_contains_no_secret(kind):
+    """Tokens and keys that a task printed are removed, also where only the end of the output is reported."""
+    report = collect(ran(kind, msg=f"exit 1: curl {TOKEN}\n{KEY}", stderr=KEY), failures={"gpu1": 1}, dark={"gpu1": 1})
+
+    error = report.nodes[0].error
+    assert "exit 1" in error.message
+    assert [word for word in (TOKEN, "QyNTUxOQ") if word in error.message + error.output] == []
+
+
+def test_the_log_of_an_apply_contains_no_secret(tmp_path):
+    """Tokens and keys in Ansible's output are removed before it is stored; a key can span several events."""
+    assert engine._write_log(tmp_path / "apply-1.log", ["TASK [x]", f"token {TOKEN}", *KEY.splitlines(), "ok"]) == ""
+
+    assert (tmp_path / "apply-1.log").read_text() == "TASK [x]\ntoken [removed]\n[removed]\nok\n"
 
 
 def test_a_rescued_failure_is_no_failure():

@@ -157,7 +157,7 @@ class Tools:
         password = self.request.get("password")
         for value in (password, quote(password, safe="")) if password else ():
             text = text.replace(value, REMOVED)
-        return re.sub(r"(\w://)[^\s/@']*:[^\s@']*@", r"\1%s@" % REMOVED, text)
+        return re.sub(r"(\w://)[^\s/@']{0,255}:[^\s@']{0,255}@", r"\1%s@" % REMOVED, text)
 
 
 def quoted(value: str) -> str:

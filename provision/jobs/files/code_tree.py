@@ -110,7 +110,7 @@ def removed_at_failure(part: str) -> Iterator[None]:
 def publish(part: str, target: str, request: Dict[str, Any]) -> None:
     """Let the code appear at its place, whole."""
     own(part, request)
-    os.chmod(part, 0o755)  # noqa: S103 - the containers' users read it
+    os.chmod(part, 0o755)  # noqa: S103 # nosec B103 # the containers' users read it
     old = part + ".old"
     if os.path.lexists(target):
         os.rename(target, old)

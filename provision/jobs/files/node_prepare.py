@@ -62,7 +62,7 @@ def new_attempt(name, attempt, job, record):
             os.makedirs(path, mode=0o700, exist_ok=True)
     mount = os.path.join(folder, "mount")
     os.makedirs(mount, exist_ok=True)
-    os.chmod(mount, 0o755)  # noqa: S103 - read by the job's own account, and nothing in it is secret
+    os.chmod(mount, 0o755)  # noqa: S103 # nosec B103 # read by the job's own account, and nothing in it is secret
     if not known:
         write_json(os.path.join(job_folder(name), "job.json"), job)
     for seat in record.get("seats") or ():
@@ -191,7 +191,7 @@ def lease_ports(request, count):
     with Locked():
         leases = all_leases()
         low, high = PORTS
-        first = random.randrange(low, high)  # noqa: S311 - where to begin, no secret
+        first = random.randrange(low, high)  # noqa: S311 # nosec B311 # where to begin, no secret
         for step in range(high - low):
             if len(ports) == count:
                 break

@@ -150,7 +150,7 @@ def _ports(own: Path, addresses: Sequence[str]) -> dict[str, int]:
 
 
 def _free_port(addresses: Sequence[str], *, taken: int) -> int:
-    for port in random.sample(_PORTS, _PORT_TRIES):
+    for port in random.sample(_PORTS, _PORT_TRIES):  # nosec B311 # ports to try, not a secret
         if port != taken and all(_is_free(address, port) for address in addresses):
             return port
     raise LabError(

@@ -140,7 +140,7 @@ def put_source(source, root="/"):
         if os.path.exists(f"{made}/{SYMVERS}"):
             write(f"{made}/{SYMVERS}", SYMVERS_SCRIPT, 0o755)
         write(f"{made}/{SOURCE_MARK}", json.dumps(source["mark"], indent=1, sort_keys=True) + "\n", 0o644)
-        os.chmod(made, 0o755)
+        os.chmod(made, 0o755)  # nosec B103 # public source code, as packages install it
         keep_source(target, source["version"])
         shutil.rmtree(target, ignore_errors=True)
         os.rename(made, target)

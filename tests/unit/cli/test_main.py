@@ -8,8 +8,8 @@ import sys
 import pytest
 import typer
 
-from provision.cli.main import GROUPS, VERBS, build_app, main, normalise
-from provision.errors import UsageError
+from provision.cli.main import GROUPS, VERBS, _report, build_app, main, normalise
+from provision.errors import NodeError, UsageError
 from provision.workflow import chosen_roles
 
 
@@ -78,6 +78,20 @@ def test_json_is_printed_on_failure_too(capsys, tmp_path):
 
     assert code == 2
     assert "none.yml" in json.loads(out)["error"]["message"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_output_of_an_error_contains_no_secret(capsys, as_json):
+    """The last lines of a program on a node are shown without tokens and keys."""
+    error = NodeError(
+        "git failed", node="gpu1", output="fatal: https://bob:hunter22@git.example/x denied\nglpat-" + "x" * 20
+    )
+
+    _report(error, as_json=as_json)
+
+    out = "".join(capsys.readouterr())
+    assert "denied" in out
+    assert [word for word in ("hunter22", "xxxxxx") if word in out] == []
 
 
 def test_a_wrong_option_is_a_usage_error(capsys):

@@ -77,7 +77,7 @@ class Sight:
         if self._thread is None or (not self._used and time.monotonic() - self._begun > FRESH_SECONDS):
             self.begin()
         self._used = True
-        assert self._thread is not None  # noqa: S101 - begun above
+        assert self._thread is not None  # noqa: S101 # nosec B101 # begun above
         self._thread.join()
         if isinstance(self._found, Known):
             return self._found
