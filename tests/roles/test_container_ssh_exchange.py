@@ -97,6 +97,7 @@ def test_the_node_with_an_invalid_key_fails_alone() -> None:
     for name in NODES:
         checked = role(__container_ssh_refused=problems, inventory_hostname=name)
         assert checked.holds(*CHECK) is (name != "gpu2")
+        assert checked.says(*CHECK).startswith(f"{name}: "), "Ansible evaluates the message where the check passes too"
     said = role(__container_ssh_refused=problems, inventory_hostname="gpu2").says(*CHECK)
     assert said.startswith("gpu2: the SSH keys of its container are refused: its public host key is invalid")
 

@@ -162,7 +162,9 @@ def test_apply_gives_other_nodes_no_refused_address() -> None:
     assert sorted(refused) == ["a", "b"]
     for name in CLAIMS:
         checked = role(platform_refused_addresses=refused, inventory_hostname=name)
-        assert checked.holds("preflight", "Check that the data address is not another node's") is (name == "c")
+        check = ("preflight", "Check that the data address is not another node's")
+        assert checked.holds(*check) is (name == "c")
+        assert checked.says(*check).startswith(f"{name}: "), "Ansible evaluates the message where the check passes too"
 
 
 def test_the_rules_of_the_role_are_those_of_the_rest_of_the_software() -> None:
