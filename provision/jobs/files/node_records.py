@@ -79,8 +79,8 @@ def insist_on_id(request, name):
 
 
 def make_folders():
-    """Make the folders of all jobs."""
-    for path in (ROOT, os.path.join(RUN, "leases")):
+    """Make the folders of all jobs, whose names are root's business alone."""
+    for path in (ROOT, *(os.path.join(RUN, name) for name in ("leases", "mounts", "units"))):
         if not os.path.isdir(path):
             os.makedirs(path, mode=0o700, exist_ok=True)
             os.chmod(path, 0o700)
