@@ -109,7 +109,7 @@ class Parameters:
     sysctls: tuple[str, ...] = ()
     """PROBE_SYSCTLS."""
     paths: tuple[str, ...] = (
-        *("/", "/etc", "/run", "/tmp", "/var/log", "/var/lib", "/var/lib/containerd", "/var/lib/docker"),  # noqa: S108 # nosec B108 - only examined
+        *("/", "/etc", "/run", "/tmp", "/var/log", "/var/lib", "/var/lib/containerd", "/var/lib/docker"),  # noqa: S108 # nosec B108
         *("/var/lib/provision", "/var/lib/provision/jobs"),
     )
     """Where free space counts: PROBE_PATHS."""

@@ -456,7 +456,7 @@ class Container:
             return found
         found["throttled"] = throttled(pid)
         with contextlib.suppress(OSError):
-            shared = opened(pid, "/dev/shm")  # noqa: S108 - of the container
+            shared = opened(pid, "/dev/shm")  # noqa: S108 # nosec B108 # of the container
             try:
                 room = os.fstatvfs(shared)
             finally:

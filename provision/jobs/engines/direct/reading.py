@@ -50,7 +50,7 @@ def _node_view(cluster: Cluster, head: str, name: str, found: ReportAnswer | Pro
     }
     if isinstance(found, ProvisionError):
         return NodeView(name, address, ready=False, reason=found.message, **shared)  # type: ignore[arg-type]
-    assert isinstance(found, LookAnswer)  # noqa: S101 - nodes were asked to `look`
+    assert isinstance(found, LookAnswer)  # noqa: S101 # nosec B101 # nodes were asked to `look`
     look = NodeLook(name, found)
     return NodeView(
         name,

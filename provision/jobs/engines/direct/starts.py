@@ -84,7 +84,7 @@ def _from_head(
     ways: Ways, head: str, attempt: Attempt, own: Archive | None
 ) -> Iterator[tuple[Secrets, Archive | None]]:
     """Yield the secrets and the packed code that were signed; what this process has just packed is used as it is."""
-    assert attempt.signed is not None  # noqa: S101 - only a dry run has none
+    assert attempt.signed is not None  # noqa: S101 # nosec B101 # only a dry run has none
     with contextlib.ExitStack() as stack:
         try:
             document = ask_jobs(ways.to(head), "secrets", SecretsDocument, name=attempt.spec.name)
