@@ -152,6 +152,8 @@ def test_a_submitter_submits_follows_and_stops_his_own_job_and_nobody_elses(site
         assert refused.code != 0, str(refused)
         assert "belongs to somebody else" in refused.err
         assert "first" not in refused.out
+    by_hand = json.dumps({"do": "delete", "name": "mine", "id": "x"}) + "\n"
+    assert "belongs to somebody else" in site.ssh("eve", f"provision-jobs@{site.address}", data=by_hand).stdout
     seen = site.ok("eve", "get", "mine", "-e", "-o", "json").out
     assert "of-the-job" not in seen
     assert "echo first" not in seen
