@@ -38,6 +38,7 @@ def role(changes: dict[str, Any] | None = None, recorded: dict[str, dict[str, st
         "inventory_hostname": "gpu1",
         "ansible_check_mode": False,
         "platform_data_addresses": addresses,
+        "platform_job_nodes": NODES,
         "platform_node": {"data_address": "10.0.0.1"},
         "__container_ssh_keys": keys["gpu1"] | own,
         **more,

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import socket
+import stat
 import subprocess
 import threading
 import time
@@ -374,19 +375,21 @@ def test_packages_that_a_transaction_of_ours_was_to_bring_are_told(node: Node) -
 def test_a_job_is_told_by_the_device_that_it_holds(node: Node) -> None:
     """By number, program and account, never by its arguments; what a node runs for itself is no job."""
     device = node.file("nvidia0", "")
-    hold = ["sh", "-c", f"exec 3<{device}; echo held; read -r line", "--password=hunter2"]
+    Path(device).unlink()
+    os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    hold = ["dash", "-c", f"exec 3<{device}; echo held; read -r line", "--password=hunter2"]
     with subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout
         child.stdout.readline()
         # other jobs may be on this machine
         change = f's|^DEVICES = .*|DEVICES = ("{device[:-1]}",)|;s/\\[:5\\]/[:500]/'
         jobs = node.look(change).jobs
-        of_a_service = node.look(f'{change};s/^SERVICES = .*/SERVICES = ("sh",)/').jobs
+        of_a_service = node.look(f'{change};s/^SERVICES = .*/SERVICES = ("dash",)/').jobs
         child.communicate("\n")
 
     ours = f"process {child.pid} "
     assert [job for job in jobs if job.startswith(ours)] == [
-        f"{ours}(sh of {node.root.owner()}) holds /dev/{device[5:]}"
+        f"{ours}(dash of {node.root.owner()}) holds /dev/{device[5:]}"
     ]
     assert [job for job in of_a_service if job.startswith(ours)] == []
     assert "hunter2" not in "".join(jobs)

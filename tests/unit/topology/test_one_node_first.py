@@ -8,6 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from provision.documents import convert
+from provision.documents.jobs import LookAnswer
 from provision.jobs.engines.direct.known import Known
 from provision.jobs.engines.direct.looks import NodeLook
 from provision.jobs.engines.direct.placing import place_job
@@ -139,7 +141,8 @@ def test_a_batch_job_is_split_only_to_be_faster(cluster, shape, gang, gputopolog
 def _look(name, candidate):
     gpus = [{"index": gpu.index, "uuid": f"{name}-{gpu.index}"} for gpu in candidate.machine.topology.gpus]
     leases = {f"{name}-{index}": {"job": "other"} for index in candidate.busy}
-    return NodeLook(name, {"gpus": gpus, "leases": leases, "foreign": {}, "jobs": []})
+    answer = {"boot_id": "", "now": 0.0, "gpus": gpus, "leases": leases}
+    return NodeLook.of(name, convert(answer, LookAnswer, node=name, what="answer"))
 
 
 @pytest.mark.parametrize("shape", OBSERVED)

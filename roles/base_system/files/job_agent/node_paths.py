@@ -1,0 +1,1 @@
+../../../../provision/jobs/files/node_paths.py
