@@ -67,12 +67,13 @@ packages:
 	  $(SUDO) apt-get -o DPkg::Lock::Timeout=600 -qq update && \
 	  $(SUDO) env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 -qq install -y --no-install-recommends $$missing >/dev/null; fi
 
-# pip refuses a package whose hash is not in the file, and `--no-build-isolation` builds the project with the locked setuptools.
+# pip refuses a package whose hash is not in the file. The file is complete (--no-deps: pip has nothing to resolve), and
+# --no-build-isolation builds the project with the locked setuptools.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 $(VENV)/.done: pyproject.toml requirements-dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --require-hashes --only-binary :all: -r requirements-dev.lock
+	$(PIP_INSTALL) --no-deps --require-hashes --only-binary :all: -r requirements-dev.lock
 	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@# With all cores, and of Ansible's 15,000 modules those that are used: pip would take a minute more for it.
 	$(BIN)/python -m compileall -qq -j 0 -x 'ansible_collections/(?!ansible/|community/docker/)' $(VENV)/lib || true
