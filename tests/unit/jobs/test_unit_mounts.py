@@ -122,7 +122,7 @@ def test_an_account_that_exchanges_its_mount_point_has_nothing_made_mounted_or_r
 
     assert done["roots"] == ["victim/made", "victim/made/deep", "victim/mark"]
     assert set(done["seen"]) <= {"refused", "why", "root's\ndeep", "root's\ndeep\nthe account's"}
-    assert done["seen"]["root's\ndeep\nthe account's"]
+    assert sum(done["seen"].values()) == 100
     assert done["units"] == []
 
 
