@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs docs clean
+.PHONY: help demo test check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -34,6 +34,7 @@ help:
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
 	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
 	@echo "make bench-jobs how long a batch job takes to start, and its list and output to show, beside ssh and docker"
+	@echo "make bench-revisions BEFORE=CHECKOUT  this checkout and another one, in turns"
 	@echo "make clean      remove the virtual environment"
 
 demo: setup
@@ -204,6 +205,10 @@ bench-look: setup
 
 bench-nodes: setup $(BENCH_VENV)/.done
 	$(BIN)/python -m tests.benchmarks.container_nodes --pyinfra $(BENCH_VENV)/bin/pyinfra $(BENCH_NODES)
+
+# BEFORE=CHECKOUT: another checkout with a .venv of its own.
+bench-revisions: setup
+	$(BIN)/python -m tests.benchmarks.revisions $(BEFORE) $(BENCH_REVISIONS)
 
 bench-jobs: setup
 	$(BIN)/python -m tests.benchmarks.batch_jobs $(BENCH_JOBS)
