@@ -98,6 +98,8 @@ def check_signed(
         check_recorded(signed.spec, packed=signed.code is not None)
     except ProvisionError as error:
         raise Refused(f"{job.name} cannot be started: {error.message}", remedy=error.remedy) from error
+    except Exception as error:  # whatever somebody has signed, other jobs start
+        raise Refused(f"{job.name} cannot be started: its spec cannot be checked ({type(error).__name__})") from error
     problem = _beyond_rights(signed.spec, person) if person.role == "submitter" else ""
     if signed.spec.name != signed.name:
         problem = f"its spec is of another job ({signed.spec.name})"

@@ -150,6 +150,14 @@ def test_a_signed_job_counts_for_its_own_id_name_and_cluster(
         {"image": ""},
         {"share_memory": "1g --privileged"},
         {"ulimits": {"memlock": "-1 --privileged"}},
+        {"ulimits": {"memlock": "--5"}},
+        {"starting_timeout": 1e308},
+        {"nproc_per_node": "9" * 5000},
+        {"gpus": 10**30},
+        {"gpu_ids": (10**30,), "gpus": 1},
+        {"priority": 10**30},
+        {"user": "1:" + "9" * 5000},
+        {"sync": CodeSource("git", "https://h/p.git", options={"GIT_SYNC_DEPTH": "1" * 5000})},
         {"env": {"A=B\nC": "x"}},
         {"user": "0:0 --privileged"},
         {"mounts": ("/:/host:rw,z",)},
@@ -180,6 +188,27 @@ def test_a_spec_is_checked_at_the_start_as_it_is_at_submission(
     if not (bad.sync and bad.sync.mode == "local"):
         with pytest.raises(UsageError):
             jobs.submit(dataclasses.replace(bad, name="again"), Secrets(), print)
+
+
+def test_a_start_that_fails_in_whatever_way_keeps_no_other_job_from_starting(
+    monkeypatch: pytest.MonkeyPatch, jobs: DirectEngine, head: FakeNode
+) -> None:
+    """What somebody has signed may make an error that nobody thought of."""
+    from provision.jobs.engines.direct import attempt
+
+    limits = attempt.create_words
+
+    def odd(job: JobSpec, *words: Any, **more: Any) -> list[str]:
+        return limits(job, *words, **more) if job.name == "honest" else [str(int("--5"))]
+
+    monkeypatch.setattr(attempt, "create_words", odd)
+    write(head, recorded(signing_keys(head), spec()))
+    said: list[str] = []
+    jobs.submit(spec("honest"), Secrets(), said.append)
+
+    assert over(jobs, "honest").status is JobStatus.SUCCEEDED
+    assert over(jobs, "forged").status is JobStatus.FAILED
+    assert any("forged: its start failed" in line for line in said)
 
 
 def test_the_signed_spec_alone_decides_what_starts(jobs: DirectEngine, head: FakeNode) -> None:
