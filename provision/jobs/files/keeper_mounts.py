@@ -18,7 +18,7 @@ import unit_mounts
 MOUNTS = os.path.join(node_records.RUN, "mounts")
 WITHOUT_VALUE = ("--init", "--privileged")
 ROOTS = re.compile(r"/(attempts/[0-9]+/(mount|ssh|config/[0-9]+)|code/[A-Za-z0-9_][A-Za-z0-9._+-]*|logs)\Z")
-"""What of a job's folder root alone can exchange for a link; in its code, which is the account's, there may be links."""
+"""What of a job's folder root alone can exchange for a link; in the code of an account there may be links."""
 DETACH = 2
 
 

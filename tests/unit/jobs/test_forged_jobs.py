@@ -18,7 +18,8 @@ import pytest
 
 from provision.batch.signed import secrets_digest
 from provision.connectors.ssh_signatures import own_signing_key
-from provision.documents.jobs import PackedCode, SecretsDocument
+from provision.documents import decode
+from provision.documents.jobs import PackedCode, ReportAnswer, SecretsDocument, job_reports
 from provision.errors import NodeError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import DirectEngine
@@ -357,3 +358,26 @@ def test_entries_that_are_not_valid_are_named_and_stop_nobody(jobs: DirectEngine
         assert [line for line in said if f"a: job {name} is left out" in line], name
     for name in ("ids", "specs", "names", "times", "lists"):
         assert [line for line in jobs.jobs().problems if f"a: job {name} is left out" in line], name
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"seats": [{"instance": "j-worker-0", "container": "other-worker-0"}]},
+        {"seats": [{"instance": "j-worker-0", "container": "j-worker-0-worker-0"}]},
+        {"seats": [{"instance": "other-worker-0"}]},
+        {"tensorboard": "http://10.0.0.1:port"},
+        {"tensorboard": "http://10.0.0.1"},
+    ],
+)
+def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[str, Any]) -> None:
+    """`attach` and `port-forward` use what a node reports of its attempt; such an entry is left out."""
+    rest = {"role": "worker", "index": 0, "node": "b", "address": "10.0.0.2", "rank": 0, "chief": True}
+    whole = {**record, "seats": [{**rest, **one} for one in record.get("seats", ())]}
+    job = {"name": "j", "id": "1", "attempt": 1, "attempt_record": whole}
+    good = {**job, "attempt_record": {"seats": [{**rest, "instance": "j-worker-0", "container": "j-worker-0"}]}}
+    answer = decode(json.dumps({"jobs": [job, good]}), ReportAnswer, node="b", what="answer")
+    jobs, problems = job_reports(answer, "b")
+
+    assert (len(jobs), len(problems)) == (1, 1)
+    assert jobs[0].record.seats[0].container == "j-worker-0"
