@@ -196,8 +196,8 @@ def _reference(source: CodeSource, options: Mapping[str, str]) -> tuple[str, boo
 
 
 def _number(name: str, text: str) -> int:
-    if text and not text.isdecimal():
-        raise UsageError(f"GIT_SYNC_{name}={text}: it is a whole number")
+    if not re.fullmatch(r"[0-9]{0,9}", text):
+        raise UsageError(f"GIT_SYNC_{name}={text:.20}: it is a whole number of at most 9 digits")
     return int(text or 0)
 
 

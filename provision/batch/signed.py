@@ -95,10 +95,7 @@ def check_signed(
             f"{job.name} was signed for the cluster {signed.cluster}, and this is {cluster}; set cluster_name where "
             "several inventories describe one cluster"
         )
-    try:
-        check_recorded(signed.spec, packed=signed.code is not None)
-    except ProvisionError as error:
-        raise Refused(f"{job.name} cannot be started: {error.message}", remedy=error.remedy) from error
+    _check_spec(signed)
     problem = _beyond_rights(signed.spec, person) if person.role == "submitter" else ""
     if signed.spec.name != signed.name:
         problem = f"its spec is of another job ({signed.spec.name})"
@@ -115,6 +112,15 @@ def check_secrets(job: SignedJob, document: SecretsDocument, node: str) -> None:
     """
     if document and secrets_digest(document) != job.secrets:
         raise Refused(f"the secrets of {job.name} are not those that were signed; delete the job", node=node)
+
+
+def _check_spec(job: SignedJob) -> None:
+    try:
+        check_recorded(job.spec, packed=job.code is not None)
+    except ProvisionError as error:
+        raise Refused(f"{job.name} cannot be started: {error.message}", remedy=error.remedy) from error
+    except Exception as error:  # whatever somebody has signed, other jobs start
+        raise Refused(f"{job.name} cannot be started: its spec cannot be checked ({type(error).__name__})") from error
 
 
 def _parsed(job: JobReport, node: str) -> SignedJob:

@@ -38,6 +38,8 @@ _AT_LEAST = {
 }
 
 
+MOST = 999_999_999
+"""Of any number, as flags have it: larger ones fail somewhere in a start, in whatever way."""
 MOST_WORKERS = 16384
 """More is a slip of the finger: each is a container."""
 
@@ -124,8 +126,11 @@ def _flag(field: str) -> str:
 def _numbers(spec: JobSpec) -> None:
     for field, least in _AT_LEAST.items():
         value = getattr(spec, field)
-        if value < least:
-            raise UsageError(f"{_flag(field)} {value:g}: at least {least} is possible")
+        if not least <= value <= MOST:
+            bound = f"at least {least}" if value < least else f"at most {MOST}"
+            raise UsageError(f"{_flag(field)} {value:g}: {bound} is possible")
+    if abs(spec.priority) > MOST or any(not 0 <= one <= MOST for one in spec.gpu_ids):
+        raise UsageError(f"--priority or --gpu-ids: at most {MOST} is possible")
     if spec.workers > MOST_WORKERS:
         raise UsageError(f"--workers {spec.workers}: at most {MOST_WORKERS} are possible")
 
@@ -140,9 +145,9 @@ def _choices(spec: JobSpec) -> None:
             "--preset taco writes a whole mpirun line, and the line of a batch job is the user's own",
             remedy="`provision run --preset taco --dry-run` shows the line; --preset horovod-lightcc sets variables.",
         )
-    if not re.fullmatch(r"(auto|gpu|cpu|[1-9]\d*)?", spec.nproc_per_node):
+    if not re.fullmatch(r"(auto|gpu|cpu|[1-9][0-9]{0,8})?", spec.nproc_per_node):
         raise UsageError(f"--nproc-per-node {spec.nproc_per_node}: this is none of auto, gpu, cpu, or a number")
-    if not re.fullmatch(r"(\d+:\d+(,\d+)*)?", spec.user):
+    if not re.fullmatch(r"([0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10})*)?", spec.user):
         raise UsageError(
             f"--user {spec.user}: numbers are wanted",
             remedy="Write UID:GID, as `id -u` and `id -g` say, and further groups behind commas.",
@@ -161,7 +166,7 @@ def _image(spec: JobSpec) -> None:
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,511}")
 _SIZE = re.compile(r"\d{1,18}[bkmg]?")
-_LIMIT = re.compile(r"[a-z]{1,32}=[A-Za-z0-9:-]{1,64}")
+_LIMIT = re.compile(r"[a-z]{1,32}=-?[0-9]{1,19}(:-?[0-9]{1,19})?")
 
 
 def _container(spec: JobSpec) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct, field
@@ -235,6 +236,7 @@ def job_reports(answer: ReportAnswer, node: str) -> tuple[tuple[JobReport, ...],
         try:
             job = decode(bytes(raw), JobReport, node=node, what="job entry")
             spec_of(job, node)
+            _check_seats(job, node)
         except InvalidDocument as error:
             problems.append(f"{node}: job {_name_of(raw)} is left out: {error.message}")
         else:
@@ -252,6 +254,14 @@ def spec_of(job: JobReport, node: str) -> JobSpec:
     """
     document = {"kind": Kind.RUN, "command": (), **job.spec, "name": job.name}
     return convert(document, JobSpec, node=node, what=f"spec of {job.name}")
+
+
+def _check_seats(job: JobReport, node: str) -> None:
+    """Refuse seats of other names than the job's own: `attach` runs commands in the container of a seat."""
+    own = re.compile(rf"{re.escape(job.name)}-(launcher|master|worker)-[a-z0-9]{{1,9}}")
+    for seat in job.record.seats:
+        if not own.fullmatch(seat.instance) or not own.fullmatch(seat.container or seat.instance):
+            raise InvalidDocument(f"a seat is not named after the job ({seat.instance}, {seat.container})", node=node)
 
 
 class _Named(Struct):

@@ -32,6 +32,6 @@ Uuid = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9/_.:-
 Container = Annotated[str, Meta(max_length=128, pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?\Z")]
 Address = Annotated[str, Meta(max_length=255, pattern=r"^([A-Za-z0-9:\[][A-Za-z0-9_.:\[\]%-]*)?\Z")]
 Digest = Annotated[str, Meta(max_length=512, pattern=r"^([A-Za-z0-9][A-Za-z0-9._:/@+-]*)?\Z")]
-Url = Annotated[str, Meta(max_length=300, pattern=r"^(http://[A-Za-z0-9.:\[\]%-]+)?\Z")]
+Url = Annotated[str, Meta(max_length=300, pattern=r"^(http://[A-Za-z0-9.:\[\]%-]+:[0-9]{1,5})?\Z")]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 """Seconds since the epoch."""

@@ -21,13 +21,18 @@ if __name__ == "__main__":  # before a part reads it; sudo should have cleared i
 
 import node_audit
 import node_files
+import node_records
 from node_files import Refused, read_json
-from node_records import FILE, NAME, job_folder
+from node_records import FILE, NAME, job_folder, job_names
 
 CONFIG = "/etc/provision/job-agent.json"
 REQUEST_BYTES = 48 << 20
 UPLOAD_BYTES = 1 << 34
 REQUEST_SECONDS = 120
+DEPTH = 8
+SIGNED_LENGTH = 1 << 17
+JOBS = 200
+"""Of a submitter, as long as nobody deletes them: reports of all jobs have a limit, and are for everybody."""
 NAMES = 10000
 GRACE_SECONDS = 3600
 TOKEN = re.compile(r"[a-z0-9]{1,64}\Z")
@@ -274,6 +279,7 @@ def reserve(person, _name, request):
         )
     spec, token = signed.get("spec"), signed.get("id")
     agreed = signed.get("name") == name and token == job.get("id") and signed.get("owner") == job.get("owner")
+    agreed = agreed and isinstance(signed["owner"], str) and is_plain([signed["owner"], spec])
     if not agreed or not isinstance(spec, dict) or not isinstance(token, str) or not TOKEN.match(token):
         raise Refused("the job {} is not what was signed".format(name))
     if not is_operator(person) and not runs_as(spec.get("user"), person):
@@ -283,6 +289,8 @@ def reserve(person, _name, request):
         )
     queue = request.get("queue") if isinstance(request.get("queue"), dict) else {}
     retry = queue.get("retry")
+    if not is_operator(person):
+        insist_on_room(person, text)
     return {
         "name": name,
         "job": {"id": token, "owner": signed["owner"], "spec": spec, "signed": text, "signature": job["signature"]},
@@ -295,6 +303,28 @@ def reserve(person, _name, request):
         "secrets": request.get("secrets") if isinstance(request.get("secrets"), dict) else {},
         "upload": token if request.get("upload") == token else "",
     }
+
+
+def is_plain(value):
+    """Return whether every reader of JSON reads this: Python takes 1e999, half characters and any depth for JSON."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    level = [value]
+    for _ in range(DEPTH):
+        groups = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [item for group in groups for item in group if isinstance(item, (dict, list))]
+    return not level
+
+
+def insist_on_room(person, text):
+    """Refuse a job that would keep others from reading what there is."""
+    if len(text) > SIGNED_LENGTH:
+        raise Refused("the job's description has {} characters, {} are possible".format(len(text), SIGNED_LENGTH))
+    recorded = (read_json(os.path.join(job_folder(name), "job.json")) for name in job_names())
+    if sum(1 for job in recorded if signed_by(person, job)) >= JOBS:
+        raise Refused("you have {} jobs here".format(JOBS), "provision delete NAME, of those that are over")
 
 
 def runs_as(user, person):
@@ -311,6 +341,10 @@ def upload(_person, _name, request):
         raise Refused("{} is not the id of a job".format(shown(token)))
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= UPLOAD_BYTES:
         raise Refused("{} is not a possible size of packed code".format(shown(size)))
+    node_records.make_folders()
+    about = os.statvfs(node_records.ROOT)
+    if 2 * size > about.f_bavail * about.f_frsize:
+        raise Refused("there is no room for {} bytes of code".format(size))
     return {"id": token, "size": size}
 
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,6 +22,12 @@ ENGINE_PATIENCE = 0.5
 REMOVAL_SECONDS = 0.1
 ENV_LINE_LIMIT = 60000  # docker's client reads no longer lines of an --env-file
 LABELS = ("job", "id", "attempt", "instance")
+OF_CLIENT = re.compile(
+    "PATH|HOME|TMPDIR|(LD|MALLOC|DOCKER|OTEL|XDG)_.*|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|HOSTALIASES|LOCALDOMAIN|RES_OPTIONS"
+    "|GODEBUG|GOTRACEBACK|GOCOVERDIR|GOMAXPROCS|GOGC|GOMEMLIMIT|SSL_CERT_(FILE|DIR)|.*PROXY",
+    re.IGNORECASE,
+)
+"""Variables that docker's client, or the loader of programs, follows: the client is root's, and a job may set any."""
 
 
 class Container(Runtime):
@@ -88,6 +96,9 @@ class Container(Runtime):
             words += ["--label", "provision.{}={}".format(label, value)]
         path = os.path.join(self.folder, "env-" + self.name)
         long_ones, lines = split_environment(self.config.get("env") or {})
+        refused = next(filter(OF_CLIENT.fullmatch, long_ones), "")
+        if refused:
+            raise Trouble("the variable {} has a line break, or is too long".format(refused))
         node_files.write_whole(path, lines)
         words += ["--env-file", path]
         for name in long_ones:
@@ -115,6 +126,7 @@ class Container(Runtime):
     def _run(self, argv, environment, abandoned):
         child = subprocess.Popen(
             argv,
+            executable=shutil.which(argv[0]) or "/usr/bin/docker",  # by our PATH, not by the job's
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

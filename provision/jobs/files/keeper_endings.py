@@ -5,11 +5,15 @@ import signal
 
 SIGNALLED = 128
 MPIRUN = (
-    re.compile(r"Process name:\s+\[(?:\[\d+,\d+\]|[^\]\s]+@\d+),(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>-?\d+)"),
     re.compile(
-        r"process\s+rank\s+(?P<rank>\d+)\s+with\s+PID\s+\d+\s+on\s+node\s+(?P<node>\S+)\s+exited\s+on\s+signal\s+(?P<signal>\d+)"
+        r"Process name:\s+\[(?:\[\d+,\d+\]|[^\]\s]+@\d+),(?P<rank>\d{1,9})\]\s+Exit code:\s+(?P<code>-?\d{1,9})"
     ),
-    re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+) in.{0,400}?[Ee]rrorcode:?\s+(?P<code>-?\d+)", re.DOTALL),
+    re.compile(
+        r"process\s+rank\s+(?P<rank>\d{1,9})\s+with\s+PID\s+\d+\s+on\s+node\s+(?P<node>\S+)\s+exited\s+on\s+signal\s+(?P<signal>\d{1,9})"
+    ),
+    re.compile(
+        r"MPI_ABORT was invoked on rank (?P<rank>\d{1,9}) in.{0,400}?[Ee]rrorcode:?\s+(?P<code>-?\d{1,9})", re.DOTALL
+    ),
 )
 """Of Open MPI 4 and 5; the last from either's MPI_Abort."""
 

@@ -7,25 +7,27 @@ as long as the engine starts the container.
 
 import array
 import os
+import re
 import socket
 import stat
 
 import node_files
-import node_paths
 import node_records
 import unit_mounts
 
 MOUNTS = os.path.join(node_records.RUN, "mounts")
 WITHOUT_VALUE = ("--init", "--privileged")
+ROOTS = re.compile(r"/(attempts/[0-9]+/(mount|ssh|config/[0-9]+)|code/[A-Za-z0-9_][A-Za-z0-9._+-]*|logs)\Z")
+"""What of a job's folder root alone can exchange for a link; in the code of an account there may be links."""
 DETACH = 2
 
 
 class Mounts:
-    """The mounts of one container that are not of the job's own folder.
+    """The mounts of one container that are not what root made in the job's own folder.
 
     Args:
         name: what their folder is called.
-        job: the job's own folder, whose files root made.
+        job: the job's own folder.
         account: ``UID:GID``.
         words: those of ``docker create``.
     """
@@ -40,7 +42,8 @@ class Mounts:
                 self.groups.append(int(self.words[at + 1]))
             if self.words[at] == "--volume":
                 source, colon, rest = self.words[at + 1].partition(":")
-                if source.startswith("/") and not node_paths.is_within(source, job):
+                own = source.startswith(job + "/") and ROOTS.match(source[len(job) :])
+                if source.startswith("/") and not own:
                     self.words[at + 1] = self.point(len(self.sources)) + colon + rest
                     self.sources.append(source)
             at += 1 if self.words[at] in WITHOUT_VALUE else 2

@@ -18,7 +18,8 @@ import pytest
 
 from provision.batch.signed import secrets_digest
 from provision.connectors.ssh_signatures import own_signing_key
-from provision.documents.jobs import PackedCode, SecretsDocument
+from provision.documents import decode
+from provision.documents.jobs import PackedCode, ReportAnswer, SecretsDocument, job_reports
 from provision.errors import NodeError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import DirectEngine
@@ -150,6 +151,14 @@ def test_a_signed_job_counts_for_its_own_id_name_and_cluster(
         {"image": ""},
         {"share_memory": "1g --privileged"},
         {"ulimits": {"memlock": "-1 --privileged"}},
+        {"ulimits": {"memlock": "--5"}},
+        {"starting_timeout": 1e308},
+        {"nproc_per_node": "9" * 5000},
+        {"gpus": 10**30},
+        {"gpu_ids": (10**30,), "gpus": 1},
+        {"priority": 10**30},
+        {"user": "1:" + "9" * 5000},
+        {"sync": CodeSource("git", "https://h/p.git", options={"GIT_SYNC_DEPTH": "1" * 5000})},
         {"env": {"A=B\nC": "x"}},
         {"user": "0:0 --privileged"},
         {"mounts": ("/:/host:rw,z",)},
@@ -180,6 +189,27 @@ def test_a_spec_is_checked_at_the_start_as_it_is_at_submission(
     if not (bad.sync and bad.sync.mode == "local"):
         with pytest.raises(UsageError):
             jobs.submit(dataclasses.replace(bad, name="again"), Secrets(), print)
+
+
+def test_a_start_that_fails_in_whatever_way_keeps_no_other_job_from_starting(
+    monkeypatch: pytest.MonkeyPatch, jobs: DirectEngine, head: FakeNode
+) -> None:
+    """What somebody has signed may make an error that nobody thought of."""
+    from provision.jobs.engines.direct import attempt
+
+    limits = attempt.create_words
+
+    def odd(job: JobSpec, *words: Any, **more: Any) -> list[str]:
+        return limits(job, *words, **more) if job.name == "honest" else [str(int("--5"))]
+
+    monkeypatch.setattr(attempt, "create_words", odd)
+    write(head, recorded(signing_keys(head), spec()))
+    said: list[str] = []
+    jobs.submit(spec("honest"), Secrets(), said.append)
+
+    assert over(jobs, "honest").status is JobStatus.SUCCEEDED
+    assert over(jobs, "forged").status is JobStatus.FAILED
+    assert any("forged: its start failed" in line for line in said)
 
 
 def test_the_signed_spec_alone_decides_what_starts(jobs: DirectEngine, head: FakeNode) -> None:
@@ -328,3 +358,26 @@ def test_entries_that_are_not_valid_are_named_and_stop_nobody(jobs: DirectEngine
         assert [line for line in said if f"a: job {name} is left out" in line], name
     for name in ("ids", "specs", "names", "times", "lists"):
         assert [line for line in jobs.jobs().problems if f"a: job {name} is left out" in line], name
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"seats": [{"instance": "j-worker-0", "container": "other-worker-0"}]},
+        {"seats": [{"instance": "j-worker-0", "container": "j-worker-0-worker-0"}]},
+        {"seats": [{"instance": "other-worker-0"}]},
+        {"tensorboard": "http://10.0.0.1:port"},
+        {"tensorboard": "http://10.0.0.1"},
+    ],
+)
+def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[str, Any]) -> None:
+    """`attach` and `port-forward` use what a node reports of its attempt; such an entry is left out."""
+    rest = {"role": "worker", "index": 0, "node": "b", "address": "10.0.0.2", "rank": 0, "chief": True}
+    whole = {**record, "seats": [{**rest, **one} for one in record.get("seats", ())]}
+    job = {"name": "j", "id": "1", "attempt": 1, "attempt_record": whole}
+    good = {**job, "attempt_record": {"seats": [{**rest, "instance": "j-worker-0", "container": "j-worker-0"}]}}
+    answer = decode(json.dumps({"jobs": [job, good]}), ReportAnswer, node="b", what="answer")
+    jobs, problems = job_reports(answer, "b")
+
+    assert (len(jobs), len(problems)) == (1, 1)
+    assert jobs[0].record.seats[0].container == "j-worker-0"

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from provision.documents import decode
+from provision.documents.jobs import ReportAnswer, job_reports
 from provision.jobs.node_programs import FILES, agent_program
 from tests.support.node.node import Engine, FakeNode, job, run, seat
 
@@ -372,3 +374,43 @@ def test_a_seat_is_no_secret():
     told = {"name": "j", "attempt_record": {"seats": [seat("j-worker-0", "a", 0)], "image_digest": "x"}}
 
     assert job_agent.visible(PEOPLE["eve"], told)["attempt_record"] == {"seats": [seat("j-worker-0", "a", 0)]}
+
+
+def test_a_submitter_cannot_fill_what_everybody_reads(agent):
+    """Each report has a limit, beyond which no operator's command would get one."""
+    huge = signed("huge", "bob", labels={"a": "x" * job_agent.SIGNED_LENGTH})
+    assert "characters" in agent.refused("bob", "reserve", name="huge", job=huge)
+    assert agent.ask("alice", "reserve", name="huge", job=signed("huge", "alice", labels=huge["spec"]["labels"]))
+    for number in range(job_agent.JOBS):
+        folder = agent.node.root / f"j{number}"
+        folder.mkdir()
+        (folder / "job.json").write_text(json.dumps(signed(f"j{number}", "bob")))
+    assert f"{job_agent.JOBS} jobs" in agent.refused("bob", "reserve", name="more", job=signed("more", "bob"))
+    submitted(agent, "hers", "eve")
+
+
+def test_a_submitter_cannot_fill_the_disk_with_one_upload(agent):
+    """Code that leaves no room is not taken."""
+    most = os.statvfs(agent.node.root.parent)
+    size = min(most.f_bavail * most.f_frsize, job_agent.UPLOAD_BYTES)
+    if size < job_agent.UPLOAD_BYTES:
+        assert "no room" in agent.refused("bob", "upload", id="abc", size=size)
+
+
+@pytest.mark.parametrize("odd", ["1e999", "-1e999", '"\\ud800"', "[" * 900 + "]" * 900])
+def test_what_a_submitter_signs_can_be_read_by_every_reader_of_json(agent, odd):
+    """Else nobody could read the answers of the node that keeps the queue."""
+    for key in ("spec", "owner"):
+        odd_job = signed("odd", "bob")
+        text = odd_job["signed"].replace('"of-bob"', odd).replace('"kind"', f'"priority": {odd}, "kind"')
+        if key == "owner":
+            text = odd_job["signed"].replace(json.dumps(odd_job["owner"]), odd)
+        document = json.dumps({**odd_job, "signed": text}).replace(json.dumps(odd_job["owner"]), odd)
+        line = f'{{"do": "reserve", "name": "odd", "job": {document}}}\n'
+        if key == "spec":
+            line = json.dumps({"do": "reserve", "name": "odd", "job": {**odd_job, "signed": text}}) + "\n"
+        agent.raw("bob", line.encode())
+        answer = agent.raw("alice", b'{"do": "report"}\n')[1]
+
+        found = decode(answer, ReportAnswer, node="a", what="answer")
+        assert job_reports(found, "a") == ((), ())

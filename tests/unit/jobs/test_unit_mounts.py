@@ -151,3 +151,24 @@ def test_docker_gets_an_accounts_mounts_below_a_folder_of_roots(folder: Path, mo
         with pytest.raises(OSError, match="the account cannot have mounted"):
             keeper_mounts.Mounts("c-2", "/jobs/j", ACCOUNT, ["--volume", f"{source}:/x", "i"]).__enter__()
     assert list((folder / "mounts").iterdir()) == []
+
+
+def test_docker_follows_no_link_in_the_code_of_an_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account may commit a link to what it cannot reach, and ask for a mount of that link."""
+    monkeypatch.syspath_prepend(str(FILES))
+    import keeper_mounts
+
+    monkeypatch.setattr(keeper_mounts, "MOUNTS", str(folder / "mounts"))
+    (folder / "other/code/x").mkdir(parents=True)
+    (folder / "other").chmod(0o700)
+    job = folder / "j"
+    for name in ("code/x", "logs", "attempts/1/ssh"):
+        (job / name).mkdir(parents=True)
+        (job / name / "link").symlink_to(folder / "other/code/x")
+    job.chmod(0o700)
+    for name in ("code/x/link", "logs/link", "attempts/1/ssh/link", "attempts/1", "code/..", "code"):
+        with pytest.raises(OSError, match="the account cannot have mounted"):
+            keeper_mounts.Mounts("c", str(job), ACCOUNT, ["--volume", f"{job}/{name}:/x", "i"]).__enter__()
+    for name in ("code/x", "logs", "attempts/1/ssh", "attempts/1/mount", "attempts/1/config/0"):
+        words = ["--volume", f"{job}/{name}:/x", "i"]
+        assert keeper_mounts.Mounts("c", str(job), ACCOUNT, words).words == words

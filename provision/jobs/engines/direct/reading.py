@@ -189,7 +189,9 @@ def _instances_there(way: Connector, name: str, attempt: int) -> tuple[str, ...]
     try:
         ask_jobs(way, "logs", Done, name=name, attempt=attempt, instance="")
     except NodeError as error:
-        return tuple(re.findall(rf"\b{re.escape(name)}-(?:launcher|master|worker)-[a-z0-9]+", error.remedy or ""))
+        return tuple(
+            re.findall(rf"\b{re.escape(name)}-(?:launcher|master|worker)-[a-z0-9]{{1,9}}\b", error.remedy or "")
+        )
     return ()
 
 

@@ -53,7 +53,10 @@ def start_all(
             if attempt.spec.name == mine:
                 raise outcome
         elif isinstance(outcome, Exception):
-            raise outcome
+            write_failure(ways, head, attempt, ProvisionError(f"its start failed: {outcome!r:.300}"))
+            if attempt.spec.name == mine:
+                raise outcome
+            say(f"warning: {attempt.spec.name}: its start failed: {outcome!r:.300}")
 
 
 def secrets_of(document: SecretsDocument) -> Secrets:
