@@ -69,8 +69,6 @@ def check_signed(
     Raises:
         Refused: it must not start; the message says why, and what to do.
     """
-    from provision.batch.spec_checks import check_recorded  # a list of jobs checks none
-
     if not job.signed or not job.signature:
         raise Refused(
             f"{job.name} is not signed, so nobody knows who submitted it: delete it and submit it again "
@@ -115,6 +113,8 @@ def check_secrets(job: SignedJob, document: SecretsDocument, node: str) -> None:
 
 
 def _check_spec(job: SignedJob) -> None:
+    from provision.batch.spec_checks import check_recorded  # a list of jobs checks none
+
     try:
         check_recorded(job.spec, packed=job.code is not None)
     except ProvisionError as error:
