@@ -9,6 +9,7 @@ import functools
 import json
 import shlex
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,10 @@ from provision.jobs.node_programs import FILES, code_program, jobs_program
 __all__ = ["ANSWER_SECONDS", "FILES", "ask", "ask_jobs", "begin", "first_line", "start_program"]
 
 ANSWER_SECONDS = 60.0
+FIRST_LINE_SECONDS = 180.0
+"""How long the first line of an answer may take; for the queue's lock a node waits a minute."""
+FIRST_LINE_LIMIT = 16 * 1024 * 1024
+"""Bytes in which the first line of an answer has to end."""
 _JOBS = "node_jobs.py"
 _CODE = "code_sync.py"
 
@@ -150,7 +155,7 @@ def ask_jobs(connector: Connector, do: str, *, timeout: float = ANSWER_SECONDS, 
 
 def begin(connector: Connector, do: str, **request: Any) -> RemoteProcess:
     """Start a request for jobs that stays: its output comes as it is made, and it ends when its input does."""
-    process = connector.start(_script(_JOBS))
+    process = connector.start(_script(_JOBS), limit=None)
     process.write(_input(_JOBS, {"do": do, **request}))
     return process
 
@@ -163,11 +168,15 @@ def first_line(process: RemoteProcess, node: str) -> dict[str, Any]:
         ConnectionFailed: nothing came.
     """
     out, err = b"", b""
+    process.deadline = time.monotonic() + FIRST_LINE_SECONDS
     for stream, chunk in process.output():
         if stream == "stderr":
             err = (err + chunk)[-2000:]
             continue
         out += chunk
+        process.deadline = None if b"\n" in out else process.deadline
+        if len(out) > FIRST_LINE_LIMIT:
+            raise NodeError(f"its answer has no end after {FIRST_LINE_LIMIT} bytes", node=node)
         if b"\n" in out:
             return _judged(node, "begin", out.partition(b"\n")[0].decode(errors="replace"), "", 0)
     if out.strip():
