@@ -175,7 +175,10 @@ def test_a_load_that_is_under_way_is_read_too(node):
         (json.dumps({**STATUS, "state": "fine"}), "Invalid enum value 'fine' - at `$.state`"),
         (json.dumps({**STATUS, "ok": False}), "contradicts itself"),
         (json.dumps({**STATUS, "boot_id": 7}), "Expected `str`, got `int` - at `$.boot_id`"),
-        (json.dumps({key: value for key, value in STATUS.items() if key != "provider"}), "missing required field `provider`"),
+        (
+            json.dumps({key: value for key, value in STATUS.items() if key != "provider"}),
+            "missing required field `provider`",
+        ),
         (json.dumps({**STATUS, "kernels": {}}), "Expected `array`, got `object` - at `$.kernels`"),
         (json.dumps({**STATUS, "kernels": [{"kernel": "6.1", "ok": "yes"}]}), "Expected `bool`, got `str`"),
         (json.dumps({**STATUS, "explanation": "x" * 200_000}), "limit 131072"),
