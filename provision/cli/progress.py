@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from provision.cli.common import printable, say
+
 if TYPE_CHECKING:
     from provision.engine import Event
 
@@ -27,8 +29,7 @@ class Steps:
 
     def step(self, message: str) -> None:
         """Say what begins now."""
-        sys.stderr.write(f"[{time.monotonic() - self._start:5.0f}s] {message}\n")
-        sys.stderr.flush()
+        say(f"[{time.monotonic() - self._start:5.0f}s] {message}")
 
 
 class ApplyProgress:
@@ -87,7 +88,7 @@ class ApplyProgress:
         from rich.text import Text
 
         with self._lock:
-            return Text("\n".join(self._lines()))
+            return Text(printable("\n".join(self._lines())))
 
     def _lines(self) -> list[str]:
         width = max(map(len, self._nodes))
@@ -101,12 +102,11 @@ class ApplyProgress:
         seconds = time.monotonic() - self._start
         if event.status == "start" and event.role and self._roles[event.node] != event.role:
             self._roles[event.node] = event.role
-            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role}\n")
+            say(f"[{seconds:5.0f}s] {event.node}: {event.role}")
         elif event.status == "waiting":
-            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.task}\n")
+            say(f"[{seconds:5.0f}s] {event.node}: {event.task}")
         elif event.status in {"changed", "failed", "unreachable"}:
-            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role or '-'}: {event.task}: {event.status}\n")
-        sys.stderr.flush()
+            say(f"[{seconds:5.0f}s] {event.node}: {event.role or '-'}: {event.task}: {event.status}")
 
     def _name_long_tasks(self) -> None:
         """Until all is over, say which task a node has been at for long."""
@@ -117,5 +117,4 @@ class ApplyProgress:
                 for name in late:
                     self._due[name] *= 2
                     at = f"{self._current[name]}: for {now - self._begun[name]:.0f} s now"
-                    sys.stderr.write(f"[{now - self._start:5.0f}s] {name}: {at}\n")
-                sys.stderr.flush()
+                    say(f"[{now - self._start:5.0f}s] {name}: {at}")

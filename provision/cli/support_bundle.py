@@ -16,6 +16,7 @@ from provision.cli.common import (
     ask_become_password,
     cluster_from,
     say,
+    show,
 )
 
 __all__ = ["support_bundle"]
@@ -50,4 +51,4 @@ def support_bundle(
     for name in names:
         say(f"  {name}")
     say("secrets are removed; names, addresses and versions are not")
-    typer.echo(str(target))
+    show(str(target))
