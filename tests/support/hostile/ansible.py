@@ -16,10 +16,20 @@ __all__ = ["StandInRunner"]
 
 _RESULTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ok", {"changed": False, "msg": "all is as it was"}),
-    ("ok", {"changed": True, "diff": [{"before": "a\n", "after": "b\n", "after_header": "/etc/x.conf"}], "results": [{"changed": True, "diff": {"prepared": "x"}}]}),  # noqa: E501
-    ("failed", {"msg": "cannot write\nmore", "stderr": "write: No space left on device", "stdout": "x", "module_stderr": "y"}),
+    (
+        "ok",
+        {
+            "changed": True,
+            "diff": [{"before": "a\n", "after": "b\n", "after_header": "/etc/x.conf"}],
+            "results": [{"changed": True, "diff": {"prepared": "x"}}],
+        },
+    ),
+    (
+        "failed",
+        {"msg": "cannot write\nmore", "stderr": "write: No space left on device", "stdout": "x", "module_stderr": "y"},
+    ),
     ("unreachable", {"msg": "Failed to connect to the host via ssh", "unreachable": True}),
-)  # fmt: skip
+)
 
 
 class StandInRunner:
@@ -62,9 +72,13 @@ class StandInRunner:
             if kind == "failed":
                 failures[name] = 1
             data = {
-                "host": name, "role": "docker_engine", "task": f"docker_engine : Task {number}",
-                "task_action": "ansible.builtin.copy", "task_uuid": f"t{number}", "res": said,
-            }  # fmt: skip
+                "host": name,
+                "role": "docker_engine",
+                "task": f"docker_engine : Task {number}",
+                "task_action": "ansible.builtin.copy",
+                "task_uuid": f"t{number}",
+                "res": said,
+            }
             text = f"{kind}: [{name}] => {json.dumps(said)}"
             handler({"event": f"runner_on_{kind}", "event_data": data, "stdout": text})
 

@@ -125,23 +125,35 @@ class Cluster:
         if request.get("do") == "keep":
             said = [{"locked": "/run/lock/provision.lock", "usual": True}]
             said += [
-                {"released": True, "working": [], "trouble": ""}
-                for line in question.lines[1:]
-                if b'"release"' in line
+                {"released": True, "working": [], "trouble": ""} for line in question.lines[1:] if b'"release"' in line
             ]
             return Answer(tuple(json.dumps(one).encode() + b"\n" for one in said))
         if request.get("do") == "unlock":
             return _text(json.dumps({"unlocked": True, "working": [], "trouble": ""}))
         holder = {
-            "id": "20260101T000000-abcdef01", "node": node, "user": "alice", "host": "ops1", "pid": 4711,
-            "command": "provision apply", "since": "2026-01-01T00:00:00Z", "gone": "",
+            "id": "20260101T000000-abcdef01",
+            "node": node,
+            "user": "alice",
+            "host": "ops1",
+            "pid": 4711,
+            "command": "provision apply",
+            "since": "2026-01-01T00:00:00Z",
+            "gone": "",
             "keeper": {"pid": 99, "started": "1"},
-        }  # fmt: skip
+        }
         entry = {
-            "id": "20260101T000000-abcdef01", "started": "2026-01-01T00:00:00Z", "user": "alice", "host": "ops1",
-            "pid": 4711, "command": "provision apply", "status": "changed", "ended": "2026-01-01T00:05:00Z",
-            "roles": ["docker_engine"], "notes": ["docker_engine: changed"], "message": "",
-        }  # fmt: skip
+            "id": "20260101T000000-abcdef01",
+            "started": "2026-01-01T00:00:00Z",
+            "user": "alice",
+            "host": "ops1",
+            "pid": 4711,
+            "command": "provision apply",
+            "status": "changed",
+            "ended": "2026-01-01T00:05:00Z",
+            "roles": ["docker_engine"],
+            "notes": ["docker_engine: changed"],
+            "message": "",
+        }
         return _text(json.dumps({"held": True, "holder": holder, "working": ["ansible 12"], "entries": [entry] * 2}))
 
 
@@ -171,12 +183,15 @@ def _frame(kind: str, data: bytes = b"") -> bytes:
     return b"%s %d\n%s" % (kind.encode(), len(data), data)
 
 
-_BENCH = "Model: vgg16\nBatch size: 64\nNumber of GPUs: 4\nIter #0: 205.5 img/sec per GPU\nImg/sec per GPU: 205.1 +-0.6\nTotal img/sec on 4 GPU(s): 820.5 +-2.5\n"  # noqa: E501
+_BENCH = (
+    "Model: vgg16\nBatch size: 64\nNumber of GPUs: 4\nIter #0: 205.5 img/sec per GPU\n"
+    "Img/sec per GPU: 205.1 +-0.6\nTotal img/sec on 4 GPU(s): 820.5 +-2.5\n"
+)
 
 
 def _supervisor(_question: Question) -> Answer:
     ending = json.dumps({"code": 0, "reason": None, "left": {}}).encode()
-    about = f'About: {json.dumps({"torch": "2.5", "backend": "nccl"})}\n'.encode()
+    about = f"About: {json.dumps({'torch': '2.5', 'backend': 'nccl'})}\n".encode()
     said = _frame("s"), _frame("a"), _frame("o", about), _frame("o", _BENCH.encode()), _frame("e", b"a warning\n")
     return Answer((b"".join(said), _frame("x", ending)))
 
@@ -184,24 +199,65 @@ def _supervisor(_question: Question) -> Answer:
 def _sampler(question: Question) -> Answer:
     names = [one["instance"] for one in question.request.get("containers", [])]
     records: list[dict[str, Any]] = [
-        {"kind": "begin", "interval": 1.0, "cores": 64, "ticks": 100, "speeds": {"bond0": 25000}, "delayacct": "1",
-         "containers": [{"instance": n, "gpus": list(uuids()[:1]), "log": True, "speaks_for_all": True} for n in names]},
+        {
+            "kind": "begin",
+            "interval": 1.0,
+            "cores": 64,
+            "ticks": 100,
+            "speeds": {"bond0": 25000},
+            "delayacct": "1",
+            "containers": [
+                {"instance": n, "gpus": list(uuids()[:1]), "log": True, "speaks_for_all": True} for n in names
+            ],
+        },
         {"kind": "device", "uuid": uuids()[0], "index": 0, "name": "H100", "numa": 0, "cpus": "0-31"},
         {"kind": "apps"},
         {"kind": "app", "pid": 4711, "gpu": uuids()[0], "comm": "python3"},
         {"kind": "mounts", "instance": names[0] if names else "x", "mounts": [["/data", "nfs", "storage:/data"]]},
         {"kind": "note", "text": "a note"},
         {"kind": "nccl", "lines": ["node:1:1 [0] NCCL INFO Using network IB"]},
-    ]  # fmt: skip
+    ]
     for t in range(4):
         records += [
-            {"kind": "gpu", "uuid": uuids()[0], "t": float(t), "utilization": 3, "memory_used": 1000, "memory_total": 81559, "clock_events": 4},
-            {"kind": "process", "pid": 4711, "t": float(t), "comm": "python3", "ppid": 1, "instance": names[0] if names else "x",
-             "age": 100.0, "utime": 100 + t, "stime": 2, "state": "R", "rchar": 10, "syscr": 1, "threads": ["python3"], "runnable": 1},
-            {"kind": "node", "t": float(t), "cpu_some_us": 10, "io_some_us": 0, "io_full_us": 0, "running": 3,
-             "net": {"bond0": [t, t]}, "ib": {"mlx5_0": [t, t]},
-             "containers": {n: {"log_lines": t, "shm": [1, 100], "watched": 1, "nfs": {"/data": [1, 2]}} for n in names}},
-        ]  # fmt: skip
+            {
+                "kind": "gpu",
+                "uuid": uuids()[0],
+                "t": float(t),
+                "utilization": 3,
+                "memory_used": 1000,
+                "memory_total": 81559,
+                "clock_events": 4,
+            },
+            {
+                "kind": "process",
+                "pid": 4711,
+                "t": float(t),
+                "comm": "python3",
+                "ppid": 1,
+                "instance": names[0] if names else "x",
+                "age": 100.0,
+                "utime": 100 + t,
+                "stime": 2,
+                "state": "R",
+                "rchar": 10,
+                "syscr": 1,
+                "threads": ["python3"],
+                "runnable": 1,
+            },
+            {
+                "kind": "node",
+                "t": float(t),
+                "cpu_some_us": 10,
+                "io_some_us": 0,
+                "io_full_us": 0,
+                "running": 3,
+                "net": {"bond0": [t, t]},
+                "ib": {"mlx5_0": [t, t]},
+                "containers": {
+                    n: {"log_lines": t, "shm": [1, 100], "watched": 1, "nfs": {"/data": [1, 2]}} for n in names
+                },
+            },
+        ]
     records.append({"kind": "end", "reason": "window"})
     return Answer(tuple(json.dumps(one).encode() + b"\n" for one in records))
 
@@ -255,7 +311,8 @@ def _listing(script: str) -> str:
 _SCRIPTS: dict[str, Any] = {
     "# Print what a directory": _listing,
     "docker image inspect --format": f"sha256:{'1' * 64} {IMAGE.rpartition(':')[0]}@{DIGEST} 12345678901\n",
-    "== image": "ofed=\nrdma-core=44.0\nrdma-driver=mlx5\n== image\nos=Debian\nmpi=mpirun (Open MPI) 4.1\ntorch=2.5.1\ncuda=12.4\nnccl=2.21.5\n",
+    "== image": "ofed=\nrdma-core=44.0\nrdma-driver=mlx5\n== image\nos=Debian\nmpi=mpirun (Open MPI) 4.1\n"
+    "torch=2.5.1\ncuda=12.4\nnccl=2.21.5\n",
     "provision-login": _logins,
     "library_path=": _container,
     "echo asked": "held 4711 /dev/infiniband/uverbs0 nvidia-smi\nlooked\nknows --use_cuda\nasked\n",

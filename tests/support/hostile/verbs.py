@@ -53,8 +53,10 @@ _RUN = "run --allow-missing --yes"
 
 VERBS: dict[str, Verb] = {
     "adopt": Verb(("adopt --dry-run", "adopt --dry-run --json")),
-    "plan": Verb(("plan --json", "plan --read-only --json"), _field("reachable", True)),
-    "apply": Verb(("apply --yes --force docker_engine --json",), lambda o: _node(o)["status"] != "unreachable", codes=_FAILING),
+    "plan": Verb(("plan --json", "plan --read-only --json"), _field("reachable", value=True)),
+    "apply": Verb(
+        ("apply --yes --force docker_engine --json",), lambda o: _node(o)["status"] != "unreachable", codes=_FAILING
+    ),
     "history": Verb(("history --nodes --json",), _field("error", None)),
     "unlock": Verb(("unlock gpu0001 gpu0002 gpu0003 --yes --json",), _field("result", "unlocked")),
     "bootstrap": Verb(("bootstrap --yes --name gpu0001 --only docker_engine",), codes=_FAILING),
@@ -62,27 +64,43 @@ VERBS: dict[str, Verb] = {
     "gdr": Verb(("gdr --json",), _field("path", "dma_buf")),
     "topo": Verb(("topo gpu0001", "topo gpu0001 --json", "topo gpu0001 --svg {folder}/x.svg")),
     "reload": Verb(("reload --yes --json",), _field("result", "skipped")),
-    "reset": Verb(("reset --yes --json", "reset --dry-run --json"), lambda o: _node(o)["steps"] == ["remove /etc/x"], codes=_FAILING),
+    "reset": Verb(
+        ("reset --yes --json", "reset --dry-run --json"),
+        lambda o: _node(o)["steps"] == ["remove /etc/x"],
+        codes=_FAILING,
+    ),
     "place": Verb(("place --gpus 2 --workers 3 --explain", "place --gputopology --gpus 2 --workers 2 --json")),
     "hostfile": Verb(
         ("hostfile --json", "hostfile --launcher torchrun --json"),
         lambda o: json.loads(o.out).get("slots", {GOOD: 8}).get(GOOD) == 8,
     ),
-    "run": Verb((
-        f"{_RUN} -- python3 train.py", f"{_RUN} --sync {{folder}} -- python3 train.py",
-        f"{_RUN} --gputopology --gpus 2 --workers 2 -- python3 train.py",
-        f"{_RUN} --explain -- python3 train.py", f"{_RUN} --dry-run -- python3 train.py",
-    ), raw=True, anycode=True),
-    "submit": Verb((
-        "submit run --name=done --image=image --gpus=1 true",
-        "submit pytorch --name=pair --image=image --gpus=1 --workers=2 --data=shared:/data true",
-        "submit mpi --name=ranks --image=image --gpus=1 --workers=2 --dry-run -o json -- true",
-        "submit run --name=coded --image=image --sync-mode=git --sync-source=https://example.com/a/code.git true",
-        "submit run --name=board --image=image --tensorboard true",
-    )),
+    "run": Verb(
+        (
+            f"{_RUN} -- python3 train.py",
+            f"{_RUN} --sync {{folder}} -- python3 train.py",
+            f"{_RUN} --gputopology --gpus 2 --workers 2 -- python3 train.py",
+            f"{_RUN} --explain -- python3 train.py",
+            f"{_RUN} --dry-run -- python3 train.py",
+        ),
+        raw=True,
+        anycode=True,
+    ),
+    "submit": Verb(
+        (
+            "submit run --name=done --image=image --gpus=1 true",
+            "submit pytorch --name=pair --image=image --gpus=1 --workers=2 --data=shared:/data true",
+            "submit mpi --name=ranks --image=image --gpus=1 --workers=2 --dry-run -o json -- true",
+            "submit run --name=coded --image=image --sync-mode=git --sync-source=https://example.com/a/code.git true",
+            "submit run --name=board --image=image --tensorboard true",
+        )
+    ),
     "list": Verb(("list --json", "list", "list -o wide")),
     "get": Verb(("get busy -e -g", "get pair -e -g --json", "get done -o yaml")),
-    "logs": Verb(("logs done", "logs pair --all --timestamps", "logs done -f", "logs done --attempt 1 --all"), raw=True, anycode=True),
+    "logs": Verb(
+        ("logs done", "logs pair --all --timestamps", "logs done -f", "logs done --attempt 1 --all"),
+        raw=True,
+        anycode=True,
+    ),
     "attach": Verb(("attach busy -- true",), anycode=True),
     "wait": Verb(("wait done --timeout 3s", "wait busy --for running --timeout 3s"), anycode=True),
     "stop": Verb(("stop pair", "stop busy --grace 1s --json"), codes=_WAITING),
@@ -110,7 +128,7 @@ VERBS: dict[str, Verb] = {
     "bench ab": Verb(("bench ab --a A=1 --b X=1 --rounds 1 --yes --allow-missing",), anycode=True),
     "data list": Verb(("data list --all --json", "data list")),
     "data check": Verb(("data check --json",), _data),
-}  # fmt: skip
+}
 
 NO_NODES: dict[str, str] = {
     "init": "writes an inventory from names on the command line",
@@ -147,7 +165,10 @@ RECORDING: tuple[str, ...] = (
     "submit run --name=busy --image=image --gpus=1 exec\xa0sleep\xa0600",
     "submit run --name=board --image=image --tensorboard exec\xa0sleep\xa0600",
     "submit run --name=coded --image=image --sync-mode=git --sync-source=https://example.com/a/code.git true",
-    "submit pytorch --name=pair --image=image --gpus=1 --workers=2 --data=shared:/data echo\xa0hello;\xa0exec\xa0sleep\xa0600",
+    (
+        "submit pytorch --name=pair --image=image --gpus=1 --workers=2 --data=shared:/data "
+        "echo\xa0hello;\xa0exec\xa0sleep\xa0600"
+    ),
     "submit run --name=held --image=image --hold true",
     "wait done --timeout 20s",
     "wait busy --for running --timeout 20s",
@@ -165,6 +186,12 @@ RECORDING: tuple[str, ...] = (
     "delete freed",
     "top node -d --metric",
     "list --json",
-    "get done", "get failed", "get busy", "get pair", "get board", "get coded", "get held",
-)  # fmt: skip
-"""What is done once with the real programs, so that there are jobs in every state to tell of (a hard space is a space)."""
+    "get done",
+    "get failed",
+    "get busy",
+    "get pair",
+    "get board",
+    "get coded",
+    "get held",
+)
+"""What is done once with the real programs, so that there are jobs in every state (a hard space is a space)."""

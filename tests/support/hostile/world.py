@@ -108,12 +108,16 @@ class World:
         hosts = [
             line
             for number, name in enumerate(NODES)
-            for line in (f"    {name}:", f"      ansible_host: 127.77.0.{number + 1}",
-                         f"      cluster_data_address: {data_address(number)}")
-        ]  # fmt: skip
+            for line in (
+                f"    {name}:",
+                f"      ansible_host: 127.77.0.{number + 1}",
+                f"      cluster_data_address: {data_address(number)}",
+            )
+        ]
         (self.inventory / "hosts.yml").write_text("\n".join(["---", "gpu_nodes:", "  hosts:", *hosts, ""]))
         (self.inventory / "group_vars/all.yml").write_text(
-            "---\nansible_user: root\ncluster_name: hostile\ncluster_head: gpu0001\ncluster_data_networks: [10.77.0.0/16]\n"
+            "---\nansible_user: root\ncluster_name: hostile\ncluster_head: gpu0001\n"
+            "cluster_data_networks: [10.77.0.0/16]\n"
             f"training_image_reference: {IMAGE}\ntraining_image_digest: {DIGEST}\n"
             "cluster_data:\n  shared: {kind: nfs, source: 'storage:/data', path: /data}\n"
         )
@@ -123,10 +127,15 @@ class World:
 
     def _environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {
-            "HOME": self.home, "XDG_STATE_HOME": self.home / "state", "XDG_CACHE_HOME": self.home / "cache",
-            "TMPDIR": self.folder / "tmp", "NO_COLOR": "1", "PROVISION_INVENTORY": self.inventory,
-            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "COLUMNS": "120",
-        }.items():  # fmt: skip
+            "HOME": self.home,
+            "XDG_STATE_HOME": self.home / "state",
+            "XDG_CACHE_HOME": self.home / "cache",
+            "TMPDIR": self.folder / "tmp",
+            "NO_COLOR": "1",
+            "PROVISION_INVENTORY": self.inventory,
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            "COLUMNS": "120",
+        }.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
         monkeypatch.setattr(tempfile, "tempdir", None)
@@ -141,7 +150,9 @@ class World:
         monkeypatch.setattr(pool, "SshConfig", lambda: config)
         monkeypatch.setattr(pool, "SshConnector", lambda node, _hops: _Connector(self, node))
         monkeypatch.setattr(pool, "LocalConnector", lambda node: _Connector(self, node))
-        monkeypatch.setattr(listing, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": ansible_inventory.run}))
+        monkeypatch.setattr(
+            listing, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": ansible_inventory.run})
+        )
         monkeypatch.setattr(ansible_runner, "run", self.runner.run)
         monkeypatch.setattr(atexit, "register", lambda function, *_, **__: function)
 
@@ -268,13 +279,16 @@ class _Connector:
     def __init__(self, world: World, node: Node) -> None:
         self.name, self._world = node.name, world
 
-    def run(self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True, **_: Any) -> CommandResult:  # noqa: E501
+    def run(
+        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True, **_: Any
+    ) -> CommandResult:
         del timeout, become
         made = self._world.answer(self.name, Question(script, stdin))
-        return CommandResult(b"".join(made.chunks).decode(errors="replace"), made.errors.decode(errors="replace"), made.code)
+        return CommandResult(
+            b"".join(made.chunks).decode(errors="replace"), made.errors.decode(errors="replace"), made.code
+        )
 
-    def start(self, script: str, *, become: bool = True) -> _Process:
-        del become
+    def start(self, script: str, **_: Any) -> _Process:
         return _Process(self._world, self.name, script)
 
     def put(self, local: Path, remote: str) -> None:
@@ -293,6 +307,7 @@ class _Process:
 
     def __init__(self, world: World, node: str, script: str) -> None:
         self._world, self._node, self._script = world, node, script
+        self.deadline: float | None = None
         self._stdin, self._given = b"", 0
         self._answer = Answer()
 
