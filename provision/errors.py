@@ -56,16 +56,22 @@ class ProvisionError(Exception):
     """
 
     exit_code = 1
+    one_line = False
+    """Whether message and remedy are one line each: they may hold words of a node, which must not look like ours."""
 
     def __init__(self, message: str, *, node: str | None = None, remedy: str | None = None, output: str = "") -> None:
         super().__init__(message)
-        self.message = message
+        self.message = _one_line(message) if self.one_line else message
         self.node = node
-        self.remedy = remedy
+        self.remedy = _one_line(remedy) if self.one_line and remedy else remedy
         self.output = output
 
     def __str__(self) -> str:
         return f"{self.node}: {self.message}" if self.node else self.message
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 class UsageError(ProvisionError):
@@ -81,6 +87,8 @@ class InventoryError(UsageError):
 class ConnectionFailed(ProvisionError):
     """A node cannot be reached, does not let us in, or shows a host key that is not trusted."""
 
+    one_line = True
+
 
 class HostNotTrusted(ConnectionFailed):
     """A node shows a host key that is not known, is another than the known one, or is revoked."""
@@ -88,6 +96,8 @@ class HostNotTrusted(ConnectionFailed):
 
 class NodeError(ProvisionError):
     """A node was reached, and what was asked of it failed there."""
+
+    one_line = True
 
 
 class InvalidDocument(NodeError):
@@ -101,6 +111,7 @@ class LabError(ProvisionError):
 class LockedError(ProvisionError):
     """Another process holds the lock; the message says who, since when and for what."""
 
+    one_line = True
     exit_code = 4
     passing = False
     """Whether the holder's side is gone, so that the lock goes with the last task that it left at work."""
@@ -109,6 +120,7 @@ class LockedError(ProvisionError):
 class NotFound(ProvisionError):
     """There is no job (or instance) of that name."""
 
+    one_line = True
     exit_code = 3
 
 
@@ -133,6 +145,7 @@ class TimedOut(ProvisionError):
 class NodeUnreachable(ProvisionError):
     """A node that the answer needs could not be reached."""
 
+    one_line = True
     exit_code = 7
 
 

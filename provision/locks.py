@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from provision.errors import LockedError
+from provision.documents import decode
+from provision.documents.state import LocalHolder
+from provision.errors import InvalidDocument, LockedError
 
 __all__ = ["held", "user"]
 
@@ -56,11 +58,11 @@ def _take(path: Path, what: str) -> IO[str]:
 
 def _holder(path: Path) -> str:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
-        return f"process {found['pid']} of {found['user']}, since {since}, for `{found['purpose']}`"
-    except (OSError, ValueError, KeyError, TypeError):
+        found = decode(path.read_bytes(), LocalHolder, node="", what=str(path))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.since))
+    except (OSError, OverflowError, InvalidDocument):
         return "another process has just begun"
+    return f"process {found.pid} of {found.user}, since {since}, for `{found.purpose}`"
 
 
 def user() -> str:

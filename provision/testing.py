@@ -19,6 +19,7 @@ class FakeProcess:
 
     def __init__(self, result: CommandResult) -> None:
         self.result = result
+        self.deadline: float | None = None
         self.stdin = b""
         self.closed = False
 
@@ -65,18 +66,19 @@ class FakeConnector:
         self.closed = False
 
     def run(
-        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True, limit: int = 0
     ) -> CommandResult:
         """Look the answer up."""
-        del timeout, become
+        del timeout, become, limit
         self.scripts.append(script)
         for key, answer in self.answers.items():
             if key in script:
                 return self._result(answer, script, stdin)
         raise ConnectionFailed(f"the test gives no answer to: {script[:200]}", node=self.name)
 
-    def start(self, script: str, *, become: bool = True) -> FakeProcess:
+    def start(self, script: str, *, become: bool = True, limit: int | None = None) -> FakeProcess:
         """Look the answer up; the process has it all at once."""
+        del limit
         return FakeProcess(self.run(script, become=become))
 
     def put(self, local: Path, remote: str) -> None:

@@ -14,7 +14,7 @@ __all__ = ["PAIR_SECONDS", "pairs_script", "parse_pairs"]
 PAIR_SECONDS = 20
 """How long one login may take."""
 _BATCH = 16
-_LINE = re.compile(r"^([0-9a-f]{16}) (\S+) (\d+) (\d+) ?(.*)$")
+_LINE = re.compile(r"([0-9a-f]{16}) (\S{1,255}) ([0-9]{1,3}) ([0-9]{1,18}) ?(.*)")
 
 
 def pairs_script(container: str, peers: Sequence[str], *, token: str | None = None) -> str:
@@ -48,7 +48,7 @@ def parse_pairs(source: str, peers: Sequence[str], output: str, error: str = "")
     """Read what ``pairs_script`` printed on `source`; a peer without a line counts as failed."""
     found: dict[str, PairOutcome] = {}
     for line in output.splitlines():
-        match = _LINE.match(line.strip())
+        match = _LINE.fullmatch(line.strip())
         if match and match[2] in peers:
             found[match[2]] = _outcome(source, match[2], int(match[3]), int(match[4]), match[5].strip())
     lost = (error.strip().splitlines() or ["it could not be tried"])[-1]

@@ -114,6 +114,10 @@ class Job:
         return ["run", *self.where, *number, *own, *self.options, *environment, "--", *command]
 
 
+_OUTPUT_LIMIT = 16 * 1024 * 1024
+"""Bytes of a job's output in which its result is looked for: the last ones."""
+
+
 def launched(words: Sequence[str], plans: list[Plan]) -> tuple[int, str]:
     """Do what `provision` does with these words, in this process; return its exit code and what the job printed.
 
@@ -138,10 +142,15 @@ def _meeting(entries: Sequence[HostEntry]) -> list[str]:
 
 
 class _Shown(io.BytesIO):
-    """Keeps what is written to it, and shows it on stderr."""
+    """Keeps the end of what is written to it, and shows all of it on stderr."""
 
     def write(self, data: Buffer, /) -> int:
         """Take the next piece."""
         sys.stderr.buffer.write(data)
         sys.stderr.buffer.flush()
+        if self.tell() > 2 * _OUTPUT_LIMIT:
+            end = self.getvalue()[-_OUTPUT_LIMIT:]
+            self.seek(0)
+            self.truncate()
+            super().write(end)
         return super().write(data)

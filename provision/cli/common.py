@@ -37,6 +37,7 @@ __all__ = [
     "inventory_from",
     "note",
     "print_json",
+    "printable",
     "say",
     "show",
     "table",
@@ -154,15 +155,15 @@ def print_json(document: Any) -> None:
     sys.stdout.write(_without_controls(text, lambda letter: json.dumps(letter)[1:-1]) + "\n")
 
 
-def show(text: str) -> None:
+def show(text: str, *, end: str = "\n") -> None:
     """Print a report on stdout; what nodes said in it does nothing to a terminal."""
-    sys.stdout.write(_without_controls(text, lambda _: "?") + "\n")
+    sys.stdout.write(printable(text) + end)
     sys.stdout.flush()
 
 
 def say(message: str) -> None:
     """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
-    sys.stderr.write(_without_controls(message, lambda _: "?") + "\n")
+    sys.stderr.write(printable(message) + "\n")
     sys.stderr.flush()
 
 
@@ -172,6 +173,11 @@ def note(message: str) -> None:
 
     if not quiet():
         say(message)
+
+
+def printable(text: str) -> str:
+    """Return the text without what would do something to a terminal."""
+    return _without_controls(text, lambda _: "?")
 
 
 def _without_controls(text: str, instead: Callable[[str], str]) -> str:

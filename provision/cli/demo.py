@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.common import say
+from provision.cli.common import say, show
 from provision.errors import ProvisionError
 
 __all__ = ["demo"]
@@ -43,7 +43,7 @@ def demo(
     _show("4. Run an MPI job over all nodes: rank, node and an all-reduce.", ["run", *lab, "--", "provision-smoke"])
     _show("5. The host file that was used.", ["hostfile", *lab, "--launcher", "openmpi"])
     _nothing_left(_show("6. Apply again: nothing may change.", ["apply", *lab, "--yes", "--json"], capture=True))
-    typer.echo(_summary(name, driver, time.monotonic() - begin))
+    show(_summary(name, driver, time.monotonic() - begin))
 
 
 def _nothing_left(printed: str) -> None:
@@ -52,7 +52,7 @@ def _nothing_left(printed: str) -> None:
     from provision.report.apply_report import as_text, from_document
 
     report = from_document(json.loads(printed))
-    typer.echo(as_text(report))
+    show(as_text(report))
     changed = [
         f"{node.name}: " + "; ".join(f"{role.role}: {', '.join(role.reasons)}" for role in node.roles if role.reasons)
         for node in report.nodes
@@ -73,7 +73,7 @@ def _show(title: str, words: list[str], *, capture: bool = False) -> str:
     code, printed = _run(words, capture=capture)
     say(f"== exit {code}, {time.monotonic() - begin:.0f} s")
     if code:
-        sys.stdout.write(printed)
+        show(printed, end="")
         raise ProvisionError(
             f"the demo stopped: `provision {shlex.join(words)}` exited {code}",
             remedy="Read what it printed above; the same command can be run again by hand.",

@@ -18,6 +18,7 @@ from provision.cli.common import (
     cluster_from,
     print_json,
     say,
+    show,
     take_degraded,
 )
 from provision.errors import NodeError, UsageError
@@ -97,7 +98,7 @@ def hostfile(
     if as_json:
         print_json(_document(made, launcher, text))
     else:
-        typer.echo(text, nl=False)
+        show(text, end="")
     raise typer.Exit(1 if made.lost else 0)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import JsonOption, note, print_json, say, table
+from provision.cli.common import JsonOption, note, print_json, say, show, table
 from provision.lab.base import DriverName
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def list_labs(as_json: JsonOption = False) -> None:
     if not reports:
         say("No labs. Make one with: provision lab up demo")
         return
-    typer.echo(
+    show(
         table(
             ["LAB", "DRIVER", "DISTRO", "NODES", "STATE"],
             [
@@ -210,7 +210,7 @@ def inventory(name: NameArgument) -> None:
     """
     from provision.lab import manager
 
-    typer.echo(manager.inventory_path(name))
+    show(str(manager.inventory_path(name)))
 
 
 @app.command("power")
@@ -266,9 +266,9 @@ def _show(report: LabReport, *, as_json: bool) -> None:
         print_json(report.document())
         return
     rows = [[node.name, f"{node.address}:{node.port}", node.state.value] for node in report.nodes]
-    typer.echo(table(["NODE", "SSH", "STATE"], rows))
+    show(table(["NODE", "SSH", "STATE"], rows))
     for name, running in report.services:
-        typer.echo(f"service {name}: {'running' if running else 'stopped'}")
+        show(f"service {name}: {'running' if running else 'stopped'}")
     for item in report.simulated:
-        typer.echo(textwrap.fill(f"SIMULATED: {item}", 80, subsequent_indent="  "))
-    typer.echo(f"inventory: {report.inventory}")
+        show(textwrap.fill(f"SIMULATED: {item}", 80, subsequent_indent="  "))
+    show(f"inventory: {report.inventory}")

@@ -12,7 +12,7 @@ from typing import Annotated, cast
 
 import typer
 
-from provision.cli.common import JsonOption, print_json, say
+from provision.cli.common import JsonOption, print_json, say, show
 from provision.errors import ProvisionError, UsageError
 
 __all__ = ["nccl_log"]
@@ -51,7 +51,7 @@ def nccl_log(
     if as_json:
         print_json(as_document(verdict))
     else:
-        typer.echo(as_text(verdict))
+        show(as_text(verdict))
     raise typer.Exit(1 if require_gdr and verdict.gdr is not True else 0)
 
 

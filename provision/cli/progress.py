@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from provision.cli.common import printable, say
 from provision.cli.levels import quiet
 
 if TYPE_CHECKING:
@@ -29,10 +30,8 @@ class Steps:
 
     def step(self, message: str) -> None:
         """Say what begins now."""
-        if quiet():
-            return
-        sys.stderr.write(f"[{time.monotonic() - self._start:5.0f}s] {message}\n")
-        sys.stderr.flush()
+        if not quiet():
+            say(f"[{time.monotonic() - self._start:5.0f}s] {message}")
 
 
 class ApplyProgress:
@@ -95,7 +94,7 @@ class ApplyProgress:
         from rich.text import Text
 
         with self._lock:
-            return Text("\n".join(self._lines()))
+            return Text(printable("\n".join(self._lines())))
 
     def _lines(self) -> list[str]:
         width = max(map(len, self._nodes))
@@ -109,12 +108,11 @@ class ApplyProgress:
         seconds = time.monotonic() - self._start
         if event.status == "start" and event.role and self._roles[event.node] != event.role:
             self._roles[event.node] = event.role
-            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role}\n")
+            say(f"[{seconds:5.0f}s] {event.node}: {event.role}")
         elif event.status == "waiting":
-            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.task}\n")
+            say(f"[{seconds:5.0f}s] {event.node}: {event.task}")
         elif event.status in {"changed", "failed", "unreachable"}:
-            sys.stderr.write(f"[{seconds:5.0f}s] {event.node}: {event.role or '-'}: {event.task}: {event.status}\n")
-        sys.stderr.flush()
+            say(f"[{seconds:5.0f}s] {event.node}: {event.role or '-'}: {event.task}: {event.status}")
 
     def _name_long_tasks(self) -> None:
         """Until all is over, say which task a node has been at for long."""
@@ -125,5 +123,4 @@ class ApplyProgress:
                 for name in late:
                     self._due[name] *= 2
                     at = f"{self._current[name]}: for {now - self._begun[name]:.0f} s now"
-                    sys.stderr.write(f"[{now - self._start:5.0f}s] {name}: {at}\n")
-                sys.stderr.flush()
+                    say(f"[{now - self._start:5.0f}s] {name}: {at}")

@@ -246,7 +246,7 @@ def _show(plan: Plan, chosen: run_placing.Chosen | None, *, explain: bool, as_js
     from provision.report import launch_report
 
     if not explain:
-        sys.stdout.write(jobs.dry_run(plan))
+        show(jobs.dry_run(plan), end="")
     elif as_json:
         print_json(launch_report.as_document(plan.argv, plan.settings) | run_placing.as_document(chosen))
     else:

@@ -17,6 +17,7 @@ from provision.cli.common import (
     cluster_from,
     note,
     say,
+    show,
 )
 
 __all__ = ["support_bundle"]
@@ -51,4 +52,4 @@ def support_bundle(
     for name in names:
         say(f"  {name}")
     say("secrets are removed; names, addresses and versions are not")
-    typer.echo(str(target))
+    show(str(target))

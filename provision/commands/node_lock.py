@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from provision.documents.locks import LockAnswer, LookAnswer, UnlockAnswer, entries_of
 from provision.errors import LockedError, NodeError, ProvisionError
 from provision.model.cluster import Node
-from provision.model.history import Holder, NodeLook, Unlocked, as_entries, as_holder, plain, plain_list
+from provision.model.history import Holder, NodeLook, Unlocked
 
 __all__ = [
     "BEAT_SECONDS",
@@ -113,13 +114,12 @@ def unlock_request(holder: Holder, who: str) -> dict[str, Any]:
     return {"do": "unlock", "id": holder.id, "message": message, "patience": _PATIENCE_SECONDS, **PLACES}
 
 
-def read_keeper(node: str, answer: Mapping[str, Any], own_id: str) -> tuple[ProvisionError | None, str]:
+def read_keeper(node: str, answer: LockAnswer, own_id: str) -> tuple[ProvisionError | None, str]:
     """Return why the lock could not be had, None when we have it; and a warning, empty when there is none."""
-    if "locked" in answer:
-        where = plain(answer["locked"])
-        return None, "" if answer.get("usual") else f"there is no {PLACES['folders'][0]}; the lock is {where}"
-    if "held" in answer:
-        holder = as_holder(answer.get("holder"))
+    if answer.locked is not None:
+        return None, "" if answer.usual else f"there is no {PLACES['folders'][0]}; the lock is {answer.locked}"
+    if answer.held:
+        holder = answer.holder.holder() if answer.holder else None
         if holder and holder.id == own_id:
             text = f"the inventory names this machine twice: it is {holder.node}, too"
             return NodeError(text, node=node, remedy="Take one of the two out of the inventory."), ""
@@ -138,39 +138,39 @@ def locked_error(node: str, holder: Holder | None) -> LockedError:
     return error
 
 
-def read_look(node: str, answer: Mapping[str, Any]) -> NodeLook:
+def read_look(node: str, answer: LookAnswer) -> NodeLook:
     """Read the answer to a look.
 
     Raises:
         NodeError: the node could not read its own files.
     """
-    if "held" not in answer:
+    if answer.held is None:
         raise _trouble(node, "its lock and its history could not be read", answer)
     return NodeLook(
-        held=bool(answer["held"]),
-        holder=as_holder(answer.get("holder")),
-        working=plain_list(answer.get("working")),
-        entries=as_entries(answer.get("entries")),
+        held=answer.held,
+        holder=answer.holder.holder() if answer.holder else None,
+        working=tuple(map(str, answer.working)),
+        entries=entries_of(answer.entries),
     )
 
 
-def read_unlocked(node: str, answer: Mapping[str, Any], holder: Holder) -> Unlocked:
+def read_unlocked(node: str, answer: UnlockAnswer, holder: Holder) -> Unlocked:
     """Read what came of unlocking."""
-    if answer.get("unlocked"):
+    if answer.unlocked:
         text = f"the lock of {holder.user} on {holder.host} is gone"
-        if working := plain_list(answer.get("working")):
-            text += f"; Ansible still works there: {', '.join(working)}"
-        if answer.get("trouble"):
-            text += f"; its history could not be written: {plain(answer['trouble'])}"
+        if answer.working:
+            text += f"; Ansible still works there: {', '.join(answer.working)}"
+        if answer.trouble:
+            text += f"; its history could not be written: {answer.trouble}"
         return Unlocked(node, "unlocked", text, holder)
-    if answer.get("free"):
+    if answer.free:
         return Unlocked(node, "free", "the lock has been given up meanwhile", holder)
-    other = as_holder(answer.get("other"))
-    if other:
+    if answer.other:
+        other = answer.other.holder()
         return Unlocked(node, "refused", f"meanwhile it is {other.told()}", other, "Look again before you unlock it.")
-    if "stuck" in answer:
+    if answer.stuck is not None:
         remedy = "Its disk may hang (dmesg); a restart of the node ends it."
-        return Unlocked(node, "failed", f"process {plain(answer['stuck'])} there does not end", holder, remedy)
+        return Unlocked(node, "failed", f"process {answer.stuck} there does not end", holder, remedy)
     return strange(node, holder)
 
 
@@ -180,6 +180,6 @@ def strange(node: str, holder: Holder | None = None) -> Unlocked:
     return Unlocked(node, "refused", "what holds the lock there is none of our programs", holder, remedy)
 
 
-def _trouble(node: str, what: str, answer: Mapping[str, Any]) -> NodeError:
-    remedy = _REMEDIES.get(str(answer.get("errno")), "Look at that file on the node.")
-    return NodeError(f"{what}: {plain(answer.get('failed')) or 'no answer that makes sense'}", node=node, remedy=remedy)
+def _trouble(node: str, what: str, answer: LockAnswer | LookAnswer) -> NodeError:
+    remedy = _REMEDIES.get(answer.errno, "Look at that file on the node.")
+    return NodeError(f"{what}: {answer.failed or 'no answer that makes sense'}", node=node, remedy=remedy)

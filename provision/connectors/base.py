@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from provision.connectors.limits import OUTPUT_LIMIT
 from provision.model import CommandResult
 
 __all__ = ["Connector", "RemoteProcess"]
@@ -13,6 +14,9 @@ __all__ = ["Connector", "RemoteProcess"]
 
 class RemoteProcess(Protocol):
     """A command that runs on a node while we talk to it."""
+
+    deadline: float | None
+    """When its output and its exit status must have come, by `time.monotonic`; None for a stream without an end."""
 
     def write(self, data: bytes) -> None:
         """Send `data` to its standard input; ConnectionFailed when the node is gone."""
@@ -41,15 +45,26 @@ class Connector(Protocol):
     """Whether the job agent answers: `JOB_AGENT` is the only script, and its input is a request about jobs."""
 
     def run(
-        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+        self,
+        script: str,
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        become: bool = True,
+        limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
         """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error.
 
-        `become` runs it as root (sudo, unless already root). `timeout` is in seconds.
+        `become` runs it as root (sudo, unless already root). `timeout` is in seconds, an hour where it is None. A node
+        that sends more than `limit` bytes is given up.
         """
 
-    def start(self, script: str, *, become: bool = True) -> RemoteProcess:
-        """Start a POSIX shell script whose input and output stay connected to us."""
+    def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> RemoteProcess:
+        """Start a POSIX shell script whose input and output stay connected to us.
+
+        A node that sends more than `limit` bytes is given up. None is for streams without a natural end: whoever reads
+        one keeps no more of it than a bounded part.
+        """
 
     def put(self, local: Path, remote: str) -> None:
         """Copy one local file to an absolute path on the node."""

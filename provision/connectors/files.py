@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
 
 from provision.connectors.base import Connector, RemoteProcess
+from provision.connectors.limits import RUN_SECONDS, collected
 from provision.errors import NodeError
 
 __all__ = ["get_through", "put_through"]
 
+FILE_LIMIT = 16 * 1024**3
+"""Bytes of a file that is copied from a node."""
 _CHUNK = 262_144
+_ERRORS = 8192
 
 
 def put_through(connector: Connector, local: Path, remote: str) -> None:
@@ -25,12 +30,13 @@ def put_through(connector: Connector, local: Path, remote: str) -> None:
         f' mv -f "$t" {target}; trap - EXIT'
     )
     process = connector.start(script)
+    process.deadline = time.monotonic() + RUN_SECONDS
     try:
         with local.open("rb") as source:
             while chunk := source.read(_CHUNK):
                 process.write(chunk)
         process.close_stdin()
-        _, stderr = _drain(process)
+        _, stderr = collected(process.output())
         code = process.wait()
     finally:
         process.close()
@@ -45,7 +51,8 @@ def put_through(connector: Connector, local: Path, remote: str) -> None:
 
 def get_through(connector: Connector, remote: str, local: Path) -> None:
     """Copy `remote` to `local`; NodeError when the node cannot read it, and then `local` is as before."""
-    process = connector.start(f"exec cat {shlex.quote(remote)}")
+    process = connector.start(f"exec cat {shlex.quote(remote)}", limit=FILE_LIMIT)
+    process.deadline = time.monotonic() + RUN_SECONDS
     with NamedTemporaryFile(dir=local.parent, prefix=f".{local.name}.", delete=False) as target:
         try:
             process.close_stdin()
@@ -64,17 +71,10 @@ def get_through(connector: Connector, remote: str, local: Path) -> None:
 
 
 def _receive(process: RemoteProcess, target: IO[bytes]) -> tuple[int, str]:
-    errors = []
+    errors = b""
     for stream, chunk in process.output():
         if stream == "stdout":
             target.write(chunk)
         else:
-            errors.append(chunk)
-    return process.wait(), b"".join(errors).decode(errors="replace")
-
-
-def _drain(process: RemoteProcess) -> tuple[str, str]:
-    out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-    for stream, chunk in process.output():
-        out[stream].append(chunk)
-    return tuple(b"".join(out[name]).decode(errors="replace") for name in ("stdout", "stderr"))  # type: ignore[return-value]
+            errors = (errors + chunk)[-_ERRORS:]
+    return process.wait(), errors.decode(errors="replace")

@@ -10,6 +10,7 @@ from pathlib import Path
 from provision.commands.ssh import script_command, script_stdin, sudo_check
 from provision.connectors import failures
 from provision.connectors.files import get_through, put_through
+from provision.connectors.limits import OUTPUT_LIMIT, started
 from provision.connectors.subprocesses import LocalProcess, finish
 from provision.model import CommandResult, Node
 
@@ -29,19 +30,24 @@ class LocalConnector:
         self._root: bool | None = True if os.geteuid() == 0 else None
 
     def run(
-        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+        self,
+        script: str,
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        become: bool = True,
+        limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
         """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error."""
-        return finish(self.start(script, become=become), stdin, timeout)
+        return finish(self.start(script, become=become, limit=limit), stdin, timeout)
 
-    def start(self, script: str, *, become: bool = True) -> LocalProcess:
+    def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> LocalProcess:
         """Start a POSIX shell script whose input and output stay connected to us."""
         sudo = become and self._become and not self._is_root()
         password = self._password.reveal() if sudo and self._password else None
         command = script_command(len(script.encode()), sudo=sudo, password=password is not None)
-        process = LocalProcess(self.name, ["sh", "-c", command])
-        process.write(script_stdin(script, password=password))
-        return process
+        process = LocalProcess(self.name, ["sh", "-c", command], limit=limit)
+        return started(process, script_stdin(script, password=password))
 
     def put(self, local: Path, remote: str) -> None:
         """Copy one local file to an absolute path: the whole file appears at once, or nothing."""

@@ -19,6 +19,7 @@ from provision.commands.ssh import (
 )
 from provision.connectors import certificates, failures, known_hosts
 from provision.connectors.files import get_through, put_through
+from provision.connectors.limits import OUTPUT_LIMIT, started
 from provision.connectors.ssh_auth import exposed_keys
 from provision.connectors.subprocesses import LocalProcess, finish
 from provision.errors import ConnectionFailed
@@ -56,21 +57,26 @@ class OpenSshConnector:
             raise
 
     def run(
-        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+        self,
+        script: str,
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        become: bool = True,
+        limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
         """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error."""
-        return finish(self.start(script, become=become), stdin, timeout)
+        return finish(self.start(script, become=become, limit=limit), stdin, timeout)
 
-    def start(self, script: str, *, become: bool = True) -> LocalProcess:
+    def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> LocalProcess:
         """Start a POSIX shell script whose input and output stay connected to us."""
         if self.agent:
-            return self._process(agent_command(self.name, script))
+            return self._process(agent_command(self.name, script), limit)
         secret = self._connection.become_password
         sudo = become and self._connection.become and not self._is_root()
         password = secret.reveal() if sudo and secret else None
-        process = self._process(script_command(len(script.encode()), sudo=sudo, password=password is not None))
-        process.write(script_stdin(script, password=password))
-        return process
+        command = script_command(len(script.encode()), sudo=sudo, password=password is not None)
+        return started(self._process(command, limit), script_stdin(script, password=password))
 
     def put(self, local: Path, remote: str) -> None:
         """Copy one local file to an absolute path on the node: the whole file appears at once, or nothing."""
@@ -92,9 +98,9 @@ class OpenSshConnector:
     def _control(self) -> Path:
         return self._folder / "master"
 
-    def _process(self, command: str) -> LocalProcess:
+    def _process(self, command: str, limit: int | None = OUTPUT_LIMIT) -> LocalProcess:
         argv = ssh_argv(self._connection, command, control_path=str(self._control))
-        return LocalProcess(self.name, argv, judge=self._judge)
+        return LocalProcess(self.name, argv, judge=self._judge, limit=limit)
 
     def _judge(self, code: int, stderr: str) -> ConnectionFailed | None:
         """``ssh`` exits 255 for its own failures; a command's own 255 comes without a word from ssh."""

@@ -16,8 +16,19 @@ from typing import TYPE_CHECKING
 from provision.commands.ssh import agent_command, script_command, script_stdin, sudo_check
 from provision.connectors import failures
 from provision.connectors.files import get_through, put_through
+from provision.connectors.limits import (
+    EXIT_SECONDS,
+    OUTPUT_LIMIT,
+    RUN_SECONDS,
+    SEND_SECONDS,
+    SESSION_LIMIT,
+    Allowance,
+    collected,
+    late,
+    started,
+)
 from provision.connectors.ssh_transport import Hop, close_transport, open_transport
-from provision.errors import ConnectionFailed
+from provision.errors import ProvisionError
 from provision.model import CommandResult, Node, Secret
 
 if TYPE_CHECKING:
@@ -58,6 +69,7 @@ class SshConnector:
         self._ends: list[paramiko.Transport] = []
         """Of each connection the transport to the node itself."""
         self._opening = threading.Lock()
+        self._allowance = Allowance(node.name, SESSION_LIMIT)
         try:
             self._connect()
         except BaseException:
@@ -65,33 +77,27 @@ class SshConnector:
             raise
 
     def run(
-        self, script: str, *, stdin: bytes = b"", timeout: float | None = None, become: bool = True
+        self,
+        script: str,
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        become: bool = True,
+        limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
         """Run a POSIX shell script and wait for it; a non-zero exit is a result, not an error."""
-        process = self.start(script, become=become)
-        try:
-            if timeout is not None:
-                process.deadline = time.monotonic() + timeout
-            process.write_behind(stdin)
-            out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-            for stream, chunk in process.output():
-                out[stream].append(chunk)
-            code = process.wait()
-        finally:
-            process.close()
-        stdout, stderr = (b"".join(out[name]).decode(errors="replace") for name in ("stdout", "stderr"))
-        return CommandResult(stdout, stderr, code)
+        process = self.start(script, become=become, limit=limit)
+        process.write_behind(stdin)
+        return process.result(RUN_SECONDS if timeout is None else timeout)
 
-    def start(self, script: str, *, become: bool = True) -> SshProcess:
+    def start(self, script: str, *, become: bool = True, limit: int | None = OUTPUT_LIMIT) -> SshProcess:
         """Start a POSIX shell script whose input and output stay connected to us."""
         if self.agent:
-            return self._session(agent_command(self.name, script))
+            return self._session(agent_command(self.name, script), limit)
         sudo = become and self._become and not self._is_root()
         password = self._password.reveal() if sudo and self._password else None
         command = script_command(len(script.encode()), sudo=sudo, password=password is not None)
-        process = self._session(command)
-        process.write(script_stdin(script, password=password))
-        return process
+        return started(self._session(command, limit), script_stdin(script, password=password))
 
     def put(self, local: Path, remote: str) -> None:
         """Copy one local file to an absolute path on the node: the whole file appears at once, or nothing."""
@@ -107,15 +113,18 @@ class SshConnector:
         while self._transports:
             close_transport(self._transports.pop())
 
-    def _session(self, command: str) -> SshProcess:
-        from provision.connectors.bare_paramiko import paramiko
-
+    def _session(self, command: str, limit: int | None) -> SshProcess:
         try:
             channel = self._channel()
+            channel.settimeout(SEND_SECONDS)
+            channel.event = _ReplyEvent()
             channel.exec_command(command)  # nosec B601 # callers quote the words with shlex
-        except (paramiko.SSHException, EOFError, OSError, IndexError) as error:
+        except ProvisionError:
+            raise
+        except Exception as error:  # paramiko passes on whatever its thread met in what the node sent
             raise failures.broke(self.name, self.host, "starting a command") from error
-        return SshProcess(self.name, self.host, channel)
+        allowances = (Allowance(self.name, limit), self._allowance) if limit is not None else ()
+        return SshProcess(self.name, self.host, channel, allowances)
 
     def _connect(self) -> paramiko.Transport:
         last: paramiko.Transport | None = None
@@ -152,36 +161,43 @@ class SshConnector:
     def _is_root(self) -> bool:
         """Ask the node once whether we are root or may become it; ConnectionFailed when neither."""
         if self._root is None:
-            process = self._session(sudo_check(password=self._password is not None))
-            if self._password is not None:
-                process.write(self._password.reveal().encode() + b"\n")
-            process.close_stdin()
-            chunks = list(process.output())
-            text = {
-                name: b"".join(chunk for stream, chunk in chunks if stream == name) for name in ("stdout", "stderr")
-            }
-            if process.wait() != 0:
-                raise failures.sudo_refused(self.name, self._user, text["stderr"].decode(errors="replace"))
-            self._root = text["stdout"].strip() == b"root"
+            process = self._session(sudo_check(password=self._password is not None), _CHUNK)
+            process.write_behind(self._password.reveal().encode() + b"\n" if self._password is not None else b"")
+            done = process.result(SEND_SECONDS)
+            if not done.ok:
+                raise failures.sudo_refused(self.name, self._user, done.stderr)
+            self._root = done.stdout.strip() == "root"
         return self._root
+
+
+class _ReplyEvent(threading.Event):
+    """Waits for a bounded time for the node's reply to the request that starts a command; paramiko waits for ever."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return whether the reply came; raise TimeoutError where it did not come in time."""
+        if not super().wait(SEND_SECONDS if timeout is None else timeout):
+            raise TimeoutError
+        return True
 
 
 class SshProcess:
     """A command on a node, connected to us by one SSH channel."""
 
-    def __init__(self, node: str, host: str, channel: paramiko.Channel) -> None:
+    def __init__(self, node: str, host: str, channel: paramiko.Channel, allowances: Sequence[Allowance] = ()) -> None:
         self.deadline: float | None = None
-        self._node, self._host, self._channel = node, host, channel
+        self._node, self._host, self._channel, self._allowances = node, host, channel, allowances
         self._pending = b""
         self._close_after_pending = False
 
     def write(self, data: bytes) -> None:
-        """Send `data` to its standard input; ConnectionFailed when the node is gone.
+        """Send `data` to its standard input; ConnectionFailed when the node is gone, or takes nothing for a minute.
 
         A command that has ended, or closed its input, lets the data fall.
         """
         try:
             self._channel.sendall(data)
+        except TimeoutError as error:
+            raise failures.broke(self._node, self._host, "sending data, of which it took none") from error
         except (OSError, EOFError) as error:
             if not self._alive():
                 raise failures.broke(self._node, self._host, "sending data") from error
@@ -197,37 +213,59 @@ class SshProcess:
         except (OSError, EOFError):
             return
 
+    def result(self, seconds: float) -> CommandResult:
+        """Return all output and the exit status; ConnectionFailed where these do not come in time."""
+        self.deadline = time.monotonic() + seconds
+        try:
+            return CommandResult(*collected(self.output()), self.wait())
+        finally:
+            self.close()
+
     def output(self) -> Iterator[tuple[str, bytes]]:
-        """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends."""
+        """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends.
+
+        ConnectionFailed when the node sends more than it may, or when the deadline is over.
+        """
         ready = select.poll()
         ready.register(self._channel.fileno(), select.POLLIN)
         while True:
             chunks = list(self._received())
             yield from chunks
+            self._check_deadline()
             if chunks or self._send_pending():
                 continue
             if self._channel.eof_received or self._channel.closed:
                 yield from self._received()
                 return
-            self._check_deadline()
             exited = self._channel.exit_status_ready()
             if not ready.poll(_POLL_MILLISECONDS if self._pending else 1000) and exited:
                 return  # a child in the background holds the output open; the command itself is over
 
     def _received(self) -> Iterator[tuple[str, bytes]]:
         if self._channel.recv_ready():
-            yield "stdout", self._channel.recv(_CHUNK)
+            yield "stdout", self._allowed(self._channel.recv(_CHUNK))
         if self._channel.recv_stderr_ready():
-            yield "stderr", self._channel.recv_stderr(_CHUNK)
+            yield "stderr", self._allowed(self._channel.recv_stderr(_CHUNK))
+
+    def _allowed(self, chunk: bytes) -> bytes:
+        for allowance in self._allowances:
+            allowance.spend(len(chunk))
+        return chunk
 
     def ended(self) -> bool:
         """Return at once whether the command has ended or the node is gone; what it said last can still be read."""
         return self._channel.exit_status_ready() or self._channel.closed or not self._alive()
 
     def wait(self) -> int:
-        """Return the exit status; ConnectionFailed when the connection broke before there was one."""
+        """Return the exit status; ConnectionFailed when the connection broke before there was one.
+
+        Where the node has announced the end of the output, the status has to follow within a minute.
+        """
+        end = time.monotonic() + EXIT_SECONDS
         while not self._channel.status_event.wait(0.2):
             self._check_deadline()
+            if self._channel.eof_received and time.monotonic() > end:
+                raise late(self._node)
             if self._channel.closed or not self._alive():
                 break
         status = self._channel.exit_status
@@ -258,8 +296,4 @@ class SshProcess:
 
     def _check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise ConnectionFailed(
-                "a command gave no result in the time allowed for it",
-                node=self._node,
-                remedy="the node may be overloaded or its disk may hang; look at it by hand",
-            )
+            raise late(self._node)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from provision.commands.ssh import SshSettings
 from provision.connectors import failures, known_hosts, ssh_algorithms
 from provision.connectors.ssh_auth import authenticate
-from provision.errors import ConnectionFailed
+from provision.documents import printable_line
+from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import Secret
 
 if TYPE_CHECKING:
@@ -93,8 +94,10 @@ def _open(node: str, hop: Hop, password: Secret | None, through: paramiko.Transp
         _check_key(node, transport.get_remote_server_key(), hop)
         authenticate(node, transport, settings, password)
         transport.set_keepalive(_KEEPALIVE_SECONDS)
-    except BaseException:
+    except BaseException as error:
         close_transport(transport)
+        if isinstance(error, Exception) and not isinstance(error, ProvisionError | _DroppedError):
+            raise _no_ssh(node, settings, error) from error
         raise
     return transport
 
@@ -144,28 +147,37 @@ def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> N
     from provision.connectors.bare_paramiko import IncompatiblePeer, paramiko
 
     done = threading.Event()
+    error: Exception | None = None
     try:
         transport.start_client(event=done)
         in_time = done.wait(CONNECT_SECONDS)
         if not transport.is_active():
-            raise transport.get_exception() or paramiko.SSHException("it closed the connection")
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        if "imeout" in str(error) or isinstance(error, TimeoutError):
-            raise failures.no_answer(node, settings.host, settings.port) from error
-        if isinstance(error, IncompatiblePeer):
-            raise failures.outdated_algorithms(node, settings.host, settings.port, str(error)) from error
-        failure = ConnectionFailed(
-            f"{settings.host} port {settings.port} does not speak SSH with us: {error or 'it closed the connection'}",
-            node=node,
-            remedy="is it an SSH server, not overloaded (MaxStartups), and can the machine still start a process? Try"
-            " `ssh -v` by hand, and look at its console",
-        )
-        failure.__cause__ = error
-        if not transport.remote_version:
-            raise _DroppedError(failure) from error
-        raise failure from error
-    if not in_time:
-        raise failures.no_answer(node, settings.host, settings.port)
+            error = transport.get_exception() or paramiko.SSHException("it closed the connection")
+    except (paramiko.SSHException, EOFError, OSError) as problem:
+        error = problem
+    if error is None:
+        if not in_time:
+            raise failures.no_answer(node, settings.host, settings.port)
+        return
+    if "imeout" in str(error) or isinstance(error, TimeoutError):
+        raise failures.no_answer(node, settings.host, settings.port) from error
+    if isinstance(error, IncompatiblePeer):
+        raise failures.outdated_algorithms(node, settings.host, settings.port, printable_line(str(error))) from error
+    failure = _no_ssh(node, settings, error)  # of any type: paramiko's thread met it in what the host sent
+    failure.__cause__ = error
+    if not transport.remote_version:
+        raise _DroppedError(failure) from error
+    raise failure from error
+
+
+def _no_ssh(node: str, settings: SshSettings, error: Exception) -> ConnectionFailed:
+    return ConnectionFailed(
+        f"{settings.host} port {settings.port} does not speak SSH with us: "
+        f"{printable_line(str(error)) or 'it closed the connection'}",
+        node=node,
+        remedy="is it an SSH server, not overloaded (MaxStartups), and can the machine still start a process? Try"
+        " `ssh -v` by hand, and look at its console",
+    )
 
 
 def _check_key(node: str, shown: paramiko.PKey, hop: Hop) -> None:

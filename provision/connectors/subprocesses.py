@@ -5,12 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import select
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
+from provision.connectors.limits import (
+    EXIT_SECONDS,
+    OUTPUT_LIMIT,
+    RUN_SECONDS,
+    SEND_SECONDS,
+    Allowance,
+    collected,
+    late,
+)
 from provision.errors import ConnectionFailed, ProvisionError
 from provision.model import CommandResult
 
@@ -21,15 +31,23 @@ class LocalProcess:
     """A child process with pipes, in a session of its own, so that a Ctrl-C here reaches it only through us."""
 
     def __init__(
-        self, node: str, argv: Sequence[str], *, judge: Callable[[int, str], ProvisionError | None] | None = None
+        self,
+        node: str,
+        argv: Sequence[str],
+        *,
+        judge: Callable[[int, str], ProvisionError | None] | None = None,
+        limit: int | None = OUTPUT_LIMIT,
     ) -> None:
+        self.deadline: float | None = None
         self._node, self._judge = node, judge
+        self._allowance = Allowance(node, limit) if limit is not None else None
         try:
             self._child = subprocess.Popen(
                 list(argv),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                bufsize=0,
                 start_new_session=True,
                 env=_environment(),
             )
@@ -41,6 +59,8 @@ class LocalProcess:
             ) from error
         self._chunks: queue.Queue[tuple[str, bytes | None]] = queue.Queue(maxsize=64)
         self._stderr_tail = b""
+        if self._child.stdin is not None:
+            os.set_blocking(self._child.stdin.fileno(), False)
         for name, stream in (("stdout", self._child.stdout), ("stderr", self._child.stderr)):
             if stream is not None:
                 threading.Thread(target=self._read, args=(name, stream), daemon=True).start()
@@ -54,11 +74,21 @@ class LocalProcess:
         self._chunks.put((name, None))
 
     def write(self, data: bytes) -> None:
-        """Send `data` to its standard input; a command that has ended lets the data fall."""
-        if self._child.stdin is not None and not self._child.stdin.closed:
-            with contextlib.suppress(BrokenPipeError):
-                self._child.stdin.write(data)
-                self._child.stdin.flush()
+        """Send `data` to its standard input; ConnectionFailed where nothing of it is taken for a minute.
+
+        A command that has ended lets the data fall.
+        """
+        stream = self._child.stdin
+        if stream is None or stream.closed:
+            return
+        rest = memoryview(data)
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or was closed meanwhile
+            ready = select.poll()
+            ready.register(stream.fileno(), select.POLLOUT)
+            while rest:
+                if not ready.poll(SEND_SECONDS * 1000):
+                    raise ConnectionFailed("a command took no input for a minute", node=self._node)
+                rest = rest[stream.write(rest) or 0 :]
 
     def close_stdin(self) -> None:
         """Let the command see the end of its input."""
@@ -66,26 +96,28 @@ class LocalProcess:
             with contextlib.suppress(BrokenPipeError):
                 self._child.stdin.close()
 
-    def output(self, deadline: float | None = None) -> Iterator[tuple[str, bytes]]:
-        """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends."""
+    def output(self) -> Iterator[tuple[str, bytes]]:
+        """Yield ``("stdout"|"stderr", chunk)`` as it arrives, until the command ends.
+
+        ConnectionFailed when it prints more than it may, or when the deadline is over.
+        """
         open_streams = 2
         while open_streams:
+            left = None if self.deadline is None else self.deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise late(self._node)
             try:
-                name, chunk = self._chunks.get(timeout=1.0 if deadline is None else min(1.0, _left(deadline)))
+                name, chunk = self._chunks.get(timeout=1.0 if left is None else min(1.0, left))
             except queue.Empty:
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise ConnectionFailed(
-                        "a command gave no result in the time allowed for it",
-                        node=self._node,
-                        remedy="the machine may be overloaded or its disk may hang; look at it by hand",
-                    ) from None
                 if self._child.poll() is not None:
                     return  # a child in the background holds the output open; the command itself is over
                 continue
             if chunk is None:
                 open_streams -= 1
-            else:
-                yield name, chunk
+                continue
+            if self._allowance is not None:
+                self._allowance.spend(len(chunk))
+            yield name, chunk
 
     def ended(self) -> bool:
         """Return at once whether the command has ended; what it said last can still be read."""
@@ -93,7 +125,11 @@ class LocalProcess:
 
     def wait(self) -> int:
         """Return the exit status, 128+n for a signal; ConnectionFailed when the transport itself failed."""
-        code = self._child.wait()
+        try:
+            left = EXIT_SECONDS if self.deadline is None else max(0.01, self.deadline - time.monotonic())
+            code = self._child.wait(left)
+        except subprocess.TimeoutExpired:
+            raise late(self._node) from None
         failure = self._judge(code, self._stderr_tail.decode(errors="replace")) if self._judge else None
         if failure is not None:
             raise failure
@@ -111,10 +147,6 @@ class LocalProcess:
                 self._child.wait()
 
 
-def _left(deadline: float) -> float:
-    return max(0.01, deadline - time.monotonic())
-
-
 def _environment() -> Mapping[str, str]:
     return dict(os.environ)
 
@@ -123,16 +155,13 @@ def finish(process: LocalProcess, stdin: bytes, timeout: float | None) -> Comman
     """Feed `stdin`, collect all output and the exit status."""
 
     def feed() -> None:
-        process.write(stdin)
+        with contextlib.suppress(ConnectionFailed):
+            process.write(stdin)
         process.close_stdin()
 
+    process.deadline = time.monotonic() + (RUN_SECONDS if timeout is None else timeout)
     threading.Thread(target=feed, daemon=True).start()
-    out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     try:
-        for stream, chunk in process.output(None if timeout is None else time.monotonic() + timeout):
-            out[stream].append(chunk)
-        code = process.wait()
+        return CommandResult(*collected(process.output()), process.wait())
     finally:
         process.close()
-    stdout, stderr = (b"".join(out[name]).decode(errors="replace") for name in ("stdout", "stderr"))
-    return CommandResult(stdout, stderr, code)

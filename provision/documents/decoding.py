@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
+from provision.documents.text import PrintableLine, PrintableText, printable_line, printable_text
 from provision.errors import InvalidDocument
 
 __all__ = ["DEPTH_LIMIT", "SIZE_LIMIT", "convert", "decode", "decode_last_line"]
@@ -17,6 +20,12 @@ SIZE_LIMIT = 64 * 1024 * 1024
 DEPTH_LIMIT = 64
 """Levels of nesting in an untyped part of a document."""
 _EXCERPT = 200
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\\."
+)
+_ESCAPE_LENGTH = 6
+_HOLDERS = (dict, list, tuple, msgspec.Struct)
 _REMEDY = "Check the node: its software may be damaged, outdated or manipulated"
 
 
@@ -28,7 +37,7 @@ def decode(text: str | bytes, kind: type[T], *, node: str, what: str, limit: int
         kind: a `msgspec.Struct`, a dataclass, or any type that msgspec supports.
         node: the inventory name of the node that sent it.
         what: the document's name for error messages, e.g. ``answer to report``.
-        limit: the largest accepted size in bytes.
+        limit: the largest accepted size in bytes; of a `str`, in characters.
 
     Raises:
         InvalidDocument: too large, not JSON, nested too deeply, or not of this type.
@@ -36,7 +45,7 @@ def decode(text: str | bytes, kind: type[T], *, node: str, what: str, limit: int
     if len(text) > limit:
         raise InvalidDocument(f"{what}: {len(text)} bytes, limit {limit}", node=node, remedy=_REMEDY)
     try:
-        value = msgspec.json.decode(text, type=kind)
+        value = _decoded(text, kind)
         _check_depth(value)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid(error, what, node, text) from error
@@ -58,31 +67,65 @@ def convert(value: Any, kind: type[T], *, node: str, what: str) -> T:
         InvalidDocument: the value is not of this type.
     """
     try:
-        return msgspec.convert(value, type=kind)
+        return msgspec.convert(value, type=kind, dec_hook=_as_type)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise _invalid(error, what, node, "") from error
 
 
+def _decoded(text: str | bytes, kind: type[T]) -> T:
+    """Decode, also where programs wrote half characters: Python writes undecodable bytes of file names so."""
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_as_type)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        data = text.encode(errors="replace") if isinstance(text, str) else text
+        if _SURROGATE.search(data) is None:
+            raise
+    whole = _ESCAPES.sub(_without_half_characters, data)
+    return msgspec.json.decode(whole, type=kind, dec_hook=_as_type)
+
+
+def _without_half_characters(escape: re.Match[bytes]) -> bytes:
+    found = escape[0]
+    return b"\\ufffd" if len(found) == _ESCAPE_LENGTH else found
+
+
+def _as_type(kind: type, value: Any) -> Any:
+    """Make the texts of nodes printable as they are parsed."""
+    if not isinstance(value, str):
+        raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
+    if kind is PrintableLine:
+        return PrintableLine(printable_line(value))
+    if kind is PrintableText:
+        return PrintableText(printable_text(value))
+    raise NotImplementedError(kind)
+
+
 def _check_depth(value: Any, limit: int = DEPTH_LIMIT) -> None:
-    """Look level by level at lists and mappings; ValueError when they nest deeper than `limit`."""
-    level = [value] if isinstance(value, dict | list) else []
+    """Check level by level how lists and mappings nest; ValueError when they nest deeper than `limit`."""
+    level = _nested([value])
     for _ in range(limit):
         if not level:
             return
-        groups = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [item for group in groups for item in group if isinstance(item, dict | list)]
+        level = [item for one in level for item in _nested(_parts(one))]
     if level:
         raise ValueError(f"more than {limit} levels of nesting")
+
+
+def _nested(items: Iterable[Any]) -> list[Any]:
+    return [item for item in items if isinstance(item, _HOLDERS)]
+
+
+def _parts(holder: Any) -> Iterable[Any]:
+    if isinstance(holder, dict):
+        return holder.values()
+    return msgspec.structs.astuple(holder) if isinstance(holder, msgspec.Struct) else holder
 
 
 def _invalid(error: BaseException, what: str, node: str, text: str | bytes) -> InvalidDocument:
     excerpt = text[:_EXCERPT]
     shown = excerpt.decode(errors="replace") if isinstance(excerpt, bytes) else excerpt
     return InvalidDocument(
-        f"{what}: {_printable(str(error)[:_EXCERPT])}", node=node, remedy=_REMEDY, output=_printable(shown)
+        f"{what}: {printable_line(str(error)[:_EXCERPT])}", node=node, remedy=_REMEDY, output=printable_line(shown)
     )
-
-
-def _printable(text: str) -> str:
-    """Replace control characters: the text goes to the operator's terminal."""
-    return "".join(one if one.isprintable() else "?" for one in text)

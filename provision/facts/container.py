@@ -89,25 +89,25 @@ class ContainerFact:
 
     def parse(self, raw: RawOutput) -> Container | Unknown | None:
         """None means that the engine answered and has no such container."""
-        data = engine_answer(raw, "container", self.label)
+        data = engine_answer(raw, lambda engine: engine.container, self.label)
         if data is None or isinstance(data, Unknown):
             return data
-        binds = tuple(str(bind) for bind in data.get("binds") or ())
+        binds = tuple(map(str, data.binds or ()))
         return Container(
-            status=str(data.get("status")),
-            exit_code=int(data.get("exit_code") or 0),
-            image_id=str(data.get("image_id") or ""),
-            image=str(data.get("image") or ""),
-            labels={str(key): str(value) for key, value in (data.get("labels") or {}).items()},
-            privileged=bool(data.get("privileged")),
-            network=str(data.get("network") or ""),
+            status=str(data.status),
+            exit_code=data.exit_code or 0,
+            image_id=str(data.image_id or ""),
+            image=str(data.image or ""),
+            labels={str(key): str(value) for key, value in (data.labels or {}).items()},
+            privileged=bool(data.privileged),
+            network=str(data.network or ""),
             binds=binds,
-            shm_size=int(data.get("shm_size") or 0),
-            restarts=int(data.get("restarts") or 0),
-            limits=parse_limits(str(data.get("limits") or "")),
-            devices=tuple(map(str, data.get("devices") or ())),
-            processes=tuple(Process(int(pid), str(name)) for pid, name in data.get("processes") or ()),
-            deleted=tuple(_deleted(data.get("deleted") or (), binds)),
+            shm_size=data.shm_size or 0,
+            restarts=data.restarts or 0,
+            limits=parse_limits(data.limits or ""),
+            devices=tuple(map(str, data.devices or ())),
+            processes=tuple(Process(pid, str(name)) for pid, name in data.processes or ()),
+            deleted=tuple(_deleted(data.deleted or (), binds)),
         )
 
 

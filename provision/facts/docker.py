@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from provision.documents import decode
+from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput, Unknown
 from provision.facts.program import COMMAND, LIMIT_SECONDS, engine_answer
 from provision.facts.units import UNITS, units
@@ -84,25 +85,24 @@ class DockerInfoFact:
 
     def parse(self, raw: RawOutput) -> DockerInfo | Unknown:
         """Absent lists are null in docker's JSON."""
-        data = engine_answer(raw, "info", self.label)
+        data = engine_answer(raw, lambda engine: engine.info, self.label)
         if isinstance(data, Unknown):
             return data
-        if not data or not data.get("ServerVersion"):
+        if data is None or not data.version:
             return Unknown("docker info failed: the engine tells nothing of itself")
-        pools = [pool for pool in data.get("DefaultAddressPools") or () if isinstance(pool, dict)]
-        registry = data.get("RegistryConfig") or {}
+        mirrors = (data.registries.mirrors if data.registries else None) or []
         return DockerInfo(
-            version=str(data.get("ServerVersion") or ""),
-            storage_driver=str(data.get("Driver") or ""),
-            data_root=str(data.get("DockerRootDir") or ""),
-            cgroup_driver=str(data.get("CgroupDriver") or ""),
-            cgroup_version=str(data.get("CgroupVersion") or ""),
-            live_restore=bool(data.get("LiveRestoreEnabled")),
-            runtimes=tuple(sorted(data.get("Runtimes") or ())),
-            default_runtime=str(data.get("DefaultRuntime") or ""),
-            mirrors=tuple(str(mirror).rstrip("/") for mirror in registry.get("Mirrors") or ()),
-            address_pools=tuple((str(pool.get("Base", "")), int(pool.get("Size", 0))) for pool in pools),
-            containers_running=int(data.get("ContainersRunning") or 0),
+            version=str(data.version),
+            storage_driver=str(data.driver or ""),
+            data_root=str(data.data_root or ""),
+            cgroup_driver=str(data.cgroup_driver or ""),
+            cgroup_version=str(data.cgroup_version or ""),
+            live_restore=bool(data.live_restore),
+            runtimes=tuple(sorted(map(str, data.runtimes or ()))),
+            default_runtime=str(data.default_runtime or ""),
+            mirrors=tuple(mirror.rstrip("/") for mirror in mirrors),
+            address_pools=tuple((str(pool.base), pool.size) for pool in data.address_pools or ()),
+            containers_running=data.containers_running or 0,
         )
 
 
@@ -150,11 +150,9 @@ exit 0
         options: Mapping[str, Any] | None = None
         error = ""
         try:
-            value = json.loads(text) if text.strip() else {}
-            options = value if isinstance(value, dict) else None
-            error = "" if options is not None else f"it holds a JSON {type(value).__name__}, not an object"
-        except ValueError as problem:
-            error = f"it is not JSON: {problem}"
+            options = decode(text, dict[str, Any], node="", what="it is not a JSON object") if text.strip() else {}
+        except InvalidDocument as problem:
+            error = problem.message
         return DockerConfig(
             exists=True,
             options=options,
@@ -183,7 +181,7 @@ class ImageFact:
 
     def parse(self, raw: RawOutput) -> Image | Unknown | None:
         """None means that the engine answered and has no such image."""
-        data = engine_answer(raw, "image", self.label)
+        data = engine_answer(raw, lambda engine: engine.image, self.label)
         if data is None or isinstance(data, Unknown):
             return data
-        return Image(str(data.get("Id")), tuple(data.get("RepoDigests") or ()), tuple(data.get("RepoTags") or ()))
+        return Image(str(data.id), tuple(map(str, data.digests or ())), tuple(map(str, data.tags or ())))

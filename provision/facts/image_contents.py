@@ -122,5 +122,5 @@ def mismatch(image: ImageContents, host: ImageContents) -> str:
 
 
 def _release(text: str) -> str:
-    match = re.search(r"\d+\.\d+", text)
+    match = re.search(r"\d{1,9}\.\d{1,9}", text)
     return match[0] if match else ""

@@ -112,7 +112,7 @@ _DEFAULTS = {"kernel": "$(uname -r)", "module": "the module", "symbol": "a symbo
 _QUOTES = {ord(letter): "'" for letter in "\u2018\u2019`"}
 _MODULES = r"(?:nv_peer_mem|nvidia[-_]peermem|nvidia|ib_core|ib_uverbs|mlx5_core|mlx5_ib|mlx4_core|mlx4_ib|mlx_compat)"
 _PEERMEM = re.compile(r"nv_peer_mem|nvidia[-_]peermem")
-_HARMLESS = re.compile(r"module verification failed|loading out-of-tree module taints|module license .* taints")
+_HARMLESS = re.compile(r"module verification failed|loading out-of-tree module taints|module license .{0,80} taints")
 """What the kernel says of a module that it then loads."""
 _CONCERNED = re.compile(rf"\b{_MODULES}\b|NVRM|[Mm]odule")
 _NOISE = re.compile(r"(?:Entering|Leaving) directory|^make(?:\[\d+\])?: \*\*\* .*Error \d+$|^Error! Bad return status")

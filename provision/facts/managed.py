@@ -42,18 +42,12 @@ class ManagedFact:
         found = answer(raw)
         if isinstance(found, Unknown):
             return found
-        try:
-            return Managed(
-                sealed={str(role): fits is True for role, fits in found["sealed"].items()},
-                observed={str(role): dict(seen) for role, seen in found["observed"].items()},
-                jobs=tuple(map(_line, found["jobs"])),
-                hung=tuple(map(_line, found["hung"])),
-                brought=frozenset(map(str, found.get("brought", ()))),
-            )
-        except (LookupError, TypeError, ValueError, AttributeError):
-            return Unknown(f"what the receipts name cannot be read: {raw.said()}")
-
-
-def _line(value: Any) -> str:
-    """Return a text as one line: a process chooses its name itself, with line ends in it too."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(value))
+        if found.sealed is None or found.observed is None or found.jobs is None or found.hung is None:
+            return Unknown("what the receipts name cannot be read: the probe's program left out a part")
+        return Managed(
+            sealed=found.sealed,
+            observed=found.observed,
+            jobs=tuple(map(str, found.jobs)),
+            hung=tuple(map(str, found.hung)),
+            brought=frozenset(map(str, found.brought or ())),
+        )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from provision.documents import printable_line
 from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.clock import ClockFact
 from provision.facts.container import Container, ContainerFact
@@ -196,9 +197,22 @@ def _value(fact: Fact[Any], raw: RawOutput | Unknown) -> Any:
     if isinstance(raw, Unknown):
         return raw
     try:
-        return fact.parse(raw)
+        return fact.parse(_printable(raw))
     except Exception as problem:  # noqa: BLE001 - one odd output must not hide the other facts
-        return Unknown(f"the output of {fact.label} cannot be read: {type(problem).__name__}: {problem}")
+        why = printable_line(f"{type(problem).__name__}: {problem}")
+        return Unknown(f"the output of {fact.label} cannot be read: {why}")
+
+
+def _printable(raw: RawOutput) -> RawOutput:
+    """Return an output without what would do something to a terminal; it is read once for all nodes that print it."""
+    out, errors = _without_controls(raw.stdout), _without_controls(raw.stderr)
+    return raw if out is raw.stdout and errors is raw.stderr else RawOutput(out, raw.exit_code, errors)
+
+
+def _without_controls(text: str) -> str:
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 _remembered: Callable[..., Any] = functools.lru_cache(maxsize=512)(_value)

@@ -192,13 +192,14 @@ exit 0
         """The open modules say so in /proc/driver/nvidia/version, and have a licence of their own."""
         pairs = _plainly(raw)
         loaded, license_ = pairs.get("loaded", ""), pairs.get("nvidia.license", "")
-        version = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", f"{loaded} ")
+        words = loaded.partition("Kernel Module")[2].split()
+        version = next((word for word in words if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})+", word)), "")
         if loaded:
             flavor = "open" if "Open Kernel Module" in loaded else "proprietary"
         else:
             flavor = ("open" if "GPL" in license_ else "proprietary") if license_ else ""
         return NvidiaModules(
-            loaded=version[1] if version else "",
+            loaded=version,
             flavor=flavor,
             installed=pairs.get("nvidia.version", ""),
             signers={

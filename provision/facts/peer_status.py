@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from provision.documents import decode, printable_line
+from provision.documents.records import PeerConfiguration, PeerFormat, PeerKernelRecord, PeerStatusFile
+from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput
 
 __all__ = [
@@ -29,13 +31,10 @@ PROGRAM = "/usr/local/lib/provision/peer-memory"
 """The node's own; its ``check`` judges every installed kernel and changes nothing."""
 
 _FORMAT = 1
-_MOST_BYTES = 131072
-"""Of the status file; a kernel takes less than 1000."""
-_MOST_LETTERS = 2000
-"""Of one text in it."""
+_SIZE_LIMIT = 131072
+"""Bytes of the status file; a kernel takes less than 1000."""
 _CHECK_SECONDS = 12
 """For the node's own judgement, which reads a few files for each kernel."""
-_STATES = ("loading", "ready", "failed")
 
 
 @dataclass(frozen=True)
@@ -127,13 +126,13 @@ if [ -f "$status" ]; then
     [ "$file" -nt "$status" ] || continue
     file=${{file%/modules.dep}}; newer=${{file##*/}}; printf 'newer\t%s\n' "$newer"
   done
-  [ -z "$newer" ] || timeout -k 1 {_CHECK_SECONDS} {PROGRAM} check 2>/dev/null | head -c {_MOST_BYTES} |
+  [ -z "$newer" ] || timeout -k 1 {_CHECK_SECONDS} {PROGRAM} check 2>/dev/null | head -c {_SIZE_LIMIT} |
     while IFS= read -r line; do printf 'checked\t%s\n' "$line"; done
 fi
 echo config
 [ ! -f "$config" ] || head -c 4096 "$config"
 [ ! -e "$status" ] || printf '\nstatus\n'
-[ ! -f "$status" ] || head -c {_MOST_BYTES + 1} "$status"
+[ ! -f "$status" ] || head -c {_SIZE_LIMIT + 1} "$status"
 exit 0
 """
 
@@ -157,10 +156,9 @@ exit 0
 
 def _wanted(text: str) -> str:
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
+        return str(decode(text, PeerConfiguration, node="", what=CONFIG_FILE).provider)
+    except InvalidDocument:
         return ""
-    return _line(content.get("provider", "")) if isinstance(content, dict) else ""
 
 
 def _unit(pairs: Mapping[str, str]) -> PeerUnit | None:
@@ -181,29 +179,32 @@ def _age(status: PeerStatus | None, now: str) -> int | None:
 
 def _status(text: str) -> PeerStatus:
     """Read the file. Raises _UnreadableError with what is wrong with it."""
-    if len(text.encode()) > _MOST_BYTES:
-        raise _UnreadableError(f"is longer than {_MOST_BYTES // 1024} KiB")
+    if not text.strip():
+        raise _UnreadableError("is empty or cannot be read")
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise _UnreadableError("is empty or cannot be read" if not text.strip() else "is not JSON") from None
-    if not isinstance(content, dict):
-        raise _UnreadableError("holds no JSON object")
-    if content.get("format") != _FORMAT:
-        raise _UnreadableError(f"has format {_line(content.get('format'))!r}, and this version knows {_FORMAT}")
-    texts = {key: _text(content, key) for key in ("boot_id", "kernel", "provider", "module", "state", "since")}
-    if texts["state"] not in _STATES:
-        raise _UnreadableError(f"has a state that does not exist: {texts['state'][:40]!r}")
-    if content.get("ok") is not (texts["state"] == "ready"):
-        raise _UnreadableError(
-            f"contradicts itself: its state is {texts['state']}, and ok is {_line(content.get('ok'))}"
-        )
+        version = decode(text, PeerFormat, node="", what="", limit=_SIZE_LIMIT).format
+        if version != _FORMAT:
+            raise _UnreadableError(f"has format {version}, and this version knows {_FORMAT}")
+        found = decode(text, PeerStatusFile, node="", what="", limit=_SIZE_LIMIT)
+    except InvalidDocument as error:
+        raise _UnreadableError(f"is not valid{error.message}") from error
+    if found.ok is not (found.state == "ready"):
+        raise _UnreadableError(f"contradicts itself: its state is {found.state}, and ok is {found.ok}")
     return PeerStatus(
-        **texts,
-        simulated=content.get("simulated") is True,
-        **_why(content),
-        kernels=tuple(_kernel(entry) for entry in _kernels(content)),
+        boot_id=str(found.boot_id),
+        kernel=str(found.kernel),
+        provider=str(found.provider),
+        module=str(found.module),
+        state=found.state,
+        since=str(found.since),
+        simulated=found.simulated,
+        **_why(found),
+        kernels=tuple(JudgedKernel(str(one.kernel), one.ok, **_why(one)) for one in found.kernels),
     )
+
+
+def _why(found: PeerStatusFile | PeerKernelRecord) -> dict[str, str]:
+    return {name: " ".join(getattr(found, name).split()) for name in ("cause", "explanation", "remedy")}
 
 
 def _rechecked(text: str) -> JudgedKernel | None:
@@ -217,31 +218,6 @@ def _rechecked(text: str) -> JudgedKernel | None:
     return JudgedKernel(release, ok=False, cause=cause, explanation=why.rstrip(".")) if mark and why else None
 
 
-def _kernels(content: Mapping[str, Any]) -> list[Any]:
-    entries = content.get("kernels", [])
-    if not isinstance(entries, list):
-        raise _UnreadableError("has something else than a list of kernels")
-    return entries
-
-
-def _kernel(entry: Any) -> JudgedKernel:
-    if not isinstance(entry, dict) or not isinstance(entry.get("ok"), bool):
-        raise _UnreadableError("has a kernel of which it does not say whether it is ready")
-    return JudgedKernel(_text(entry, "kernel"), entry["ok"], **_why(entry))
-
-
-def _why(content: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _line(content.get(key, "")) for key in ("cause", "explanation", "remedy")}
-
-
-def _text(content: Mapping[str, Any], key: str) -> str:
-    value = content.get(key)
-    if not isinstance(value, str):
-        raise _UnreadableError(f"has no text for {key}")
-    return _line(value)
-
-
-def _line(value: Any) -> str:
+def _line(text: str) -> str:
     """Return a text as one line without control characters: it is shown on the operator's terminal."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in str(value)[:_MOST_LETTERS])
-    return " ".join(plain.split())
+    return " ".join(printable_line(text).split())

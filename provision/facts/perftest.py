@@ -25,6 +25,10 @@ _SERVICES = frozenset(
     }
 )
 """Programs (names as the kernel cuts them, 15 characters) that hold devices on an idle node as well."""
+_FACTORS = {"average[Gb/sec]": 1.0, "average[MB/sec]": 8 * 2**20 / 1e9, "average[MiB/sec]": 8 * 2**20 / 1e9}
+"""The last word of the heading of the column of averages -> what makes Gbit/s of it."""
+_COLUMNS = 5
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
 _TIMED_OUT = frozenset({124, 137})
 
 
@@ -37,12 +41,12 @@ def bandwidth(text: str) -> float | None:
     found: float | None = None
     factor = 0.0
     for line in text.splitlines():
-        heading = re.search(r"#bytes\s+#iterations\s.*BW average\[(Gb|MB|MiB)/sec\]", line)
-        if heading:
-            factor = 1.0 if heading[1] == "Gb" else 8 * 2**20 / 1e9
-        row = re.fullmatch(r"\s*\d+\s+\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+.*", line)
-        if factor and row:
-            found = float(row[1]) * factor
+        words = line.split()
+        if words[:2] == ["#bytes", "#iterations"]:
+            unit = next((word for word in words if word in _FACTORS), "")
+            factor = _FACTORS.get(unit, factor)
+        elif factor and len(words) >= _COLUMNS and all(_NUMBER.fullmatch(word) for word in words[:_COLUMNS]):
+            found = float(words[3]) * factor
     return found or None
 
 

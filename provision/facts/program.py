@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from provision.documents import decode
+from provision.documents.probe import EngineAnswer, EngineContainer, EngineImage, EngineInfo, ProbeAnswer
+from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput, Unknown
-from provision.facts.records import is_flat
 from provision.facts.units import TIME_KEEPERS, UNIT_PLACES
 
 __all__ = [
@@ -67,31 +68,32 @@ BEGIN = _source("begin.py")
 """What begins PROBE."""
 
 
-def answer(raw: RawOutput) -> Mapping[str, Any] | Unknown:
-    """Return the JSON object that the program has printed; it is shared, and read once for all facts."""
-    return _read(raw.stdout) or Unknown(raw.said()) if raw.exit_code == 0 else Unknown(raw.said())
+def answer(raw: RawOutput) -> ProbeAnswer | Unknown:
+    """Return what the program has printed; it is shared, and read once for all facts."""
+    return _read(raw.stdout) if raw.exit_code == 0 else Unknown(raw.said())
 
 
 @functools.lru_cache(maxsize=64)
-def _read(text: str) -> dict[str, Any]:
+def _read(text: str) -> ProbeAnswer | Unknown:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and is_flat(found) else {}
+        return decode(text, ProbeAnswer, node="", what="the probe's program")
+    except InvalidDocument as error:
+        return Unknown(error.message)
 
 
-def engine_answer(raw: RawOutput, section: str, label: str) -> Mapping[str, Any] | Unknown | None:
+E = TypeVar("E", EngineInfo, EngineImage, EngineContainer)
+
+
+def engine_answer(raw: RawOutput, choose: Callable[[EngineAnswer], E | None], label: str) -> E | Unknown | None:
     """Return what was found of the engine: None where it answered that there is no such thing."""
     found = answer(raw)
     if isinstance(found, Unknown):
         return found
-    engine = found.get("engine")
-    if not isinstance(engine, dict) or not isinstance(engine.get(section), dict | None):
-        return Unknown(f"{label} cannot be read: {raw.said()}")
-    said: Mapping[str, Any] | None = engine.get(section)
-    if said and "hung" in said:
-        return Unknown(f"hung: {label} (no end within {said['hung']} s)")
-    if said and "error" in said:
-        return Unknown(f"{label} failed: {said['error']}")
+    if found.engine is None:
+        return Unknown(f"{label}: docker's engine was not asked")
+    said = choose(found.engine)
+    if said is not None and said.hung is not None:
+        return Unknown(f"hung: {label} (no end within {said.hung:g} s)")
+    if said is not None and said.error:
+        return Unknown(f"{label} failed: {said.error}")
     return said

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from provision.documents import decode
+from provision.documents.records import ReceiptFile
+from provision.errors import InvalidDocument
 from provision.facts.base import RawOutput
 
-__all__ = ["Receipt", "ReceiptsFact", "SimulatedFact", "is_flat"]
+__all__ = ["Receipt", "ReceiptsFact", "SimulatedFact"]
 
 
 @dataclass(frozen=True)
@@ -50,21 +52,9 @@ exit 0
 
 def _receipt(role: str, text: str) -> Receipt:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        return Receipt(role, {}, f"not JSON: {problem}")
-    if not isinstance(value, dict):
-        return Receipt(role, {}, "not a JSON object")
-    return Receipt(role, value) if is_flat(value) else Receipt(role, {}, "not a receipt: it is nested too deeply")
-
-
-def is_flat(value: Any, levels: int = 12) -> bool:
-    """Look level by level at what holds others: receipts have many more leaves."""
-    nests = [value] if isinstance(value, dict | list) else []
-    for _ in range(levels):
-        items = (nest.values() if isinstance(nest, dict) else nest for nest in nests)
-        nests = [item for some in items for item in some if item.__class__ is dict or item.__class__ is list]
-    return not nests
+        return Receipt(role, decode(text, ReceiptFile, node="", what="not a valid receipt"))
+    except InvalidDocument as problem:
+        return Receipt(role, {}, problem.message)
 
 
 def _files(text: str) -> dict[str, str]:

@@ -40,6 +40,9 @@ __all__ = ["MOST_SLACK_SECONDS", "TOGETHER", "Parameters", "script", "split"]
 MOST_SLACK_SECONDS = 120
 """The most that a slow node gets on top of every limit."""
 
+OUTPUT_LIMIT = 8 * 1024 * 1024
+"""Characters that one command may print."""
+
 TOGETHER = frozenset(
     {
         "addresses", "boot", "clock", "container_ssh", "container_trust", "disks", "dma_buf", "docker_config",
@@ -309,6 +312,8 @@ def _section(found: _Section | None, fact: Fact[Any]) -> RawOutput | Unknown:
     if found is None:
         return Unknown(f"the probe ended before {fact.label} did")
     out, err, code, _ = found
+    if len(out) + len(err) > OUTPUT_LIMIT:
+        return Unknown(f"{fact.label} printed {len(out) + len(err)} characters, and the limit is {OUTPUT_LIMIT}")
     if code == "hung:again":
         return Unknown(f"hung: {fact.label} (since an earlier look; it was not started again)")
     if not code.isdecimal():

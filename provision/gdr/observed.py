@@ -87,7 +87,7 @@ def _stack(facts: NodeFacts) -> Stack:
     text = "" if isinstance(facts.rdma, Unknown) else facts.rdma.ofed
     if not text:
         return Stack.INBOX
-    found = re.search(r"\d+\.\d+", text)  # MLNX_OFED_LINUX-4.9-..., OFED-internal-24.10-... (DOCA)
+    found = re.search(r"\d{1,9}\.\d{1,9}", text)  # MLNX_OFED_LINUX-4.9-..., OFED-internal-24.10-... (DOCA)
     legacy = found is not None and numbers(found[0]) <= numbers(versions.LEGACY_OFED)
     return Stack.OFED_LEGACY if legacy else Stack.OFED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from provision.threads import outcomes
 __all__ = ["held_gpus"]
 
 _MANY = 64
+_GIVE_BACK_SECONDS = 60.0
+"""How long a node may take until it has taken its GPUs back."""
 PATIENCE_SECONDS = 3.0
 """So long a node waits for the GPUs of a job that starts at the same time, and may give them back."""
 BEAT_SECONDS = 15.0
@@ -110,6 +113,7 @@ class _Held:
         with contextlib.suppress(ProvisionError):
             if self.process is not None:
                 self.process.close_stdin()
+                self.process.deadline = time.monotonic() + _GIVE_BACK_SECONDS
                 for _ in self.process.output():
                     pass
 

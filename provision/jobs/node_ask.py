@@ -11,6 +11,7 @@ import json
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,8 @@ __all__ = [
 T = TypeVar("T")
 
 ANSWER_SECONDS = 60.0
+FIRST_LINE_SECONDS = 180.0
+"""How long the first line of an answer may take; for the queue's lock a node waits a minute."""
 FIRST_LINE_LIMIT = 16 * 1024 * 1024
 """Bytes in which the first line of an answer has to end."""
 JOBS = "node_jobs.py"
@@ -201,7 +204,7 @@ def owner() -> str:
 def begin(connector: Connector, do: str, **request: Any) -> RemoteProcess:
     """Start a request for jobs that stays: its output comes as it is made, and it ends when its input does."""
     script, text = _sent(connector, JOBS, {"do": do, **request})
-    process = connector.start(script)
+    process = connector.start(script, limit=None)
     process.write(text)
     return process
 
@@ -214,15 +217,17 @@ def first_line(process: RemoteProcess, node: str, kind: type[T]) -> T:
         ConnectionFailed: nothing came.
     """
     out, err = b"", b""
+    process.deadline = time.monotonic() + FIRST_LINE_SECONDS
     for stream, chunk in process.output():
         if stream == "stderr":
             err = (err + chunk)[-2000:]
             continue
         out += chunk
+        process.deadline = None if b"\n" in out else process.deadline
+        if len(out) > FIRST_LINE_LIMIT:
+            raise NodeError(f"its answer has no end after {FIRST_LINE_LIMIT} bytes", node=node)
         if b"\n" in out:
             return _parsed(node, "begin", kind, out.partition(b"\n")[0], "", 0)
-        if len(out) > FIRST_LINE_LIMIT:
-            raise InvalidDocument(f"the answer has no end after {FIRST_LINE_LIMIT} bytes", node=node)
     if out.strip():
         return _parsed(node, "begin", kind, out, err.decode(errors="replace"), 1)
     said = err.decode(errors="replace").strip()

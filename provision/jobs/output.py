@@ -13,6 +13,9 @@ _TAGS = {
 _SPACED_SINCE = 5
 _TAG_LIMIT = 160
 """No tag is longer; a cut-off piece of this length at the end of a chunk may still become one."""
+_UNFINISHED_LIMIT = 16 << 20
+"""Bytes of all lines that have not ended; then they are given out as they are."""
+_LINE_COST = 200
 _LINE_LIMIT = 1 << 20
 """A longer line is given out in pieces, so that output without newlines cannot fill the memory."""
 
@@ -32,6 +35,8 @@ class RankLines:
         self._rest = b""
         self._owner: tuple[int, str] | None = None
         self._lines: dict[tuple[int, str] | None, bytes] = {}
+        self._unfinished = 0
+        """Bytes of `_lines`, and something for each of them."""
 
     def feed(self, data: bytes) -> list[Line]:
         """Take the next piece; return the lines that are whole now, as ``("stdout"|"stderr", line)``."""
@@ -44,8 +49,13 @@ class RankLines:
         """Return what is left: the last lines that did not end with a newline."""
         lines = self._take(self._rest)
         self._rest = b""
-        lines += [self._line(owner, text) for owner, text in self._lines.items() if text]
+        return lines + self._give_out()
+
+    def _give_out(self) -> list[Line]:
+        """Return all lines as far as they came."""
+        lines = [self._line(owner, text) for owner, text in self._lines.items() if text]
         self._lines.clear()
+        self._unfinished = 0
         return lines
 
     def _possible_tag(self, data: bytes) -> int:
@@ -72,13 +82,16 @@ class RankLines:
         lines: list[Line] = []
         while text:
             head, newline, text = text.partition(b"\n")
-            line = self._lines.pop(self._owner, b"") + head
+            before = self._lines.pop(self._owner, None)
+            self._unfinished -= len(before) + _LINE_COST if before is not None else 0
+            line = (before or b"") + head
             if newline or len(line) > _LINE_LIMIT:
                 lines.append(self._line(self._owner, line))
                 self._owner = None if newline else self._owner
             elif line:
                 self._lines[self._owner] = line
-        return lines
+                self._unfinished += len(line) + _LINE_COST
+        return lines + self._give_out() if self._unfinished > _UNFINISHED_LIMIT else lines
 
     def _line(self, owner: tuple[int, str] | None, text: bytes) -> Line:
         if owner is None:

@@ -16,6 +16,7 @@ from provision.commands.docker import exec_argv
 from provision.commands.mca import Parameter
 from provision.commands.shell import join
 from provision.connectors import connect, each
+from provision.documents.run import EndingRecord
 from provision.errors import ConnectionFailed, Interrupted, LaunchError, ProvisionError
 from provision.hostfiles import LAUNCHERS, HostEntry
 from provision.jobs.held import held_gpus
@@ -23,7 +24,7 @@ from provision.jobs.line import Line, launch_line
 from provision.jobs.output import RankLines
 from provision.jobs.preflight import Container, check_logins, check_nodes
 from provision.jobs.request import JobRequest, chosen_entries, rank_count, used_entries
-from provision.jobs.session import FILES, Ending, Session, reap_script
+from provision.jobs.session import FILES, Session, reap_script
 from provision.model import Setting
 
 __all__ = ["Plan", "dry_run", "prepare", "prepare_offline", "run"]
@@ -213,7 +214,7 @@ def _signals(session: Session) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _exit_code(ending: Ending | None, *, interrupted: bool) -> int:
+def _exit_code(ending: EndingRecord | None, *, interrupted: bool) -> int:
     if ending is None:
         raise LaunchError("the job ended without saying how")
     if ending.left:

@@ -8,14 +8,14 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from provision.connectors import Connector, RemoteProcess
+from provision.documents.run import EndingRecord, Frames
 from provision.errors import ConnectionFailed, LaunchError, ProvisionError
 
-__all__ = ["FILES", "Ending", "Session", "reap_script"]
+__all__ = ["FILES", "Session", "reap_script"]
 
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 30
@@ -39,30 +39,18 @@ exec(compile(code, "supervisor.py", "exec"))'
 """
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How the job ended."""
-
-    code: int | None
-    """The launcher's exit status, negative for a signal; None when it never ended by itself."""
-    reason: str | None
-    """None when the job ended by itself; else ``client``, ``silence``, ``stop`` or ``signal``."""
-    left: dict[str, str] = field(default_factory=dict)
-    """Node -> processes of the job that could not be ended there."""
-
-
 class Session:
     """One supervised job; iterate over `frames`, and send `stop` to end it early."""
 
     def __init__(self, connector: Connector, spec: dict[str, Any]) -> None:
         self._node = connector.name
-        self._process: RemoteProcess = connector.start(_LOADER.format(length=len(_supervisor())))
+        self._process: RemoteProcess = connector.start(_LOADER.format(length=len(_supervisor())), limit=None)
         self._process.write(_supervisor() + json.dumps(spec | {"silence_seconds": SILENCE_SECONDS}).encode() + b"\n")
         self._heard = time.monotonic()
         self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._errors = b""
         self.started = False
-        self.ending: Ending | None = None
+        self.ending: EndingRecord | None = None
         threading.Thread(target=self._beat, daemon=True, name="beat").start()
 
     def frames(self) -> Iterator[tuple[str, bytes]]:
@@ -70,15 +58,13 @@ class Session:
 
         ConnectionFailed when the supervisor is lost before it said how the job ended.
         """
-        pending = b""
+        frames = Frames(self._node)
         for stream, chunk in self._process.output():
             if stream == "stderr":
                 self._errors = (self._errors + chunk)[-4000:]
                 continue
             self._heard = time.monotonic()
-            pending += chunk
-            while (frame := _next_frame(pending)) is not None:
-                kind, data, pending = frame
+            for kind, data in frames.feed(chunk):
                 yield from self._take(kind, data)
                 self._heard = time.monotonic()
         self._orders.put("over")
@@ -100,7 +86,7 @@ class Session:
         elif kind == "s":
             self.started = True
         elif kind == "x":
-            self.ending = Ending(**json.loads(data))
+            self.ending = EndingRecord.parse(data, self._node)
 
     def _beat(self) -> None:
         """Beat until the job is over; a supervisor that stays silent is given up, its node being cut off."""
@@ -141,12 +127,3 @@ def reap_script() -> str:
 
 def _supervisor() -> bytes:
     return (FILES / "supervisor.py").read_bytes()
-
-
-def _next_frame(data: bytes) -> tuple[str, bytes, bytes] | None:
-    head, newline, rest = data.partition(b"\n")
-    if not newline:
-        return None
-    kind, _, length = head.decode().partition(" ")
-    size = int(length)
-    return (kind, rest[:size], rest[size:]) if len(rest) >= size else None

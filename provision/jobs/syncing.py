@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shlex
 import stat
 import tarfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,9 @@ __all__ = ["add_member", "check_target", "compare", "manifest", "sync"]
 MARK = ".provision-sync"
 """Lists in the container what the last sync brought, so that the next one knows what it may remove."""
 
+_LISTED = re.compile(r"([fdl]) ([0-7]{1,4}) (.*)", re.DOTALL)
+_LISTING_SECONDS = 600.0
+"""How long a container may take to list a folder, with the sums of all files, or to unpack it."""
 _PLACES = "/ /home /media /mnt /opt /root /srv /tmp /var /usr/local"
 _TREES = "/bin /boot /dev /etc /lib /lib32 /lib64 /libx32 /proc /run /sbin /sys /usr /var/lib /var/run /var/log"
 
@@ -194,8 +199,9 @@ def parse_listing(data: bytes) -> Remote:
     fields = listing.split("\0")
     entries: Manifest = {}
     for about, name in zip(fields[::2], fields[1::2], strict=False):
-        kind, mode, target = about.split(" ", 2)
-        entries[name] = Entry(kind, int(mode, 8), target if kind == "l" else hashes.get(name, ""))
+        listed = _LISTED.fullmatch(about)
+        if listed:  # what is listed in no known form differs from what is here, and is copied again
+            entries[name] = Entry(listed[1], int(listed[2], 8), listed[3] if listed[1] == "l" else hashes.get(name, ""))
     brought = frozenset(name for name in mark.split("\0") if name)
     return Remote(entries, marked="marked" in lines, brought=brought, mounts=mounts, busy=busy)
 
@@ -212,6 +218,7 @@ def _look(connector: Connector, container: str, folder: Path) -> Remote:
 
 def _finish(process: RemoteProcess, node: str, trouble: str) -> bytes:
     out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    process.deadline = time.monotonic() + _LISTING_SECONDS
     try:
         for stream, chunk in process.output():
             out[stream].append(chunk)

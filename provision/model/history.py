@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "Entry",
-    "Holder",
-    "NodeLook",
-    "Unlocked",
-    "as_entries",
-    "as_entry",
-    "as_holder",
-    "local_time",
-    "merged",
-    "plain",
-    "plain_list",
-]
+__all__ = ["Entry", "Holder", "NodeLook", "Unlocked", "local_time"]
 
 
 @dataclass(frozen=True)
@@ -113,59 +100,6 @@ class Unlocked:
         return self.result in {"free", "unlocked"}
 
 
-def merged(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the records of a history in the order of their first line; later lines of an apply add to the first.
-
-    Half a line, as a power cut leaves it, is passed over.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for line in lines:
-        try:
-            record = json.loads(line)
-            found.setdefault(str(record["id"]), {}).update(record)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-    return list(found.values())
-
-
-def as_entries(records: Any) -> tuple[Entry, ...]:
-    """Read records, oldest first; what is none is passed over."""
-    return tuple(entry for entry in map(as_entry, records) if entry) if isinstance(records, list) else ()
-
-
-def as_entry(record: Mapping[str, Any], file: Path | None = None) -> Entry | None:
-    """Read one record; None where it does not say what began when."""
-    try:
-        return Entry(
-            id=str(record["id"]),
-            started=plain(record["started"]),
-            user=plain(record.get("user")),
-            host=plain(record.get("host")),
-            pid=int(record.get("pid") or 0),
-            process=plain(record.get("process")),
-            command=plain(record.get("command")),
-            status=plain(record.get("status")) or "running",
-            ended=plain(record.get("ended")) or None,
-            seconds=None if record.get("seconds") is None else float(record["seconds"]),
-            nodes={str(name): dict(value) for name, value in (record.get("nodes") or {}).items()},
-            roles=plain_list(record.get("roles")),
-            notes=plain_list(record.get("notes")),
-            message=plain(record.get("message")),
-            file=file,
-        )
-    except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
-        return None
-
-
-def as_holder(record: Any) -> Holder | None:
-    """Read what the holder of a lock wrote about itself; None where that is nothing of the kind."""
-    if not record or not isinstance(record, Mapping):
-        return None
-    words = {key: plain(record.get(key)) for key in ("id", "node", "user", "host", "command", "since", "gone")}
-    pid = record.get("pid")
-    return Holder(pid=pid if isinstance(pid, int) else 0, **words)
-
-
 def local_time(utc: str) -> str:
     """Return a time of the history as the clock on the wall shows it; anything else as it is."""
     try:
@@ -173,13 +107,3 @@ def local_time(utc: str) -> str:
         return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError):
         return utc
-
-
-def plain(value: Any) -> str:
-    """Return text that does nothing to a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in str("" if value is None else value))
-
-
-def plain_list(values: Any) -> tuple[str, ...]:
-    """Return a list's items as such texts; nothing where it is no list: a node may answer anything."""
-    return tuple(map(plain, values)) if isinstance(values, list) else ()

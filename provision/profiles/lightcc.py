@@ -68,7 +68,9 @@ _TAKES = {
 
 def _fits(kind: str, value: str) -> bool:
     if kind == "ratio":
-        return bool(re.fullmatch(r"[0-9]*\.?[0-9]*(e-?[0-9]{1,3})?", value, re.IGNORECASE)) and _is_share(value)
+        return bool(re.fullmatch(r"[0-9]{0,30}\.?[0-9]{0,30}(e-?[0-9]{1,3})?", value, re.IGNORECASE)) and _is_share(
+            value
+        )
     if not (value.isascii() and value.isdecimal()):
         return False
     return {"bool": value in {"0", "1"}, "count": int(value) > 0}.get(kind, True)

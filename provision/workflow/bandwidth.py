@@ -31,6 +31,8 @@ _PORT_TRIES = 4
 _PORT_SPREAD = 1000
 """Where a server begins to look for a free port differs by so much, so that two that start at once do not meet."""
 _AT_ONCE = 64
+_TEXT_LIMIT = 262_144
+"""Bytes that one end of a measurement may print."""
 _WATCH_SLACK_SECONDS = 40
 """The guard on the node comes first; this is for a node that does not answer at all."""
 
@@ -231,7 +233,7 @@ class _End:
             raise link
         self.text = ""
         self.code: int | None = None
-        self._process: RemoteProcess = link.start(script)
+        self._process: RemoteProcess = link.start(script, limit=_TEXT_LIMIT)
         self._output = self._process.output()
         self._watch = threading.Timer(limit + _WATCH_SLACK_SECONDS, self._process.close)
         self._watch.daemon = True
@@ -250,7 +252,7 @@ class _End:
 
         for _, chunk in self._output:
             self._take(chunk)
-            found = re.search(rf"^{READY} (\d+)$", self.text, re.MULTILINE)
+            found = re.search(rf"^{READY} ([0-9]{{1,5}})$", self.text, re.MULTILINE)
             if found and self.text[found.end() :].startswith("\n"):
                 return int(found[1])
         return None
@@ -269,7 +271,7 @@ class _End:
         from provision.commands.perftest import END
 
         self.text += chunk.decode(errors="replace")
-        found = re.search(rf"^{END} (\d+)$", self.text, re.MULTILINE)
+        found = re.search(rf"^{END} ([0-9]{{1,3}})$", self.text, re.MULTILINE)
         self.code = int(found[1]) if found else None
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import provision.benchmarks
 from provision.benchmarks import NodeInfo, Record, parse
-from provision.errors import NoResult, ProvisionError
+from provision.documents import decode, printable_values
+from provision.errors import InvalidDocument, NoResult, ProvisionError
 from provision.facts import NodeFacts, Unknown
 from provision.facts.container import Container
 from provision.facts.derived import simulated
@@ -25,6 +26,7 @@ __all__ = ["PROGRAM", "Ended", "default_sizes", "finish", "node_infos", "program
 
 PROGRAM = "provision_training_bench.py"
 _ABOUT = "About: "
+_ABOUT_LIMIT = 262_144
 
 
 def default_sizes(entries: Sequence[HostEntry]) -> list[int]:
@@ -164,11 +166,11 @@ def _about(output: str) -> dict[str, Any]:
     for line in output.splitlines():
         _, found, text = line.partition(_ABOUT)
         if found:
-            try:
-                told = json.loads(text)
-            except ValueError:
-                continue
-            return told if isinstance(told, dict) else {}
+            with suppress(InvalidDocument):
+                told = decode(
+                    text, dict[str, Any], node="", what="what the benchmark says of itself", limit=_ABOUT_LIMIT
+                )
+                return dict(printable_values(told))
     return {}
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from provision.documents import decode
+from provision.documents.state import DrainedRecord
+from provision.errors import InvalidDocument
 from provision.model import Cluster
 from provision.workflow.places import identity, state_folder
 
@@ -23,22 +25,22 @@ class Drained:
         self.path = state_folder() / "drained" / f"{identity(cluster)}.json"
         self.trouble = ""
         """Why the record could not be read."""
-        self.nodes: dict[str, dict[str, Any]] = {}
+        self.nodes: dict[str, dict[str, str]] = {}
         self.read()
 
     def read(self) -> None:
         """Read what is there now."""
         self.nodes, self.trouble = {}, ""
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))["nodes"]
-            self.nodes = {str(name): dict(entry) for name, entry in found.items()}
+            found = decode(self.path.read_bytes(), DrainedRecord, node="", what="the record")
+            self.nodes = dict(found.nodes)
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, InvalidDocument) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no record of ours"
             self.trouble = f"{self.path}: {why}"
 
-    def add(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    def add(self, entries: Mapping[str, Mapping[str, str]]) -> None:
         """Write down nodes; OSError where that cannot be done, and then nothing has changed."""
         self._write(self.nodes | {name: dict(entry) for name, entry in entries.items()})
 
@@ -48,7 +50,7 @@ class Drained:
         if gone:
             self._write({name: entry for name, entry in self.nodes.items() if name not in gone})
 
-    def _write(self, nodes: dict[str, dict[str, Any]]) -> None:
+    def _write(self, nodes: dict[str, dict[str, str]]) -> None:
         """Whole or not at all: a crash leaves the old record or the new one."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = self.path.with_suffix(".new")

@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from provision.documents.locks import entry_of, merged
 from provision.errors import ProvisionError
 from provision.locks import user
 from provision.model import Cluster, Node
-from provision.model.history import Entry, as_entry, merged
+from provision.model.history import Entry
 from provision.workflow.places import identity, state_folder
 
 __all__ = ["begin", "end", "interrupted", "read", "read_nodes"]
@@ -83,7 +84,7 @@ def read(cluster: Cluster) -> tuple[Entry, ...]:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
-    found = (as_entry(record, file) for record in merged(text.splitlines()))
+    found = (entry_of(record, file) for record in merged(text.splitlines()))
     return tuple(_as_it_is(entry) for entry in found if entry)[-_KEPT:]
 
 

@@ -9,10 +9,12 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from provision.benchmarks import Record
 from provision.benchmarks.record import from_document
-from provision.errors import ProvisionError
+from provision.documents import decode
+from provision.errors import InvalidDocument, ProvisionError
 from provision.workflow.places import state_folder
 
 __all__ = ["folder", "keep", "kept", "new_id", "on_file"]
@@ -67,6 +69,6 @@ def on_file(word: str) -> list[Record]:
 
 
 def _read(file: Path) -> Record | None:
-    with suppress(OSError, ValueError, RecursionError):
-        return from_document(json.loads(file.read_text(encoding="utf-8")))
+    with suppress(OSError, InvalidDocument):
+        return from_document(decode(file.read_bytes(), dict[str, Any], node="", what=str(file)))
     return None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 from provision import kept_files
+from provision.documents import decode
+from provision.errors import InvalidDocument
 from provision.facts import Outputs
 
 __all__ = ["load", "save"]
@@ -18,11 +21,9 @@ _KIND = "outputs"
 def load(names: Sequence[str]) -> Outputs:
     """Return what is kept of the cluster whose nodes have these names; nothing where there is nothing."""
     content = kept_files.read(_KIND, _key(names))
-    try:
-        texts = json.loads(content) if content is not None else {}
-        return Outputs({str(digest): str(text) for digest, text in texts.items()})
-    except (ValueError, AttributeError):
-        return Outputs()
+    with suppress(InvalidDocument):
+        return Outputs(decode(content or b"{}", dict[str, str], node="", what="outputs of earlier probes"))
+    return Outputs()
 
 
 def save(names: Sequence[str], outputs: Outputs) -> None:

@@ -11,10 +11,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from provision.commands import node_lock
+from provision.documents import PrintableLine
+from provision.documents.locks import LockAnswer, ReleaseAnswer
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.locks import user
 from provision.model import Node
-from provision.model.history import plain, plain_list
 from provision.threads import outcomes
 from provision.workflow.remote_keeper import ANSWER_SECONDS, RemoteKeeper
 
@@ -148,7 +149,7 @@ class NodeLocks:
                 keeper = RemoteKeeper(connector, node_lock.node_python(node))
                 closing.callback(keeper.close)
                 keeper.begin(node_lock.keep_request({**self._holder, "node": node.name}))
-                answer = keeper.answer(ANSWER_SECONDS)
+                answer = keeper.answer(LockAnswer, ANSWER_SECONDS)
                 error, warning = node_lock.read_keeper(node.name, answer, str(self._holder["id"]))
                 if warning:
                     self.warnings[node.name] = warning
@@ -186,13 +187,13 @@ class NodeLocks:
             return
         try:
             keeper.send({"release": stopped})
-            answer = keeper.answer(ANSWER_SECONDS / 4)
+            answer = keeper.answer(ReleaseAnswer, ANSWER_SECONDS / 4)
         except ProvisionError as error:
-            answer = {"trouble": error.message}
-        if answer.get("trouble"):
-            self.warnings[node] = f"the node's history is not complete: {plain(answer['trouble'])}"
-        if working := plain_list(answer.get("working")):
-            self.warnings[node] = f"its lock stays until this has ended there: {', '.join(working)}"
+            answer = ReleaseAnswer(trouble=PrintableLine(error.message))
+        if answer.trouble:
+            self.warnings[node] = f"the node's history is not complete: {answer.trouble}"
+        if answer.working:
+            self.warnings[node] = f"its lock stays until this has ended there: {', '.join(answer.working)}"
             keeper.leave()
         else:
             keeper.close()

@@ -13,7 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import ProvisionError, UsageError
+from provision.documents import decode
+from provision.documents.state import SavedPlan
+from provision.errors import InvalidDocument, ProvisionError, UsageError
 from provision.model import Cluster, Node, NodePlan, Plan
 from provision.workflow.survey import keeping, probe, with_defaults
 
@@ -61,9 +63,12 @@ class Look:
         from provision.facts import Unknown
         from provision.planning import ROLES
 
-        receipts, variables = self.facts[name].receipts, self.cluster.node(name).variables
+        facts, variables = self.facts.get(name), self.cluster.node(name).variables
         wanted = [role for role in ROLES if variables.get(f"{role}_enabled") is not False]
-        return not isinstance(receipts, Unknown) and all(role in receipts for role in wanted)
+        if facts is None or isinstance(facts.receipts, Unknown):
+            return False
+        receipts = facts.receipts
+        return all(role in receipts for role in wanted)
 
     def digests(self) -> dict[str, str]:
         """Return for each node a hash of what its plan rests on."""
@@ -167,7 +172,7 @@ def save(found: Look, path: Path, request: Request) -> None:
         ) from error
 
 
-def read_saved(path: Path) -> tuple[dict[str, Any], Request]:
+def read_saved(path: Path) -> tuple[SavedPlan, Request]:
     """Return a saved plan and what was asked for then.
 
     Raises:
@@ -175,24 +180,22 @@ def read_saved(path: Path) -> tuple[dict[str, Any], Request]:
     """
     remedy = "Make one: provision plan --out FILE"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        request = Request(tuple(document["only"]), tuple(document["forced"]), frozenset(document["disruptive"]))
-        right = document["format"] == _FORMAT and isinstance(document["digests"], dict) and "inventory" in document
+        document = decode(path.read_bytes(), SavedPlan, node="", what="saved plan")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", remedy=remedy) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except InvalidDocument as error:
         raise UsageError(f"{path} is not a saved plan", remedy=remedy) from error
-    if not right:
+    if document.format != _FORMAT:
         raise UsageError(f"{path} is a plan of another version of this program", remedy=remedy)
-    return document, request
+    return document, Request(tuple(document.only), tuple(document.forced), frozenset(document.disruptive))
 
 
-def saved_differences(document: Mapping[str, Any], found: Look) -> list[str]:
+def saved_differences(document: SavedPlan, found: Look) -> list[str]:
     """Return what is not as it was when the plan was saved, a line for each; empty: the plan still holds."""
     lines: list[str] = []
-    if document["inventory"] != str(found.cluster.inventory):
-        lines.append(f"it was made for {document['inventory']}")
-    before, now = document["digests"], found.digests()
+    if document.inventory != str(found.cluster.inventory):
+        lines.append(f"it was made for {document.inventory}")
+    before, now = document.digests, found.digests()
     lines += [
         f"{name}: what it rests on has changed since" for name in now if name in before and before[name] != now[name]
     ]

@@ -7,10 +7,12 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from provision.commands import node_lock
-from provision.errors import NodeError, ProvisionError
+from provision.documents import decode_last_line
+from provision.documents.locks import ANSWER_LIMIT, LookAnswer, UnlockAnswer
+from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.locks import user
 from provision.model import Node
 from provision.model.history import Holder, NodeLook, Unlocked
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER_SECONDS", "RemoteKeeper", "look_at", "unlock", "without_holder"]
 
 ANSWER_SECONDS = 60.0
-_MOST_BYTES = 2**20
-"""Of an answer in a session; ours are far shorter."""
+_LINE_LIMIT = 2**20
+"""Bytes of an answer in a session; ours are far shorter."""
+T = TypeVar("T")
 
 
 class RemoteKeeper:
@@ -44,8 +47,8 @@ class RemoteKeeper:
         with self._sending:
             self._process.write(json.dumps(dict(document)).encode() + b"\n")
 
-    def answer(self, seconds: float) -> dict[str, Any]:
-        """Return the next line that it says; ProvisionError when there is none in time."""
+    def answer(self, kind: type[T], seconds: float) -> T:
+        """Return the next line that it says, as a value of `kind`; ProvisionError when there is none in time."""
         late = threading.Event()
 
         def give_up() -> None:
@@ -60,10 +63,10 @@ class RemoteKeeper:
             for stream, chunk in self._output:
                 line += chunk if stream == "stdout" else b""
                 self._errors += chunk if stream == "stderr" else b""
-                if len(line) + len(self._errors) > _MOST_BYTES:
+                if len(line) + len(self._errors) > _LINE_LIMIT:
                     raise NodeError("its lock could not be asked for: the answer has no end", node=self._connector.name)
                 if line.endswith(b"\n"):
-                    return _document(self._connector.name, line.decode(errors="replace"), self._errors)
+                    return _document(self._connector.name, kind, line, self._errors)
             if not late.is_set():
                 self._process.wait()
         finally:
@@ -71,7 +74,7 @@ class RemoteKeeper:
         if late.is_set():
             text = f"no answer about its lock within {seconds:g} s"
             raise NodeError(text, node=self._connector.name, remedy="Its disk may hang: look at it by hand (dmesg).")
-        return _document(self._connector.name, line.decode(errors="replace"), self._errors)
+        return _document(self._connector.name, kind, line, self._errors)
 
     def end(self) -> str:
         """Return why it is no more; empty while it is."""
@@ -99,7 +102,7 @@ def look_at(nodes: Sequence[Node], *, entries: int = 0) -> dict[str, NodeLook | 
 
     pythons = {node.name: node_lock.node_python(node) for node in nodes}
     request = node_lock.look_request(entries)
-    return each(nodes, lambda c: node_lock.read_look(c.name, _asked(c, pythons[c.name], request)))
+    return each(nodes, lambda c: node_lock.read_look(c.name, _asked(c, LookAnswer, pythons[c.name], request)))
 
 
 def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlocked, ...]:
@@ -111,7 +114,7 @@ def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlock
 
     def end(connector: Connector) -> Unlocked:
         name = connector.name
-        answer = _asked(connector, pythons[name], node_lock.unlock_request(holders[name], who))
+        answer = _asked(connector, UnlockAnswer, pythons[name], node_lock.unlock_request(holders[name], who))
         return node_lock.read_unlocked(name, answer, holders[name])
 
     found = each([node for node in nodes if node.name in holders], end)
@@ -129,18 +132,19 @@ def _unlocked(name: str, outcome: Unlocked | ProvisionError, holder: Holder) -> 
     return outcome
 
 
-def _asked(connector: Connector, python: str, request: Mapping[str, Any]) -> dict[str, Any]:
+def _asked(connector: Connector, kind: type[T], python: str, request: Mapping[str, Any]) -> T:
     script, data = node_lock.program_script(python), node_lock.program_input(request)
-    result = connector.run(script, stdin=data, timeout=ANSWER_SECONDS)
-    return _document(connector.name, result.stdout, result.stderr.encode())
+    result = connector.run(script, stdin=data, timeout=ANSWER_SECONDS, limit=ANSWER_LIMIT)
+    return _document(connector.name, kind, result.stdout, result.stderr.encode())
 
 
-def _document(node: str, text: str, errors: bytes) -> dict[str, Any]:
+def _document(node: str, kind: type[T], text: str | bytes, errors: bytes) -> T:
     """Read the last line of an answer."""
-    with suppress(ValueError, IndexError, RecursionError):
-        found = json.loads(text.strip().splitlines()[-1])
-        if isinstance(found, dict):
-            return found
-    said = errors.decode(errors="replace").strip()
-    remedy = "It needs python3 (Debian: apt-get install python3)." if "there is no" in said else None
-    raise NodeError("its lock could not be asked for", node=node, remedy=remedy, output=said)
+    try:
+        return decode_last_line(text, kind, node=node, what="its lock could not be asked for", limit=ANSWER_LIMIT)
+    except InvalidDocument as error:
+        said = errors.decode(errors="replace").strip()
+        if "there is no" in said:
+            error.remedy = "It needs python3 (Debian: apt-get install python3)."
+        error.output = said or error.output
+        raise

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from provision.documents import decode
+from provision.documents.state import ResetAnswer
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Failure, Node, NodeReport, NodeReset, NodeStatus, ResetResult, Secret
-from provision.model.history import plain_list
 from provision.workflow.alone import alone
 from provision.workflow.places import log_folder
 
@@ -26,6 +26,7 @@ __all__ = ["plan_reset", "reset"]
 
 _PLAYBOOK = "reset.yml"
 _COMMAND = "provision reset"
+_ANSWER_LIMIT = 16 * 1024 * 1024
 
 
 def plan_reset(
@@ -126,21 +127,18 @@ def _play(
 
 def _told(report: ApplyReport, folder: Path, *, plan: bool) -> dict[str, NodeReset]:
     """Put together what Ansible reported and what the nodes said."""
-    return {node.name: _node(node, _answer(folder / f"{node.name}.json"), plan=plan) for node in report.nodes}
+    return {node.name: _node(node, folder / f"{node.name}.json", plan=plan) for node in report.nodes}
 
 
-def _answer(file: Path) -> Mapping[str, Any]:
+def _node(node: NodeReport, file: Path, *, plan: bool) -> NodeReset:
+    failed = ResetResult(node.status.value) if node.status in {NodeStatus.FAILED, NodeStatus.UNREACHABLE} else None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _node(node: NodeReport, answer: Mapping[str, Any], *, plan: bool) -> NodeReset:
-    steps, left, refused = (plain_list(answer.get(key)) for key in ("steps", "left", "refused"))
-    if node.status in {NodeStatus.FAILED, NodeStatus.UNREACHABLE}:
-        result = ResetResult(node.status.value)
+        answer = _answer(node.name, file)
+    except NodeError as error:
+        return NodeReset(node.name, failed or ResetResult.FAILED, error=node.error or _failure(error))
+    steps, left, refused = (tuple(map(str, lines)) for lines in (answer.steps, answer.left, answer.refused))
+    if failed:
+        result = failed
     elif refused:
         result = ResetResult.REFUSED
     elif not steps:
@@ -148,6 +146,20 @@ def _node(node: NodeReport, answer: Mapping[str, Any], *, plan: bool) -> NodeRes
     else:
         result = ResetResult.PLANNED if plan else ResetResult.RESET
     return NodeReset(node.name, result, steps, left, refused, node.error)
+
+
+def _answer(node: str, file: Path) -> ResetAnswer:
+    """Return what the node's module said, which Ansible left in a file.
+
+    Raises:
+        NodeError: there is no file, or it holds no valid answer.
+    """
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(_ANSWER_LIMIT + 1)
+    except OSError as error:
+        raise NodeError(f"it gave no answer: {error.strerror}", node=node) from error
+    return decode(data, ResetAnswer, node=node, what="answer to a reset", limit=_ANSWER_LIMIT)
 
 
 def _lost(nodes: Sequence[Node]) -> dict[str, ProvisionError]:

@@ -41,6 +41,9 @@ __all__ = [
 _PROBE_MARGIN_SECONDS = 180
 """What a slow node may need beyond its slowest fact: the slack that the script gives it, and to send the outputs."""
 
+PROBE_LIMIT = 32 * 1024 * 1024
+"""Bytes of a probe; the names and keys of a thousand nodes are less than one megabyte."""
+
 _NO_PROCESS = re.compile(r"cannot fork|fork: |resource temporarily unavailable|cannot allocate memory", re.IGNORECASE)
 """What dash, bash and busybox say when the kernel gives them no process."""
 
@@ -177,7 +180,8 @@ def ask(
 
     limits = [fact.limit_seconds for fact in wanted]
     limit = (sum(limits) if read_only else max(limits)) + _PROBE_MARGIN_SECONDS
-    result = connector.run(facts.script(wanted, parameters, read_only=read_only), timeout=limit)
+    script = facts.script(wanted, parameters, read_only=read_only)
+    result = connector.run(script, timeout=limit, limit=PROBE_LIMIT)
     if not result.ok:
         raise _no_answer(connector.name, result)
     return result

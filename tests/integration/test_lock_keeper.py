@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from provision.commands import node_lock
-from provision.model.history import merged
+from provision.documents.locks import merged
 from tests.support.command import eventually
 
 FILES = Path(node_lock.__file__).parent / "files"

@@ -35,7 +35,7 @@ class NodeFolder(LocalConnector):
         if path is not None:
             self.head += f"export PATH='{path}'\n"
 
-    def start(self, script, *, become=True):
+    def start(self, script, *, become=True, limit=None):  # noqa: ARG002 - as connectors have it
         return super().start(self.head + script, become=become)
 
 

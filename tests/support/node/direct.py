@@ -39,7 +39,7 @@ class Way:
         out, err = process.child.communicate(stdin.removeprefix(PROGRAM) + b"\n", timeout=timeout)
         return CommandResult(out.decode(), err.decode(), process.child.returncode)
 
-    def start(self, _script: str) -> Process:
+    def start(self, _script: str, **_: Any) -> Process:
         """Start a request that stays."""
         return Process(self._node)
 
@@ -51,6 +51,7 @@ class Process:
     """A request that stays."""
 
     def __init__(self, node: FakeNode) -> None:
+        self.deadline: float | None = None
         self.child = node.program(subprocess.PIPE)
 
     def write(self, data: bytes) -> None:

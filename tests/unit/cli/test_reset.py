@@ -163,12 +163,12 @@ def test_a_node_that_others_change_stops_it(reset):
 
 
 @pytest.mark.parametrize("odd", [7, "word", {"a": 1}, None])
-def test_an_odd_answer_of_a_node_ends_nothing(reset, odd):
-    """The other nodes are told of; there is no traceback."""
+def test_an_odd_answer_is_the_error_of_its_node(reset, odd):
+    """It is never taken for "nothing to undo"; the other nodes are reported."""
     code, out, _, _ = reset({"gpu1": {**STEPS, "left": odd, "refused": odd}, "gpu2": NOTHING}, "--dry-run")
 
-    assert code == 0
-    assert "restore /etc/docker/daemon.json" in out
+    assert code == 1
+    assert "answer to a reset: Expected `array`" in out
     assert "gpu2: nothing to undo" in out
 
 

@@ -5,32 +5,49 @@ from __future__ import annotations
 import pytest
 
 from provision.commands import node_lock
-from provision.errors import NodeError
+from provision.documents import convert
+from provision.documents.locks import LockAnswer, LookAnswer, UnlockAnswer
+from provision.errors import InvalidDocument, NodeError
 from provision.model.history import Holder
 
 HOLDER = Holder("id-1", "gpu1", "alice", "ops1", 4711, "provision apply", "2026-11-22T10:03:11Z")
-ODD = [7, "word", {"a": 1}, [1, None, []], [{"id": "x", "started": "y", "pid": float("inf")}], None]
+ODD = [7, "word", {"a": 1}, [1, None, []], [{"id": "x", "started": "y", "pid": float("inf")}]]
+
+
+def read(kind, **answer):
+    """An answer as it comes from a node."""
+    return convert(answer, kind, node="gpu1", what="answer")
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_an_odd_answer_is_read_as_far_as_it_makes_sense(odd):
+def test_an_answer_of_other_types_is_the_nodes_error(odd):
     """A node that lies, or runs another version, breaks no command for the others."""
-    look = node_lock.read_look("gpu1", {"held": True, "holder": odd, "working": odd, "entries": odd})
-    error, _ = node_lock.read_keeper("gpu1", {"held": True, "holder": odd}, "id-2")
-    told = node_lock.read_unlocked("gpu1", {"unlocked": True, "working": odd, "trouble": odd}, HOLDER)
+    for kind, part in (
+        (LookAnswer, "holder"),
+        (LookAnswer, "working"),
+        (LockAnswer, "holder"),
+        (UnlockAnswer, "trouble"),
+    ):
+        if (part, odd) != ("trouble", "word"):
+            with pytest.raises(InvalidDocument, match=part):
+                read(kind, held=True, unlocked=True, **{part: odd})
 
-    assert (look.held, look.entries) == (True, ())
-    assert error.exit_code == 4
-    assert told.result == "unlocked"
+
+def test_records_that_power_cuts_left_are_passed_over():
+    """The others count."""
+    good = {"id": "x", "started": "y"}
+    look = node_lock.read_look("gpu1", read(LookAnswer, held=False, entries=[*ODD, None, good]))
+
+    assert [entry.id for entry in look.entries] == ["x"]
 
 
 def test_nothing_in_an_answer_can_do_anything_to_a_terminal():
     """The names of processes and files are others'."""
     evil = "\x1b[2Jgone\nall is well"
-    look = node_lock.read_look("gpu1", {"held": True, "working": [evil]})
-    error, _ = node_lock.read_keeper("gpu1", {"failed": evil}, "id-2")
-    _, warning = node_lock.read_keeper("gpu1", {"locked": evil}, "id-2")
-    told = node_lock.read_unlocked("gpu1", {"unlocked": True, "working": [evil], "trouble": evil}, HOLDER)
+    look = node_lock.read_look("gpu1", read(LookAnswer, held=True, working=[evil]))
+    error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, failed=evil), "id-2")
+    _, warning = node_lock.read_keeper("gpu1", read(LockAnswer, locked=evil), "id-2")
+    told = node_lock.read_unlocked("gpu1", read(UnlockAnswer, unlocked=True, working=[evil], trouble=evil), HOLDER)
 
     assert isinstance(error, NodeError)
     assert all(text.isprintable() for text in (*look.working, str(error), warning, told.reason))

@@ -396,10 +396,10 @@ def test_a_packet_that_was_changed_on_its_way_ends_the_connection(at):
         sender.set_outbound_cipher(cipher, 16, None, 16, None, aead=True, iv_out=b"v" * 12)
         receiver.set_inbound_cipher(cipher, 16, None, 16, None, aead=True, iv_in=b"v" * 12)
         message = paramiko.Message()
-        message.add_bytes(b"\x5e" + b"data" * 20)
+        message.add_bytes(b"\x02" + b"data" * 20)
         sender.send_message(message)
         sender.send_message(message)
-        assert receiver.read_message()[0] == 0x5E
+        assert receiver.read_message()[0] == 2
         packet = bytearray(theirs.recv(1000))
         packet[at] ^= 1
         ours.sendall(packet)

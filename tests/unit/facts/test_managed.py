@@ -343,7 +343,7 @@ def test_a_process_that_chooses_an_evil_name_stays_on_its_line() -> None:
     found = ManagedFact().parse(RawOutput(said, 0, ""))
 
     assert isinstance(found, Managed)
-    assert found.jobs == ("process 7 (?[2J?all is well)",)
+    assert found.jobs == ("process 7 ( [2J all is well)",)
 
 
 def test_the_probe_brings_it() -> None:

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from provision.documents import DEPTH_LIMIT
 from provision.facts import NodeFacts, RawOutput, Unknown, parse
 from provision.facts.container import Container, ContainerFact, DeletedMount, Process
 from provision.facts.container_ssh import ContainerSshFact, ContainerTrust, ContainerTrustFact, fingerprint
@@ -281,8 +282,8 @@ def test_daemon_json_and_certificates_are_read():
 
 def test_a_broken_daemon_json_says_why():
     """Not JSON and not an object are told apart from an empty file, which is as good as none."""
-    assert "not JSON" in DockerConfigFact().parse(out('exists=yes\n{"a": }\n')).error
-    assert "not an object" in DockerConfigFact().parse(out("exists=yes\n[]\n")).error
+    assert "malformed" in DockerConfigFact().parse(out('exists=yes\n{"a": }\n')).error
+    assert "Expected `object`, got `array`" in DockerConfigFact().parse(out("exists=yes\n[]\n")).error
     assert DockerConfigFact().parse(out("exists=yes\n\n")).options == {}
     assert not DockerConfigFact().parse(out("")).exists
 
@@ -405,8 +406,9 @@ def test_receipts_good_and_broken():
 
     assert found["a"].names("packages") == ("x",)
     assert found["a"].names("units") == ("u",)
-    assert "not JSON" in found["b"].error
-    assert found["c"].error == "not a JSON object"
+    assert "malformed" not in found["a"].error
+    assert "not a valid receipt" in found["b"].error
+    assert "Expected `object`, got `array`" in found["c"].error
 
 
 def test_receipts_are_told_apart_by_their_names_alone():
@@ -421,18 +423,21 @@ def test_receipts_are_told_apart_by_their_names_alone():
 
 
 @pytest.mark.parametrize(("opened", "closed"), [('{"x":', "}"), ("[", "]")])
-def test_a_receipt_is_nested_no_deeper_than_twelve_levels(opened, closed):
+def test_a_receipt_is_nested_no_deeper_than_the_limit(opened, closed):
     """One level more, and it is none."""
-    eleven, twelve = (ReceiptsFact().parse(out(f'a.json:{{"x":{opened * n}0{closed * n}}}\n'))["a"] for n in (11, 12))
+    inside, beyond = (
+        ReceiptsFact().parse(out(f'a.json:{{"x":{opened * n}0{closed * n}}}\n'))["a"]
+        for n in (DEPTH_LIMIT - 1, DEPTH_LIMIT)
+    )
 
-    assert eleven.content
-    assert not eleven.error
-    assert "nested too deeply" in twelve.error
+    assert inside.content
+    assert not inside.error
+    assert "levels of nesting" in beyond.error
 
 
 def test_a_receipt_that_nobody_could_have_written_is_none():
     """However it is nested, reading it and telling of it ends no command."""
-    for depth in (40, 600, 100_000):
+    for depth in (70, 600, 100_000):
         found = ReceiptsFact().parse(out('a.json:{"x": ' + "[" * depth + "]" * depth + "}\n"))
         assert found["a"].error
         assert not found["a"].content

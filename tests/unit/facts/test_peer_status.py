@@ -168,17 +168,20 @@ def test_a_load_that_is_under_way_is_read_too(node):
     ("text", "said"),
     [
         ("", "is empty"),
-        ('{"format": 1, "boot', "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "no JSON object"),
-        (json.dumps({**STATUS, "format": 2}), "format '2', and this version knows 1"),
-        (json.dumps({**STATUS, "state": "fine"}), "a state that does not exist: 'fine'"),
+        ('{"format": 1, "boot', "is not valid"),
+        ("[" * 100_000, "is not valid"),
+        ("[]", "Expected `object`, got `array`"),
+        (json.dumps({**STATUS, "format": 2}), "format 2, and this version knows 1"),
+        (json.dumps({**STATUS, "state": "fine"}), "Invalid enum value 'fine' - at `$.state`"),
         (json.dumps({**STATUS, "ok": False}), "contradicts itself"),
-        (json.dumps({**STATUS, "boot_id": 7}), "no text for boot_id"),
-        (json.dumps({key: value for key, value in STATUS.items() if key != "provider"}), "no text for provider"),
-        (json.dumps({**STATUS, "kernels": {}}), "list of kernels"),
-        (json.dumps({**STATUS, "kernels": [{"kernel": "6.1", "ok": "yes"}]}), "whether it is ready"),
-        (json.dumps({**STATUS, "explanation": "x" * 200_000}), "longer than 128 KiB"),
+        (json.dumps({**STATUS, "boot_id": 7}), "Expected `str`, got `int` - at `$.boot_id`"),
+        (
+            json.dumps({key: value for key, value in STATUS.items() if key != "provider"}),
+            "missing required field `provider`",
+        ),
+        (json.dumps({**STATUS, "kernels": {}}), "Expected `array`, got `object` - at `$.kernels`"),
+        (json.dumps({**STATUS, "kernels": [{"kernel": "6.1", "ok": "yes"}]}), "Expected `bool`, got `str`"),
+        (json.dumps({**STATUS, "explanation": "x" * 200_000}), "limit 131072"),
     ],
 )
 def test_a_status_that_says_nothing_sensible_says_why(node, text, said):
@@ -200,13 +203,13 @@ def test_a_status_file_that_is_none_does_not_hold_up_the_probe(node):
 
 def test_a_text_of_the_node_cannot_write_on_the_operators_terminal(node):
     """Control characters and line breaks are taken out, and a text has an end."""
-    bad = "a\x1b[2Jb\nleft out: gpu1\u202e" + "x" * 5000
+    bad = "a\x1b[2Jb\nleft out: gpu1\u202e" + "x" * 50_000
     node.write(STATUS_FILE, json.dumps({**STATUS, "state": "failed", "ok": False, "explanation": bad}))
     told = node.record().status.explanation
 
     assert told.isprintable()
     assert told.startswith("a [2Jb left out: gpu1 xxx")
-    assert len(told) <= 2000
+    assert len(told) <= 8192
 
 
 @pytest.mark.parametrize("config", ["", "[]", "{", "[" * 5000])

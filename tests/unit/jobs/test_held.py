@@ -34,7 +34,7 @@ def nodes(tmp_path, monkeypatch):
     made = {name: FakeNode(tmp_path / name, name).with_docker() for name in NODES}
 
     class Way(LocalConnector):
-        def start(self, script, *, become=True):
+        def start(self, script, *, become=True, limit=None):  # noqa: ARG002 - as connectors have it
             pairs = made[self.name].environment.items()
             exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in pairs)
             return super().start(exports + script, become=become)

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from provision.documents.run import EndingRecord
 from provision.errors import ConnectionFailed, Interrupted, ProvisionError
 from provision.hostfiles import HostEntry
 from provision.jobs import JobRequest, Plan, new_job_id, run
-from provision.jobs.session import _LOADER, Ending
+from provision.jobs.session import _LOADER
 from provision.model import CommandResult, Secret
 from provision.testing import make_node
 
@@ -122,13 +123,13 @@ def ended(monkeypatch):
 
 def test_an_interrupted_job_that_left_something_is_not_said_to_be_gone(ended):
     """What is left is named; the exit code is that of an interruption."""
-    error = ended(Ending(None, "stop", {"n2": "4711 python3"}), interrupt=True)
+    error = ended(EndingRecord(None, "stop", {"n2": "4711 python3"}), interrupt=True)
 
     assert error.exit_code == 130
     assert "something of it is left on n2" in error.message
     assert "4711 python3" in error.output
-    assert "all its nodes" in ended(Ending(None, "stop"), interrupt=True).message
-    assert isinstance(ended(Ending(None, "stop"), interrupt=True), Interrupted)
+    assert "all its nodes" in ended(EndingRecord(None, "stop"), interrupt=True).message
+    assert isinstance(ended(EndingRecord(None, "stop"), interrupt=True), Interrupted)
 
 
 def test_when_the_supervisor_is_lost_the_nodes_that_could_not_be_cleared_are_named(ended):

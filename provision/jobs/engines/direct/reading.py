@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from provision.documents.jobs import Done, Lease, LookAnswer, ReportAnswer
 from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotFound, ProvisionError
 from provision.jobs.engines.base import LogRequest
 from provision.jobs.engines.direct.looks import NodeLook
-from provision.jobs.node_ask import ask_jobs, begin, refusal
+from provision.jobs.node_ask import ANSWER_SECONDS, ask_jobs, begin, refusal
 from provision.model import Cluster, Node
 from provision.model.cluster import NO_JOBS
 from provision.model.job import JobRecord, Kind, Seat
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from provision.jobs.engines.direct.engine import DirectEngine
 
 __all__ = ["instance_of", "logs", "survey"]
+
+
+LINE_LIMIT = 1024 * 1024
+"""Bytes of a line of a job's output; a longer one is shown as several."""
 
 
 def survey(
@@ -233,7 +238,9 @@ def _lines_of(
             follow=request.follow,
         )
         rest, said, begun = b"", b"", False
+        process.deadline = None if request.follow else time.monotonic() + ANSWER_SECONDS
         for stream, chunk in process.output():
+            process.deadline = None if request.follow else time.monotonic() + ANSWER_SECONDS
             if stream == "stderr":
                 said = (said + chunk)[-2000:]
                 continue
@@ -244,6 +251,9 @@ def _lines_of(
             *whole, rest = rest.split(b"\n")
             for line in whole:
                 take(line + b"\n")
+            if len(rest) > LINE_LIMIT:
+                take(rest + b"\n")
+                rest = b""
         code = process.wait()
         if code:
             raise _refused(rest, said, node.name)

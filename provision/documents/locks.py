@@ -1,0 +1,152 @@
+"""What nodes answer of their locks and their history of applies; and the lines of such a history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+from provision.documents.decoding import convert, decode
+from provision.documents.text import PrintableLine
+from provision.errors import InvalidDocument
+from provision.model.history import Entry, Holder
+
+__all__ = [
+    "ANSWER_LIMIT",
+    "EntryRecord",
+    "HolderRecord",
+    "LockAnswer",
+    "LookAnswer",
+    "ReleaseAnswer",
+    "UnlockAnswer",
+    "entries_of",
+    "entry_of",
+    "merged",
+]
+
+ANSWER_LIMIT = 16 * 1024 * 1024
+"""Bytes of an answer; the history has a few hundred records of at most a hundred kilobytes."""
+Pid = Annotated[int, Meta(ge=0, le=2**31)]
+Lines = Annotated[list[PrintableLine], Meta(max_length=10_000)]
+
+
+class HolderRecord(Struct):
+    """What the holder of a lock wrote about itself."""
+
+    id: PrintableLine
+    node: PrintableLine = field(default_factory=PrintableLine)
+    user: PrintableLine = field(default_factory=PrintableLine)
+    host: PrintableLine = field(default_factory=PrintableLine)
+    pid: Pid = 0
+    command: PrintableLine = field(default_factory=PrintableLine)
+    since: PrintableLine = field(default_factory=PrintableLine)
+    gone: PrintableLine = field(default_factory=PrintableLine)
+
+    def holder(self) -> Holder:
+        """Return it as the program uses it."""
+        words = {name: str(getattr(self, name)) for name in ("id", "node", "user", "host", "command", "since", "gone")}
+        return Holder(pid=self.pid, **words)
+
+
+class EntryRecord(Struct):
+    """One apply, as this machine or a node remembers it."""
+
+    id: PrintableLine
+    started: PrintableLine
+    user: PrintableLine = field(default_factory=PrintableLine)
+    host: PrintableLine = field(default_factory=PrintableLine)
+    pid: Pid = 0
+    process: PrintableLine = field(default_factory=PrintableLine)
+    command: PrintableLine = field(default_factory=PrintableLine)
+    status: PrintableLine = field(default_factory=lambda: PrintableLine("running"))
+    ended: PrintableLine | None = None
+    seconds: float | None = None
+    nodes: dict[PrintableLine, dict[str, Any]] = field(default_factory=dict)
+    roles: Lines | None = None
+    notes: Lines | None = None
+    message: PrintableLine | None = None
+
+
+class LookAnswer(Struct):
+    """Who has the lock, what Ansible runs, and the newest applies."""
+
+    held: bool | None = None
+    holder: HolderRecord | None = None
+    working: Lines = field(default_factory=list)
+    entries: Annotated[list[Any], Meta(max_length=10_000)] = field(default_factory=list)
+    failed: PrintableLine = field(default_factory=PrintableLine)
+    errno: PrintableLine = field(default_factory=PrintableLine)
+
+
+class LockAnswer(Struct):
+    """What came of taking the lock."""
+
+    locked: PrintableLine | None = None
+    """Its path, where it was taken."""
+    usual: bool = False
+    held: bool = False
+    holder: HolderRecord | None = None
+    failed: PrintableLine = field(default_factory=PrintableLine)
+    errno: PrintableLine = field(default_factory=PrintableLine)
+
+
+class ReleaseAnswer(Struct):
+    """What came of giving the lock up."""
+
+    released: bool = False
+    working: Lines = field(default_factory=list)
+    trouble: PrintableLine = field(default_factory=PrintableLine)
+
+
+class UnlockAnswer(Struct):
+    """What came of taking the lock from its holder."""
+
+    unlocked: bool = False
+    working: Lines = field(default_factory=list)
+    trouble: PrintableLine = field(default_factory=PrintableLine)
+    free: bool = False
+    strange: bool = False
+    other: HolderRecord | None = None
+    stuck: Pid | None = None
+
+
+def entries_of(records: Iterable[Any]) -> tuple[Entry, ...]:
+    """Return the applies of some records; a record that is not valid is passed over, as power cuts leave such ones."""
+    return tuple(entry for entry in map(entry_of, records) if entry is not None)
+
+
+def entry_of(record: Any, file: Path | None = None) -> Entry | None:
+    """Return the apply of a record; None where the record is not valid."""
+    with suppress(InvalidDocument):
+        found = convert(record, EntryRecord, node="", what="record of an apply")
+        words = {name: str(getattr(found, name)) for name in ("id", "started", "user", "host", "process", "command")}
+        return Entry(
+            **words,
+            pid=found.pid,
+            status=str(found.status),
+            ended=str(found.ended) if found.ended else None,
+            seconds=found.seconds,
+            nodes={str(name): told for name, told in found.nodes.items()},
+            roles=tuple(map(str, found.roles or ())),
+            notes=tuple(map(str, found.notes or ())),
+            message=str(found.message or ""),
+            file=file,
+        )
+    return None
+
+
+def merged(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the records of a history in the order of their first line; later lines of an apply add to the first.
+
+    Half a line, as a power cut leaves it, is passed over.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        with suppress(InvalidDocument):
+            record = decode(line, dict[str, Any], node="", what="line of a history")
+            if "id" in record:
+                found.setdefault(str(record["id"]), {}).update(record)
+    return list(found.values())

@@ -1,0 +1,53 @@
+"""Files that our roles leave on nodes, as the probe shows them: receipts, and the status of GPUDirect RDMA at boot."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from provision.documents.text import PrintableLine
+
+__all__ = ["PeerConfiguration", "PeerFormat", "PeerKernelRecord", "PeerStatusFile", "ReceiptFile"]
+
+ReceiptFile = dict[str, Any]
+"""A role's receipt: a hint that is compared with what is there, and never believed."""
+
+
+class PeerConfiguration(Struct):
+    """The configuration file of the role peer_memory."""
+
+    provider: PrintableLine = field(default_factory=PrintableLine)
+
+
+class PeerFormat(Struct):
+    """The part of the status file that every version has."""
+
+    format: int
+
+
+class PeerKernelRecord(Struct):
+    """What the node's program said of an installed kernel."""
+
+    kernel: PrintableLine
+    ok: bool
+    cause: PrintableLine = field(default_factory=PrintableLine)
+    explanation: PrintableLine = field(default_factory=PrintableLine)
+    remedy: PrintableLine = field(default_factory=PrintableLine)
+
+
+class PeerStatusFile(Struct):
+    """The status file of the role peer_memory."""
+
+    boot_id: PrintableLine
+    kernel: PrintableLine
+    provider: PrintableLine
+    module: PrintableLine
+    state: Literal["loading", "ready", "failed"]
+    ok: bool
+    since: PrintableLine
+    simulated: bool = False
+    cause: PrintableLine = field(default_factory=PrintableLine)
+    explanation: PrintableLine = field(default_factory=PrintableLine)
+    remedy: PrintableLine = field(default_factory=PrintableLine)
+    kernels: Annotated[list[PeerKernelRecord], Meta(max_length=1000)] = field(default_factory=list)

@@ -1,0 +1,48 @@
+"""Files that this machine keeps between commands; they are parsed as strictly as what nodes send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from provision.documents.text import PrintableLine
+
+__all__ = ["DrainedRecord", "LocalHolder", "ResetAnswer", "SavedPlan"]
+
+
+class LocalHolder(Struct):
+    """Who holds a lock of this machine."""
+
+    pid: int
+    user: PrintableLine
+    since: int
+    """Seconds since the epoch."""
+    purpose: PrintableLine
+
+
+class DrainedRecord(Struct):
+    """The nodes of an inventory that applies have drained and not resumed yet."""
+
+    nodes: dict[str, dict[str, str]]
+    """Node -> how it was drained: ``kind``, ``name``, ``since``, ``user``."""
+
+
+class SavedPlan(Struct):
+    """What ``plan --out`` writes."""
+
+    format: int
+    inventory: str
+    only: list[str]
+    forced: list[str]
+    disruptive: list[str]
+    digests: dict[str, str]
+    plan: dict[str, Any] = field(default_factory=dict)
+
+
+class ResetAnswer(Struct):
+    """What a node's own module says of a reset; Ansible leaves it in a file for each node."""
+
+    steps: list[PrintableLine] = field(default_factory=list)
+    left: list[PrintableLine] = field(default_factory=list)
+    refused: list[PrintableLine] = field(default_factory=list)

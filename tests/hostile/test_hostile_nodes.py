@@ -1,0 +1,104 @@
+"""Whatever nodes answer: every verb ends with one of our errors, changes nothing of the operator's, and goes on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import HealthCheck, Phase, given, settings
+
+from provision.cli.main import build_app
+from tests.support.hostile.mutation import FORGED, MARK, changes
+from tests.support.hostile.verbs import NO_NODES, VERBS
+from tests.support.hostile.world import World
+
+ANSWERS = 500
+"""Malicious answers that each verb gets at least."""
+_CODES = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 125, 130})
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def _leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield every verb: commands, and groups that do something by themselves."""
+    below = getattr(command, "commands", None)
+    if below is None or (path and getattr(command, "invoke_without_command", False)):
+        yield " ".join(path)
+    for name, sub in (below or {}).items():
+        yield from _leaves(sub, (*path, name))
+
+
+def test_every_verb_is_tried_or_talks_to_no_node() -> None:
+    """A new verb has to be added to `VERBS`, or to `NO_NODES` with the reason."""
+    verbs = set(_leaves(typer.main.get_command(build_app(None))))
+
+    assert verbs == VERBS.keys() | NO_NODES.keys()
+    assert not VERBS.keys() & NO_NODES.keys()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_with_honest_nodes_the_verb_works(world: World, verb: str) -> None:
+    """Else it would be refused before it reads what nodes say."""
+    for line in VERBS[verb].lines:
+        done = _run(world, line, ())
+        assert done.problem == "", line
+        assert not world.guard.problems, (line, world.guard.problems)
+        assert VERBS[verb].good is None or VERBS[verb].good(done), done
+        assert done.code in VERBS[verb].codes, (line, done)
+    assert not world.cluster.missed
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_verb_survives_hostile_nodes(world: World, verb: str) -> None:
+    """At least 500 malicious answers: our own errors and exit codes, no foreign file, option or control character."""
+    world.spoiled = 0
+    tried = [0]
+
+    @settings(
+        max_examples=1000,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(changes)
+    def survives(todo: Any) -> None:
+        if world.spoiled >= ANSWERS:
+            return
+        case = VERBS[verb]
+        line = case.lines[tried[0] % len(case.lines)]
+        tried[0] += 1
+        _judge(world, verb, line, todo)
+
+    survives()
+    assert world.spoiled >= ANSWERS
+
+
+def _run(world: World, line: str, todo: Any) -> Any:
+    folder = world.home / "given"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "train.py").write_text("print()\n")
+    return world.run(*line.format(folder=folder).split(" "), todo=todo)
+
+
+def _judge(world: World, verb: str, line: str, todo: Any) -> None:
+    case = VERBS[verb]
+    done = _run(world, line, todo)
+    assert not done.problem, f"{line}: {done.problem}"
+    assert case.anycode or done.code in _CODES, (line, done.code)
+    assert not world.guard.problems, (line, world.guard.problems)
+    assert not list(Path("/tmp").glob(f"*{MARK}*"))
+    printed = done.err if case.raw else done.out + done.err
+    found = _CONTROL.search(printed)
+    assert found is None, (line, printed[max(0, found.start() - 200) : found.end() + 50])
+    forged = [text for text in printed.splitlines() if text.lstrip().startswith(FORGED)]
+    assert not forged, (line, printed[-2000:])
+    if case.good is not None:
+        assert case.good(done), (line, done.out[-3000:], done.err[-1000:])

@@ -1,0 +1,31 @@
+"""Everything that verbs print goes through one place, which keeps the words of nodes from terminals."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import provision.cli
+
+ALLOWED = {
+    "common.py",  # the place
+    "main.py",  # the version and the help, which hold nothing of a node
+    "top.py",  # one screen over the last one; its lines went through the place
+}
+RAW = {
+    "bench_job.py": "_Shown",
+    "following.py": "writer",
+    "run.py": "_write",
+}
+"""Where the output of jobs goes out byte for byte, as that of `docker logs` and `kubectl logs` does."""
+
+
+def test_verbs_print_through_one_place() -> None:
+    """No other module writes to a stream, calls print or typer.echo; jobs' output alone goes out as bytes."""
+    for file in sorted(Path(provision.cli.__file__).parent.glob("*.py")):
+        text = file.read_text()
+        calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+        names = {ast.unparse(call) for call in calls}
+        printed = names & {"print", "typer.echo", "typer.secho", "click.echo", "sys.stdout.write", "sys.stderr.write"}
+        assert not printed or file.name in ALLOWED, (file.name, printed)
+        assert ".buffer.write" not in text or file.name in RAW, file.name
