@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,6 +18,8 @@ from provision.advisor.series import (
     Process,
     ProcessSample,
 )
+from provision.documents import decode
+from provision.errors import InvalidDocument
 
 __all__ = ["read_series"]
 
@@ -28,6 +29,8 @@ _BIGGEST = 1e18
 """No counter of a node comes that far; sums and squares of what is smaller stay numbers."""
 _MOST_ITEMS = 4096
 """Of one kind, so that no node fills our memory."""
+_LONGEST = 1024 * 1024
+"""Bytes of one line."""
 
 
 def read_series(node: str, lines: Iterable[str | bytes], *, transport: str | None = None) -> NodeSeries:
@@ -44,10 +47,10 @@ def read_series(node: str, lines: Iterable[str | bytes], *, transport: str | Non
         if not text.strip():
             continue
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):
-            record = None
-        kind = record.get("kind") if isinstance(record, dict) else None
+            record = decode(text, dict, node=node, what="record of the sampler", limit=_LONGEST)
+        except InvalidDocument:
+            record = {}
+        kind = record.get("kind")
         reader = _READERS.get(kind) if isinstance(kind, str) else None
         if reader is None or not reader(series, record):
             series.unread += 1

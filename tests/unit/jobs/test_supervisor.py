@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from provision.documents.run import Frames
 from provision.jobs.request import new_job_id
-from provision.jobs.session import FILES, _next_frame, reap_script
+from provision.jobs.session import FILES, reap_script
 
 STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.1; done"
 
@@ -85,11 +86,7 @@ def alive(pid):
 
 def frames(child):
     """All frames until the end, as (kind, data)."""
-    data, found = child.stdout.read(), []
-    while (frame := _next_frame(data)) is not None:
-        found.append(frame[:2])
-        data = frame[2]
-    return found
+    return list(Frames("n1").feed(child.stdout.read()))
 
 
 def ending(found):
