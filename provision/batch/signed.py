@@ -24,6 +24,7 @@ NAMESPACE = "provision-job"
 _FORBIDDEN = ("/run", "/var/run", "/proc", "/sys", "/dev")
 """Folders that a submitter's job cannot mount, nor anything below them."""
 _SOCKET = "docker.sock"
+_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 
 class Refused(NodeError):
@@ -110,6 +111,9 @@ def check_secrets(job: SignedJob, document: SecretsDocument, node: str) -> None:
     """
     if document and secrets_digest(document) != job.secrets:
         raise Refused(f"the secrets of {job.name} are not those that were signed; delete the job", node=node)
+    unnamed = set(document.env) - set(job.spec.secret_env)
+    if unnamed:
+        raise Refused(f"{job.name} has a secret variable that its spec does not name: {min(unnamed)[:80]!r}", node=node)
 
 
 def _check_spec(job: SignedJob) -> None:
@@ -142,6 +146,8 @@ def _beyond_rights(spec: JobSpec, person: Person) -> str:
         return "--privileged is for operators"
     if spec.allow_drained:
         return "--toleration is for operators"
+    if _DEVICES in {*spec.env, *spec.secret_env}:
+        return f"--env {_DEVICES} is for operators: it could name GPUs of others"
     for mount in spec.mounts:
         source = PurePosixPath("/" + mount.partition(":")[0].lstrip("/"))
         forbidden = any(source.is_relative_to(folder) for folder in _FORBIDDEN)

@@ -304,6 +304,7 @@ BOB = {"user": "1001:1001"}
         ({"user": "0:0"}, "--user 1001:1001,27"),
         ({"user": "1002:1001"}, "--user 1001:1001,27"),
         ({"user": "1001:1001,0"}, "--user 1001:1001,27"),
+        ({**BOB, "env": {"NVIDIA_VISIBLE_DEVICES": "all"}}, "NVIDIA_VISIBLE_DEVICES"),
         ({**BOB, "privileged": True}, "--privileged"),
         ({**BOB, "allow_drained": True}, "--toleration"),
         ({**BOB, "mounts": ("/var/run/docker.sock:/s",)}, "--mount"),
@@ -381,3 +382,13 @@ def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[s
 
     assert (len(jobs), len(problems)) == (1, 1)
     assert jobs[0].record.seats[0].container == "j-worker-0"
+
+
+def test_secret_variables_are_those_that_the_spec_names(jobs: DirectEngine, head: FakeNode) -> None:
+    """Names of the spec are checked; others would be variables that no check has seen."""
+    secrets = SecretsDocument(env={"NVIDIA_VISIBLE_DEVICES": "all"}, salt="s")
+    document = recorded(signing_keys(head), spec("mine"), secrets=secrets_digest(secrets))
+    write(head, document, "mine", secrets={"env": dict(secrets.env), "salt": "s"})
+    jobs.start_pending([].append)
+
+    assert "a secret variable that its spec does not name" in jobs.get("mine").reason
