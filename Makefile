@@ -135,7 +135,7 @@ dist: setup
 	cd $(DIST) && sha256sum * > .sums && mv .sums SHA256SUMS
 
 # In two halves of about the same length, for `make check` to run side by side.
-SECOND_HALF := $(addprefix tests/unit/,benchmarks cli connectors inventory jobs lab test_bandwidth.py)
+SECOND_HALF := $(addprefix tests/unit/,benchmarks cli connectors inventory jobs lab test_bandwidth.py test_supply_chain.py)
 unit: unit-first-half unit-second-half
 
 unit-first-half:

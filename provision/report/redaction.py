@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from provision.model import Secret
 from provision.report.secret_names import assigned_secrets, is_plain, names_secret
-from provision.report.secret_shapes import REMOVED, address_credentials, without, without_shapes
+from provision.report.secret_shapes import REMOVED, address_credentials, shape_places, without, without_arguments
 
 __all__ = ["REMOVED", "Redactor", "secrets_of"]
 
@@ -85,8 +85,8 @@ class Redactor:
         """Return `text` without secrets."""
         for value in self._known:
             text = text.replace(value, REMOVED)
-        text = without_shapes(text)
-        return without(text, assigned_secrets(text))
+        # Both are searched in the same text: what one removes could be what the other recognises a secret by.
+        return without_arguments(without(text, [*shape_places(text), *assigned_secrets(text)]))
 
     def data(self, value: Any, *, key: str = "") -> Any:
         """Return a JSON-like value without secrets; what stands under a key that names a secret is taken out whole."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["REMOVED", "address_credentials", "without", "without_shapes"]
+__all__ = ["REMOVED", "address_credentials", "shape_places", "without", "without_arguments"]
 
 REMOVED = "[removed]"
 
@@ -53,9 +53,9 @@ _TOKENS = (
     r"xapp-[A-Za-z0-9-]{10,}",
     r"(?<=hooks\.slack\.com/)[A-Za-z]{1,20}/[A-Za-z0-9/_-]+",
     # Discord: the base64 of a decimal number, then a time and a signature.
-    rf"(?:[MNO][DTjz][AEIMQUYcgk][wxyz0-5]){{5,6}}[A-Za-z0-9]{{0,3}}\.[{_URLSAFE}]{{6}}\.[{_URLSAFE}]{{27,}}",
+    rf"(?:[MNO][DTjz][AEIMQUYcgk][wxyz0-5]){{5,6}}[A-Za-z0-9]{{0,3}}\.[{_URLSAFE}]{{6}}\.[.{_URLSAFE}]{{27,}}",
     rf"(?<=/webhooks/)\d{{15,22}}/[{_URLSAFE}]{{20,}}",
-    rf"SG\.[{_URLSAFE}]{{16,64}}\.[{_URLSAFE}]{{16,}}",  # SendGrid
+    rf"SG\.[{_URLSAFE}]{{16,64}}\.[.{_URLSAFE}]{{16,}}",  # SendGrid
     rf"\d{{8,10}}:AA[{_URLSAFE}]{{32,}}",  # Telegram
     rf"hv[sbr]\.[{_URLSAFE}]{{20,}}",  # HashiCorp Vault
     r"dapi[0-9a-f]{32}",  # Databricks
@@ -68,7 +68,7 @@ _TOKENS = (
     r"(?<![\w$])\$(?:1|2[abxy]?|5|6|7|y|gy|md5|sha1|apr1|argon2\w{0,2})\$[./0-9A-Za-z$=,+-]{16,}",
 )
 _SHAPES = tuple(re.compile(shape) for shape in (*_BLOCKS, *_TOKENS))
-_WEB_TOKEN = re.compile(rf"eyJ[{_URLSAFE}]{{10,}}+((?:\.[{_URLSAFE}]*+){{1,4}})|eyJ[{_URLSAFE}]*+")
+_WEB_TOKEN = re.compile(rf"eyJ[{_URLSAFE}]{{10,}}+((?:\.[{_URLSAFE}]*+)++)|eyJ[{_URLSAFE}]*+")
 """A JWT has two dots, a JWE four; without any it is other JSON in base64."""
 
 _HEADER = r"(?:(?:proxy-)?authorization|(?:set-)?cookie)"
@@ -78,10 +78,10 @@ _HEADERS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         # A header with its own quotes, one whose value is quoted, one that takes the rest of the line.
-        (rf"(?i)(?<=([\"']))({_HEADER}\s*:\s*)(?:\\.|(?!\1)[^\\\n])++", rf"\2{REMOVED}"),
+        (rf"(?i)(?<=([\"']))({_HEADER}[ \t]*:[ \t]*)(?:\\.|(?!\1)[^\\\n])++", rf"\2{REMOVED}"),
         (rf"(?i)\b({_HEADER}\\*[\"']?\s*[:=]\s*\\*([\"']))(?:\\.|(?!\2)[^\\\n])++", rf"\1{REMOVED}"),
-        (rf"(?i)\b({_HEADER}\s*:[ \t]*)(?!\[removed\][\"'])[^\s\"'][^\n]*", rf"\1{REMOVED}"),
-        (r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", rf"\1{REMOVED}"),
+        (rf"(?i)\b({_HEADER}[ \t]*:[ \t]*)(?!\[removed\][\"'])[^\s\"'][^\n]*", rf"\1{REMOVED}"),
+        (r"(?i)\b(bearer[ \t]+)[A-Za-z0-9._~+/=-]{8,}", rf"\1{REMOVED}"),
         (rf"(\bPSK[ \t]{{1,8}})(?:\"[^\"\n]*\"?|0[xXsS][{_BASE64}]+)", rf"\1{REMOVED}"),  # ipsec.secrets
         (rf"(\bsshpass\s+(?:-[^p\s]\S{{0,99}}\s+){{0,9}}-p\s*){_ARGUMENT}", rf"\1{REMOVED}"),
     )
@@ -102,12 +102,15 @@ _HOST = re.compile(r"[^/@:]*+")
 _PORT = re.compile(r"\d{1,5}/")
 
 
-def without_shapes(text: str) -> str:
-    """Return `text` without what looks like a credential by itself."""
+def shape_places(text: str) -> list[tuple[int, int]]:
+    """Return the places of what looks like a credential by itself; they can overlap."""
     places = [match.span() for shape in _SHAPES for match in shape.finditer(text)]
     places += [match.span() for match in _WEB_TOKEN.finditer(text) if match[1]]
-    places += [(start, end) for start, end, _ in _userinfos(text)]
-    text = without(text, places)
+    return places + [(start, end) for start, end, _ in _userinfos(text)]
+
+
+def without_arguments(text: str) -> str:
+    """Return `text` without the values of headers, and without the passwords that programs take by a short option."""
     for pattern, replacement in _HEADERS:
         text = pattern.sub(replacement, text)
     for line, argument in _COMMANDS:

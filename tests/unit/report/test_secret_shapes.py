@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from provision.report.redaction import REMOVED, Redactor
@@ -86,16 +86,22 @@ FRAGMENTS = (
 )  # fmt: skip
 """Beginnings and parts of all that the redaction recognises."""
 
+REPEATABLE = settings(
+    max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+"""The same examples in every run, however slow the machine is."""
+
 AROUND = st.lists(st.one_of(st.text(max_size=20), st.sampled_from(FRAGMENTS)), max_size=6).map("".join)
 
 
-def leaks(secret: str, redacted: str) -> list[str]:
-    """Return the parts of the secret's random characters, 12 at a time, that are still there."""
-    return [secret[at : at + 12] for at in range(len(secret) - 11) if secret[at : at + 12] in redacted]
+def leaks(secret: str, redacted: str, public: str) -> list[str]:
+    """Return the parts of the secret, 12 characters at a time, that are still there and are not in `public` anyway."""
+    parts = {secret[at : at + 12] for at in range(len(secret) - 11)}
+    return [part for part in parts if part in redacted and part not in public]
 
 
 @pytest.mark.parametrize("name", TOKENS)
-@settings(max_examples=25, deadline=None)
+@REPEATABLE
 @given(data=st.data(), before=AROUND, after=AROUND)
 def test_a_token_never_survives_in_any_text(name, data, before, after):
     """A token of a known shape is removed completely, whatever is written around it, even without a space."""
@@ -104,11 +110,11 @@ def test_a_token_never_survives_in_any_text(name, data, before, after):
     redacted = Redactor().text(f"{before}{secret}{after}")
 
     assert REMOVED in redacted
-    assert leaks(secret, redacted.replace(before, "").replace(after, "")) == []
+    assert leaks(secret, redacted, f"{before}{after}{TOKENS[name]}") == []
 
 
 @pytest.mark.parametrize("name", LINES)
-@settings(max_examples=25, deadline=None)
+@REPEATABLE
 @given(data=st.data(), before=AROUND, after=AROUND)
 def test_a_secret_never_survives_in_its_line(name, data, before, after):
     """A value that its line announces as a secret is removed, whatever the other lines are."""
@@ -118,7 +124,7 @@ def test_a_secret_never_survives_in_its_line(name, data, before, after):
     redacted = Redactor().text(f"{before}\n{line}\n{after}")
 
     assert REMOVED in redacted
-    assert leaks(secret, redacted.replace(before, "").replace(after, "")) == []
+    assert leaks(secret, redacted, before + after) == []
 
 
 NOT_SECRET = (
@@ -154,7 +160,7 @@ def test_ordinary_output_stays_as_it_is(text):
     assert Redactor().text(text) == text
 
 
-@settings(max_examples=100, deadline=None)
+@REPEATABLE
 @given(uuid=st.uuids(), digest=st.binary(min_size=32, max_size=32), commit=st.binary(min_size=20, max_size=20))
 def test_identifiers_and_public_keys_stay_as_they_are(uuid, digest, commit):
     """No UUID, digest, commit or public key is taken for a secret."""
@@ -177,10 +183,10 @@ def test_the_time_is_linear():
 
     All of these texts take a few seconds of CPU time; with quadratic time, each takes a minute.
     """
-    code = LONG.format(fragments=FRAGMENTS, size=100_000)
+    code = LONG.format(fragments=FRAGMENTS, size=60_000)
 
     def limit():
-        resource.setrlimit(resource.RLIMIT_CPU, (25, 25))
+        resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=limit, check=False)
 
