@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from provision.commands.node_lock import program_input
 from provision.facts.gpu_usage import SCRIPT as USAGE_SCRIPT
 from tests.benchmarks import described_hardware as hardware
 from tests.benchmarks.described_node import DIGEST, IMAGE, Description, answer
@@ -25,7 +26,7 @@ from tests.support.node.node import FakeNode
 __all__ = ["Answer", "Cluster", "Question", "uuids"]
 
 _NAME = re.compile(r"\"exec\"\)\)' provision-([\w-]+)\s*$|\"(supervisor)\.py\", \"exec\"\)\)'\s*$")
-_LENGTH = re.compile(r"len\(code\) < (\d+)|part\((\d+)\)")
+_LENGTH = re.compile(r"len\(code\) < (\d+)")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,10 @@ class Question:
     @functools.cached_property
     def lines(self) -> list[bytes]:
         """What follows the program: requests, one a line."""
-        length = sum(int(one or other) for one, other in _LENGTH.findall(self.script))
+        found = _LENGTH.search(self.script)
+        length = int(found[1]) if found else 0
+        if self.program == "lock-keeper":
+            length = len(program_input({})) - len(b"{}\n")
         return self.stdin[length:].split(b"\n")
 
     @functools.cached_property
