@@ -40,6 +40,7 @@ _AT_LEAST = {
 
 MOST = 999_999_999
 """Of any number, as flags have it: larger ones fail somewhere in a start, in whatever way."""
+LONGEST_WORD = 1 << 17
 MOST_WORKERS = 16384
 """More is a slip of the finger: each is a container."""
 
@@ -189,6 +190,11 @@ def _environment(spec: JobSpec) -> None:
     for text in (*spec.env.values(), *spec.command):
         if "\0" in text:
             raise UsageError("the command or a variable contains a NUL character")
+    if any(len(text.encode("utf-8", "surrogateescape")) >= LONGEST_WORD for text in spec.command):
+        raise UsageError(
+            f"a word of the command has {LONGEST_WORD} bytes or more, and Linux starts no such program",
+            remedy="Put the script into a file: --config-file, or --sync-mode.",
+        )
 
 
 def _paths(spec: JobSpec) -> None:

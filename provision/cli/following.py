@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,14 +15,24 @@ if TYPE_CHECKING:
     from provision.jobs.engines.base import Engine, LogRequest
     from provision.model.job import JobRecord
 
-__all__ = ["follow", "leaving", "pusher", "report_end", "tell", "wait_to_the_end", "writer"]
+__all__ = ["follow", "for_terminal", "leaving", "pusher", "report_end", "tell", "wait_to_the_end", "writer"]
+
+
+_HARMFUL = re.compile(rb"\x1b(?!\[[0-9;]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
+"""What is more than text, colours and the carriage returns of progress bars: it could write to a terminal's input."""
+
+
+def for_terminal(line: bytes) -> bytes:
+    """Return a line of a job's output without what would control a terminal."""
+    return _HARMFUL.sub(b"?", line)
 
 
 def writer(*, named: bool) -> Callable[[str, bytes], None]:
     """Return what writes a line of an instance to stdout, with `named` behind its name."""
+    shown = for_terminal if sys.stdout.isatty() else bytes
 
     def write(instance: str, line: bytes) -> None:
-        sys.stdout.buffer.write((f"[{instance}] ".encode() if named else b"") + line)
+        sys.stdout.buffer.write((f"[{instance}] ".encode() if named else b"") + shown(line))
         sys.stdout.buffer.flush()
 
     sys.stdout.flush()

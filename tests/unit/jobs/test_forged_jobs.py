@@ -163,6 +163,7 @@ def test_a_signed_job_counts_for_its_own_id_name_and_cluster(
         {"user": "0:0 --privileged"},
         {"mounts": ("/:/host:rw,z",)},
         {"command": ()},
+        {"command": ("x" * (1 << 17),)},
         {"working_dir": "relative"},
         {"sync": CodeSource("git", "-u./x")},
         {"sync": CodeSource("git", "ext::sh -c id")},

@@ -402,7 +402,7 @@ def test_what_a_submitter_signs_can_be_read_by_every_reader_of_json(agent, odd):
     """Else nobody could read the answers of the node that keeps the queue."""
     for key in ("spec", "owner"):
         odd_job = signed("odd", "bob")
-        text = odd_job["signed"].replace('"of-bob"', odd).replace('"kind"', f'"priority": {odd}, "kind"')
+        text = odd_job["signed"].replace('"of-bob"', odd).replace('"priority": 0', f'"priority": {odd}')
         if key == "owner":
             text = odd_job["signed"].replace(json.dumps(odd_job["owner"]), odd)
         document = json.dumps({**odd_job, "signed": text}).replace(json.dumps(odd_job["owner"]), odd)

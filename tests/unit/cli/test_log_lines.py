@@ -1,0 +1,18 @@
+"""Lines of a job's output on the terminal of whoever reads them."""
+
+import pytest
+
+from provision.cli.following import for_terminal
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"50%|##  |\r51%\tok \x1b[1;31mred\x1b[0m \xc3\xa4\n", None),
+        (b"\x1b]0;title\x07\x1b[6n\x1b[2J\n", b"?]0;title??[6n?[2J\n"),
+        (b"\xc2\x9b6n \x7f\x08\n", b"?6n ??\n"),
+    ],
+)
+def test_output_of_a_job_does_nothing_to_a_terminal(line: bytes, shown: bytes | None) -> None:
+    """Colours and progress bars stay; all else that controls a terminal is replaced."""
+    assert for_terminal(line) == (line if shown is None else shown)
