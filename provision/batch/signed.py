@@ -24,6 +24,10 @@ NAMESPACE = "provision-job"
 _FORBIDDEN = ("/run", "/var/run", "/proc", "/sys", "/dev")
 """Folders that a submitter's job cannot mount, nor anything below them."""
 _SOCKET = "docker.sock"
+_LONGEST_START = 3600
+"""Seconds of a submitter's --starting-timeout: an operator's queue waits for the start."""
+_PRIORITY_LIMITS = frozenset({"nice", "rtprio"})
+"""Limits that take time from all other processes of a node."""
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -146,6 +150,10 @@ def _beyond_rights(spec: JobSpec, person: Person) -> str:
         return "--privileged is for operators"
     if spec.allow_drained:
         return "--toleration is for operators"
+    if spec.starting_timeout > _LONGEST_START or not spec.starting_timeout:
+        return f"--starting-timeout is at most {_LONGEST_START} seconds for submitters"
+    for name in _PRIORITY_LIMITS & spec.ulimits.keys():
+        return f"--ulimit {name} is for operators"
     if _DEVICES in {*spec.env, *spec.secret_env}:
         return f"--env {_DEVICES} is for operators: it could name GPUs of others"
     for mount in spec.mounts:

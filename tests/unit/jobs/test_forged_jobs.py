@@ -308,6 +308,8 @@ BOB = {"user": "1001:1001"}
         ({**BOB, "env": {"NVIDIA_VISIBLE_DEVICES": "all"}}, "NVIDIA_VISIBLE_DEVICES"),
         ({**BOB, "privileged": True}, "--privileged"),
         ({**BOB, "allow_drained": True}, "--toleration"),
+        ({**BOB, "starting_timeout": 7200.0}, "--starting-timeout"),
+        ({**BOB, "ulimits": {"rtprio": "99"}}, "--ulimit rtprio"),
         ({**BOB, "mounts": ("/var/run/docker.sock:/s",)}, "--mount"),
         ({**BOB, "mounts": ("/home/bob/docker.sock:/s",)}, "--mount"),
         ({**BOB, "mounts": ("/run:/r",)}, "--mount"),
