@@ -140,7 +140,7 @@ def _parsed(job: JobReport, node: str) -> SignedJob:
         ) from error
 
 
-def _beyond_rights(spec: JobSpec, person: Person) -> str:
+def _beyond_rights(spec: JobSpec, person: Person) -> str:  # noqa: PLR0911 - one for each right
     """Return what a submitter's job asks for that he may not have; empty for nothing."""
     account, _, groups = spec.user.partition(",")
     own_account, _, own_groups = person.user.partition(",")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import io
 import json
 import os
@@ -27,7 +28,7 @@ from provision.cli.main import main
 from provision.connectors import pool
 from provision.connectors.ssh_config import SshConfig
 from provision.errors import ConnectionFailed
-from provision.inventory import listing
+from provision.inventory import listing, templates
 from provision.model import CommandResult, Node
 from tests.benchmarks import applied
 from tests.benchmarks.described_node import DIGEST, IMAGE, data_address
@@ -154,6 +155,7 @@ class World:
             listing, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": ansible_inventory.run})
         )
         monkeypatch.setattr(ansible_runner, "run", self.runner.run)
+        monkeypatch.setattr(templates, "_ask_ansible", _asked_once(templates._ask_ansible))
         monkeypatch.setattr(atexit, "register", lambda function, *_, **__: function)
 
     def start_recording(self) -> None:
@@ -337,3 +339,18 @@ class _Process:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _asked_once(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what starts Ansible once for each inventory, hosts and variables: it takes a second each time."""
+    answers: dict[Any, Any] = {}
+
+    def asked(path: Path, hosts: Sequence[str], keys: Sequence[str]) -> Any:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        content = tuple(file.read_bytes() for file in files if file.is_file())
+        key = (content, tuple(hosts), tuple(keys))
+        if key not in answers:
+            answers[key] = ask(path, hosts, keys)
+        return copy.deepcopy(answers[key])
+
+    return asked
