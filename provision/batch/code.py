@@ -46,14 +46,11 @@ _LOGIN = r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*@)?"
 _HOST = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"
 _SHORT = rf"{_LOGIN}{_HOST}:(?!//|-)[^\s:]\S*"
 """``HOST:PATH``; neither part can be taken for an option."""
-_SOURCES = {
-    "git": re.compile(
-        rf"(?:https?|git|(?:git\+)?ssh)://{_LOGIN}{_HOST}(?::\d+)?/\S+|{_SHORT}|(?:file://)?/\S+", re.IGNORECASE
-    ),
-    "rsync": re.compile(rf"rsync://{_LOGIN}{_HOST}(?::\d+)?/\S+|{_LOGIN}{_HOST}::\S+|{_SHORT}", re.IGNORECASE),
-    "local": re.compile(r"/.*"),
-}
-"""What a source may be; a path for git is a repository of the submitter's machine."""
+_GIT_SOURCE = re.compile(
+    rf"(?:https?|git|(?:git\+)?ssh)://{_LOGIN}{_HOST}(?::\d+)?/\S+|{_SHORT}|(?:file://)?/\S+", re.IGNORECASE
+)
+"""A git source; a path is a repository of the submitter's machine."""
+_RSYNC_SOURCE = re.compile(rf"rsync://{_LOGIN}{_HOST}(?::\d+)?/\S+|{_LOGIN}{_HOST}::\S+|{_SHORT}", re.IGNORECASE)
 _REMEDIES_OF_MODE = {
     "git": "for example https://git.example.com/group/project.git",
     "rsync": "for example rsync://HOST/MODULE or HOST:/PATH; --sync-mode local sends a folder of this machine",
@@ -82,6 +79,14 @@ def short_name(name: str) -> str:
     return name
 
 
+def _is_source(mode: str, text: str) -> bool:
+    if mode == "git":
+        return _GIT_SOURCE.fullmatch(text) is not None
+    if mode == "rsync":
+        return _RSYNC_SOURCE.fullmatch(text) is not None
+    return text.startswith("/") and "\n" not in text
+
+
 def check_source(source: CodeSource) -> None:
     """Refuse a source that cannot be used, or that holds a password.
 
@@ -103,7 +108,7 @@ def check_source(source: CodeSource) -> None:
         raise UsageError(f"--sync-source {text}: a folder of this machine is named by its whole path")
     if "::" in text and source.mode == "git":
         raise UsageError(f"--sync-source {text}: git gets code by https, http, ssh, git or file only")
-    if not _SOURCES[source.mode].fullmatch(text):
+    if not _is_source(source.mode, text):
         raise UsageError(
             f"--sync-source {text}: this is not a source for --sync-mode {source.mode}",
             remedy=_REMEDIES_OF_MODE[source.mode],

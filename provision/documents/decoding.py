@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -26,6 +27,8 @@ _ESCAPES = re.compile(
 )
 _ESCAPE_LENGTH = 6
 _HOLDERS = (dict, list, tuple, msgspec.Struct)
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()
 _REMEDY = "Check the node: its software may be damaged, outdated or manipulated"
 
 
@@ -66,6 +69,7 @@ def convert(value: Any, kind: type[T], *, node: str, what: str) -> T:
     Raises:
         InvalidDocument: the value is not of this type.
     """
+    _decoder(kind)  # analyses the type
     try:
         return msgspec.convert(value, type=kind, dec_hook=_as_type)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
@@ -74,8 +78,9 @@ def convert(value: Any, kind: type[T], *, node: str, what: str) -> T:
 
 def _decoded(text: str | bytes, kind: type[T]) -> T:
     """Decode, also where programs wrote half characters: Python writes undecodable bytes of file names so."""
+    decoder = _decoder(kind)
     try:
-        return msgspec.json.decode(text, type=kind, dec_hook=_as_type)
+        return decoder.decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
@@ -83,7 +88,16 @@ def _decoded(text: str | bytes, kind: type[T]) -> T:
         if _SURROGATE.search(data) is None:
             raise
     whole = _ESCAPES.sub(_without_half_characters, data)
-    return msgspec.json.decode(whole, type=kind, dec_hook=_as_type)
+    return decoder.decode(whole)
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Return the decoder of a type, made by one thread at a time: msgspec crashes where two analyse a type at once."""
+    found = _decoders.get(kind)
+    if found is None:
+        with _making:
+            found = _decoders.setdefault(kind, msgspec.json.Decoder(kind, dec_hook=_as_type))
+    return found
 
 
 def _without_half_characters(escape: re.Match[bytes]) -> bytes:

@@ -13,7 +13,6 @@ import msgspec
 
 from provision.batch.records import contradictions
 from provision.batch.signed import secrets_digest
-from provision.batch.spec_checks import check_recorded
 from provision.connectors import connect, each
 from provision.documents.jobs import (
     Deleted,
@@ -103,6 +102,8 @@ class DirectEngine:
 
     def _submit(self, spec: JobSpec, secrets: Secrets, code: Archive | None, say: Say) -> JobRecord:
         from provision.jobs.code_archives import store_archive
+
+        from provision.batch.spec_checks import check_recorded
 
         check_recorded(spec, packed=code is not None)
         token, kept = random.token_hex(TOKEN_BYTES), _stored(secrets)
