@@ -101,9 +101,8 @@ class DirectEngine:
             return self._submit(replace(spec, sync=sync), secrets, code, say)
 
     def _submit(self, spec: JobSpec, secrets: Secrets, code: Archive | None, say: Say) -> JobRecord:
-        from provision.jobs.code_archives import store_archive
-
         from provision.batch.spec_checks import check_recorded
+        from provision.jobs.code_archives import store_archive
 
         check_recorded(spec, packed=code is not None)
         token, kept = random.token_hex(TOKEN_BYTES), _stored(secrets)
