@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -67,6 +68,7 @@ def convert(value: Any, kind: type[T], *, node: str, what: str) -> T:
         InvalidDocument: the value is not of this type.
     """
     try:
+        _decoder(kind)
         return msgspec.convert(value, type=kind, dec_hook=_as_type)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise _invalid(error, what, node, "") from error
@@ -74,16 +76,29 @@ def convert(value: Any, kind: type[T], *, node: str, what: str) -> T:
 
 def _decoded(text: str | bytes, kind: type[T]) -> T:
     """Decode, also where programs wrote half characters: Python writes undecodable bytes of file names so."""
+    decoder = _decoder(kind)
     try:
-        return msgspec.json.decode(text, type=kind, dec_hook=_as_type)
+        return decoder.decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
         data = text.encode(errors="replace") if isinstance(text, str) else text
         if _SURROGATE.search(data) is None:
             raise
-    whole = _ESCAPES.sub(_without_half_characters, data)
-    return msgspec.json.decode(whole, type=kind, dec_hook=_as_type)
+    return decoder.decode(_ESCAPES.sub(_without_half_characters, data))
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Return the decoder of a type, made by one thread at a time: msgspec 0.22 crashes where two make one at once."""
+    with _making:
+        made = _decoders.get(kind)
+        if made is None:
+            made = _decoders[kind] = msgspec.json.Decoder(kind, dec_hook=_as_type)
+        return made
+
+
+_making = threading.Lock()
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def _without_half_characters(escape: re.Match[bytes]) -> bytes:
