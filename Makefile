@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -51,6 +51,7 @@ test-containers:
 
 test-machines:
 	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/baremetal -m "not long" | sed -u 's/^/machines: /'
+	$(MAKE) hostile
 	$(MAKE) jobs-beside
 
 SLOWEST := --durations=40 --durations-min=2
@@ -168,6 +169,10 @@ jobs-on-the-lab:
 
 jobs-beside:
 	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider $(BESIDE) | sed -u 's/^/beside: /'
+
+# Every verb with malicious answers of nodes, 500 each, in one process.
+hostile:
+	set -o pipefail; $(BIN)/pytest -v --no-header $(SLOWEST) -p no:cacheprovider tests/hostile | sed -u 's/^/hostile: /'
 
 # What takes too long for `make test`: each drift alone, a hundred plans, nodes that are half dead, a mirror that fails, where
 # secrets are, the way back.
