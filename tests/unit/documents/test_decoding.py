@@ -17,7 +17,8 @@ RACE = """
 import sys, threading, types
 from provision.documents import decode
 sys.setswitchinterval(1e-6)
-SOURCE = "from __future__ import annotations\\nfrom msgspec import Struct\\nfrom provision.documents import PrintableLine\\n"
+SOURCE = "from __future__ import annotations\\nfrom msgspec import Struct\\n"
+SOURCE += "from provision.documents import PrintableLine\\n"
 for part in range(8):
     SOURCE += f"class Part{part}(Struct):\\n" + "".join(f"    f{n}: PrintableLine | None = None\\n" for n in range(15))
 SOURCE += "class Whole(Struct):\\n" + "".join(f"    p{part}: Part{part} | None = None\\n" for part in range(8))
