@@ -6,6 +6,8 @@ import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from provision.documents import printable_line
+
 __all__ = ["SCRIPT", "GpuProcess", "GpuUsage", "gpu_usage"]
 
 _GPUS = "index,uuid,name,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw,power.limit"
@@ -55,7 +57,8 @@ def gpu_usage(text: str) -> tuple[GpuUsage, ...]:
     """Read what `SCRIPT` printed; lines that make no sense are left out."""
     gpus, _, rest = text.partition("== processes\n")
     apps, _, users = rest.partition("== users\n")
-    names = dict(line.split(None, 1) for line in users.splitlines() if len(line.split(None, 1)) > 1)
+    users_of = (printable_line(line).split(None, 1) for line in users.splitlines())
+    names = {words[0]: words[1] for words in users_of if len(words) > 1}
     return tuple(_gpus(gpus, _processes(apps, names)))
 
 
@@ -91,7 +94,8 @@ def _processes(text: str, users: Mapping[str, str]) -> dict[str, list[GpuProcess
 
 def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:
     titles = columns.split(",")
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+    lines = (printable_line(line) for line in text.splitlines())
+    for row in csv.reader(lines, skipinitialspace=True):
         if len(row) == len(titles):
             yield dict(zip(titles, (cell.strip() for cell in row), strict=True))
 

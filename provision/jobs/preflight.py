@@ -101,7 +101,7 @@ def parse_node(node: str, container: str, result: CommandResult, request: JobReq
     if not said.get("mpirun") or version is None:
         raise LaunchError(
             f"there is no Open MPI in the container {container}, nor MPICH or Intel MPI: mpirun "
-            + (f"says {said['version']!r}" if said.get("mpirun") else "was not found"),
+            + (f"says {said.get('version', '')[:200]!r}" if said.get("mpirun") else "was not found"),
             node=node,
             remedy="use a training image with Open MPI 4 or 5 (training_image_reference)",
         )

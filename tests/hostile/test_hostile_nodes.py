@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ def test_every_verb_is_tried_or_talks_to_no_node() -> None:
 def test_with_honest_nodes_the_verb_works(world: World, verb: str) -> None:
     """Else it would be refused before it reads what nodes say."""
     for line in VERBS[verb].lines:
-        done = _run(world, line, ())
+        done = world.try_line(line)
         assert done.problem == "", line
         assert not world.guard.problems, (line, world.guard.problems)
         assert VERBS[verb].good is None or VERBS[verb].good(done), done
@@ -80,17 +79,9 @@ def test_the_verb_survives_hostile_nodes(world: World, verb: str) -> None:
     assert world.spoiled >= ANSWERS
 
 
-def _run(world: World, line: str, todo: Any) -> Any:
-    folder = world.home / "given"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    (folder / "train.py").write_text("print()\n")
-    return world.run(*line.format(folder=folder).split(" "), todo=todo)
-
-
 def _judge(world: World, verb: str, line: str, todo: Any) -> None:
     case = VERBS[verb]
-    done = _run(world, line, todo)
+    done = world.try_line(line, todo)
     assert not done.problem, f"{line}: {done.problem}"
     assert case.anycode or done.code in _CODES, (line, done.code)
     assert not world.guard.problems, (line, world.guard.problems)

@@ -18,13 +18,16 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
-from provision.cli.main import main
+from provision import inventory
+from provision.cli import main as command
 from provision.connectors import pool
 from provision.connectors.ssh_config import SshConfig
 from provision.errors import ConnectionFailed
@@ -37,6 +40,7 @@ from tests.support.hostile.ansible import StandInRunner
 from tests.support.hostile.guard import Guard
 from tests.support.hostile.honest import Answer, Cluster, Question, uuids
 from tests.support.hostile.mutation import Change, mutated
+from tests.support.hostile.sshd import new_key, public
 from tests.support.node.node import Engine, FakeNode
 
 __all__ = ["GOOD", "NODES", "Outcome", "World"]
@@ -78,7 +82,7 @@ class Malice:
             if not self.todo:
                 return ()
             first = self.todo[number % len(self.todo)]
-            if first.place % 3 == 0 and number >= len(self.todo):
+            if first.place % 4 == 0 and number >= len(self.todo):
                 return ()
             self.spoiled += 1
             return tuple(self.todo[(number + step) % len(self.todo)] for step in range(1 + first.value % 3))
@@ -90,6 +94,8 @@ class World:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.malice = folder, Malice()
         self.home, self.inventory, self.away = folder / "home", folder / "inventory", folder / "away"
+        self.names, self.host_key = NODES, new_key()
+        self.key, self.known_hosts = folder / "id_ed25519", folder / "known_hosts"
         self.spoiled = 0
         self.runner = StandInRunner(self)
         self._engine: Engine | None = None
@@ -116,15 +122,27 @@ class World:
             )
         ]
         (self.inventory / "hosts.yml").write_text("\n".join(["---", "gpu_nodes:", "  hosts:", *hosts, ""]))
-        (self.inventory / "group_vars/all.yml").write_text(
-            "---\nansible_user: root\ncluster_name: hostile\ncluster_head: gpu0001\n"
-            "cluster_data_networks: [10.77.0.0/16]\n"
-            f"training_image_reference: {IMAGE}\ntraining_image_digest: {DIGEST}\n"
-            "cluster_data:\n  shared: {kind: nfs, source: 'storage:/data', path: /data}\n"
-        )
+        self.key.write_text(new_key())
+        self.key.chmod(0o600)
+        self.move_to(22)
         fake = self.folder / "bin" / "ssh"
         fake.write_text(f'#!/bin/sh\ncase " $* " in *" -G "*) exec {shutil.which("ssh")} "$@";; esac\nexit 0\n')
         fake.chmod(0o755)
+
+    def move_to(self, port: int) -> None:
+        """Let the inventory reach the nodes at this port."""
+        (self.inventory / "group_vars/all.yml").write_text(
+            "---\nansible_user: root\ncluster_name: hostile\ncluster_head: gpu0001\n"
+            f"cluster_data_networks: [10.77.0.0/16]\nansible_port: {port}\n"
+            f"ansible_ssh_private_key_file: {self.key}\n"
+            f"ansible_ssh_common_args: -o UserKnownHostsFile={self.known_hosts} -o StrictHostKeyChecking=yes\n"
+            f"training_image_reference: {IMAGE}\ntraining_image_digest: {DIGEST}\n"
+            "cluster_data:\n  shared: {kind: nfs, source: 'storage:/data', path: /data}\n"
+        )
+        known = public(self.host_key)
+        self.known_hosts.write_text(
+            "".join(f"[127.77.0.{number}]:{port} {known}\n" for number, _ in enumerate(self.names, 1))
+        )
 
     def _environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {
@@ -154,9 +172,25 @@ class World:
         monkeypatch.setattr(
             listing, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": ansible_inventory.run})
         )
+        load, again = inventory.load, cache(inventory.load)
+
+        def loaded(path: Path, **more: Any) -> Any:
+            """Read an inventory; that of `bootstrap`, which is in another folder each time, once."""
+            return load(path, **more) if path == self.inventory else again(self._known(path), **more)
+
+        monkeypatch.setattr(inventory, "load", loaded)
+        monkeypatch.setattr(command, "build_app", cache(command.build_app))
+        monkeypatch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         monkeypatch.setattr(ansible_runner, "run", self.runner.run)
         monkeypatch.setattr(templates, "_ask_ansible", _asked_once(templates._ask_ansible))
         monkeypatch.setattr(atexit, "register", lambda function, *_, **__: function)
+
+    def _known(self, path: Path) -> Path:
+        """Return a path that is not new."""
+        known = self.folder / "tmp" / "this-machine"
+        if not known.exists():
+            shutil.copytree(path, known)
+        return known
 
     def start_recording(self) -> None:
         """Let the real programs of batch jobs answer, on nodes in folders with a STAND-IN of docker."""
@@ -181,16 +215,18 @@ class World:
     def skip_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         """Let time pass at once where the command sleeps, and where it waits for a lock."""
         from provision.commands import node_lock
+        from provision.jobs.engines.direct import engine
         from provision.report.redaction import Redactor
         from provision.workflow import job_watch, node_locks
 
-        real, passed = time.monotonic, [0.0]
+        passed = [0.0]
 
         def sleep(seconds: float) -> None:
             passed[0] += seconds
 
-        monkeypatch.setattr(time, "sleep", sleep)
-        monkeypatch.setattr(time, "monotonic", lambda: real() + passed[0])
+        clock = SimpleNamespace(sleep=sleep, monotonic=lambda: time.monotonic() + passed[0], time=time.time)
+        for module in (engine, job_watch):
+            monkeypatch.setattr(module, "time", clock)
         monkeypatch.setitem(job_watch.wait_for.__kwdefaults__, "sleep", sleep)
         monkeypatch.setitem(node_lock.TIMES, "linger", -100)
         monkeypatch.setattr(node_locks, "_LAST_SECONDS", 0)
@@ -220,11 +256,19 @@ class World:
             return None
         return changed if isinstance(changed, dict) else None
 
+    def try_line(self, line: str, todo: Sequence[Change] = ()) -> Outcome:
+        """Run a command line of `verbs`, with an empty folder for what it writes."""
+        folder = self.home / "given"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "train.py").write_text("print()\n")
+        return self.run(*line.format(folder=folder).split(" "), todo=todo)
+
     def run(self, *words: str, todo: Sequence[Change] = ()) -> Outcome:
         """Run the command with hostile nodes that do these changes."""
         self.malice = Malice(todo)
         with self.guard.watch(), _captured() as (out, err), _cpu_limit():
-            code, problem = _called(lambda: main(list(words)))
+            code, problem = _called(lambda: command.main(list(words)))
         self.spoiled += self.malice.spoiled
         return Outcome(code, *(stream.getvalue().decode(errors="replace") for stream in (out, err)), problem)
 
