@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.commands.ssh import explain_ssh
+from provision.documents import printable_line, printable_text
 from provision.errors import Interrupted, ProvisionError
 from provision.local_processes import end_descendants
 from provision.model import ApplyReport, Difference, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus, Secret
@@ -33,6 +34,10 @@ LOCAL_ACTIONS = frozenset({
 """Actions that never leave the controller; they cost a node nothing and are not counted."""
 
 
+_EVENT_LIMIT = 262_144
+"""Characters of one event's text that are kept."""
+_OUTPUT_LIMIT = 64 * 1024 * 1024
+"""Characters of a run's output that are kept for its log."""
 _SHOWN_AS_CHANGED = re.compile(r"(\x1b\[[0-9;]*m)*changed: \[")
 
 _OUTPUTS = ("stderr", "module_stderr", "stdout")
@@ -90,29 +95,33 @@ class Collector:
         self._differences: list[Difference] = []
         self.finished = False
         self.output: list[str] = []
+        self._kept = 0
+        """Characters of `output`."""
 
     def handle(self, event: Mapping[str, Any]) -> bool:
         """Take one event; the return value tells ansible-runner not to write it to disk."""
         kind = str(event.get("event", ""))
-        data: Mapping[str, Any] = event.get("event_data") or {}
+        data = _mapping(event.get("event_data"))
         if data.get("play") == _ROLL_CALL and kind != "playbook_on_stats":
             if kind == "runner_on_ok":
                 self._at_the_end.add(str(data.get("host")))
             return False
-        if text := event.get("stdout"):
-            self.output.append(str(text))
+        text = str(event.get("stdout") or "")[:_EVENT_LIMIT]
+        if text and self._kept < _OUTPUT_LIMIT:
+            self.output.append(text)
+            self._kept += len(text)
         if kind == "playbook_on_stats":
             self.finished = True
         if kind == "playbook_on_handler_task_start":
             self._handlers.add(str(data.get("task_uuid")))
         host = data.get("host")
         if host in self._seen and kind.startswith("runner_on_"):
-            self._host_event(kind.removeprefix("runner_on_"), str(host), data, str(text or ""))
+            self._host_event(kind.removeprefix("runner_on_"), str(host), data, text)
         return False
 
     def _host_event(self, kind: str, host: str, data: Mapping[str, Any], shown: str) -> None:
         seen, role, task = self._seen[host], data.get("role"), str(data.get("task") or "")
-        result: Mapping[str, Any] = data.get("res") or {}
+        result = _mapping(data.get("res"))
         self._events += 1
         if data.get("task_uuid") not in self._handlers:
             seen.last = self._events
@@ -219,7 +228,9 @@ class Collector:
 
 def _differences(node: str, role: str, task: str, result: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield what a task that changes something tells of the content: an entry or a list of them, for each item."""
-    for part in (result, *(item for item in result.get("results") or () if isinstance(item, Mapping))):
+    items = result.get("results")
+    parts = [result, *(item for item in items if isinstance(item, Mapping))] if isinstance(items, list) else [result]
+    for part in parts:
         if "censored" in part:
             yield Difference(node, role, task, withheld="it may hold secrets")
         told = part.get("diff") or ()
@@ -438,5 +449,16 @@ def _without_secrets(text: str) -> str:
     return Redactor().text(text)
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a part of an event, which holds what a node's modules have answered."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str:
+    """Return what a node's module said as text, as much as somebody reads."""
+    return printable_text(str(value or "")[-_EVENT_LIMIT:])
+
+
 def _first_line(message: Any) -> str:
-    return next((line.strip() for line in str(message or "").splitlines() if line.strip()), "")
+    lines = (line.strip() for line in str(message or "")[:_EVENT_LIMIT].splitlines())
+    return printable_line(next(filter(None, lines), ""))

@@ -1,10 +1,9 @@
-"""Read what the sampler printed. Whatever a node sends, nothing is raised: what is odd is counted and left out."""
+"""Read what the sampler printed. Whatever a node sends, nothing is raised: what is not valid is counted."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from provision.advisor.series import (
@@ -19,18 +18,32 @@ from provision.advisor.series import (
     ProcessSample,
 )
 from provision.documents import decode
+from provision.documents.sampler import (
+    LINE_LIMIT,
+    AppRecord,
+    AppsRecord,
+    BeginRecord,
+    ContainerRecord,
+    DeviceRecord,
+    EndRecord,
+    GpuRecord,
+    MountsRecord,
+    NcclRecord,
+    NodeRecord,
+    NoteRecord,
+    ProcessRecord,
+    Record,
+)
 from provision.errors import InvalidDocument
 
 __all__ = ["read_series"]
 
-Record = Mapping[str, Any]
 _MOST_NOTES = 20
-_BIGGEST = 1e18
-"""No counter of a node comes that far; sums and squares of what is smaller stay numbers."""
 _MOST_ITEMS = 4096
 """Of one kind, so that no node fills our memory."""
-_LONGEST = 1024 * 1024
-"""Bytes of one line."""
+_MOST_LETTERS = 300
+_OF_GPU = tuple(entry.name for entry in dataclasses.fields(GpuSample) if entry.name != "clock_events")
+_OF_PROCESS = ("blkio", "rchar", "syscr", "read_bytes", "write_bytes")
 
 
 def read_series(node: str, lines: Iterable[str | bytes], *, transport: str | None = None) -> NodeSeries:
@@ -43,214 +56,156 @@ def read_series(node: str, lines: Iterable[str | bytes], *, transport: str | Non
     """
     series = NodeSeries(node, transport=transport)
     for line in lines:
-        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-        if not text.strip():
+        if not line.strip():
             continue
         try:
-            record = decode(text, dict, node=node, what="record of the sampler", limit=_LONGEST)
+            record: Any = decode(line, Record, node=node, what="record of the sampler", limit=LINE_LIMIT)  # type: ignore[arg-type] # a union
         except InvalidDocument:
-            record = {}
-        kind = record.get("kind")
-        reader = _READERS.get(kind) if isinstance(kind, str) else None
-        if reader is None or not reader(series, record):
             series.unread += 1
+        else:
+            series.unread += not _READERS[type(record)](series, record)
     return series
 
 
-def _number(value: Any) -> float | None:
-    """Return a number that can be reckoned with; JSON knows NaN, and booleans are integers."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) and abs(value) < _BIGGEST else None
-    except OverflowError:
-        return None
+def _text(value: str | None) -> str:
+    return str(value or "")[:_MOST_LETTERS]
 
 
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
-
-
-def _text(value: Any) -> str:
-    return value[:300] if isinstance(value, str) else ""
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return dict(list(value.items())[:_MOST_ITEMS]) if isinstance(value, dict) else {}
-
-
-def _items(value: Any) -> list[Any]:
-    return value[:_MOST_ITEMS] if isinstance(value, list) else []
-
-
-def _pairs(value: Any) -> dict[str, tuple[float, float]]:
-    """Read name -> two numbers."""
-    found = {}
-    for name, numbers in _mapping(value).items():
-        told = [_number(item) for item in _items(numbers)[:2]]
-        if len(told) == 2 and told[0] is not None and told[1] is not None:  # noqa: PLR2004 - a pair
-            found[name] = (told[0], told[1])
-    return found
-
-
-def _begin(series: NodeSeries, record: Record) -> bool:
-    series.interval = _number(record.get("interval")) or 1.0
-    series.cores = _number(record.get("cores"))
-    series.ticks = _number(record.get("ticks")) or 100.0
-    speeds = {name: _number(value) for name, value in _mapping(record.get("speeds")).items()}
-    series.speeds = {name: value for name, value in speeds.items() if value}
-    counted = {"1": True, "0": False}
-    series.delay_counted = counted.get(_text(record.get("delayacct")))
-    for item in _items(record.get("containers")):
-        if isinstance(item, dict) and _text(item.get("instance")):
-            name = _text(item["instance"])
-            gpus = tuple(gpu for gpu in map(_text, _items(item.get("gpus"))) if gpu)
-            series.containers[name] = Container(name, gpus, item.get("log") is True, item.get("speaks_for_all") is True)
+def _begin(series: NodeSeries, record: BeginRecord) -> bool:
+    series.interval = record.interval or 1.0
+    series.cores = record.cores
+    series.ticks = record.ticks or 100.0
+    series.speeds = {str(name): value for name, value in (record.speeds or {}).items() if value}
+    series.delay_counted = {"1": True, "0": False}.get(record.delayacct or "")
+    for item in record.containers:
+        if name := _text(item.instance):
+            series.containers[name] = Container(name, tuple(item.gpus), item.log is True, item.speaks_for_all is True)
     return True
 
 
-def _device(series: NodeSeries, record: Record) -> bool:
-    uuid = _text(record.get("uuid"))
-    if not uuid or len(series.devices) >= _MOST_ITEMS:
+def _device(series: NodeSeries, record: DeviceRecord) -> bool:
+    if len(series.devices) >= _MOST_ITEMS:
         return False
-    numa = _number(record.get("numa"))
-    series.devices[uuid] = Device(
-        uuid,
-        _number(record.get("index")),
-        _text(record.get("name")),
-        numa if numa is not None and numa >= 0 else None,
-        _text(record.get("cpus")) or None,
+    numa = record.numa if record.numa is not None and record.numa >= 0 else None
+    series.devices[record.uuid] = Device(
+        record.uuid, record.index, _text(record.name), numa, _text(record.cpus) or None
     )
     return True
 
 
-def _gpu(series: NodeSeries, record: Record) -> bool:
-    uuid, t = _text(record.get("uuid")), _number(record.get("t"))
-    if not uuid or t is None or (uuid not in series.gpus and len(series.gpus) >= _MOST_ITEMS):
+def _gpu(series: NodeSeries, record: GpuRecord) -> bool:
+    if record.uuid not in series.gpus and len(series.gpus) >= _MOST_ITEMS:
         return False
-    names = [entry.name for entry in dataclasses.fields(GpuSample) if entry.name not in {"t", "clock_events"}]
-    values = {name: _number(record.get(name)) for name in names}
-    series.gpus.setdefault(uuid, []).append(GpuSample(t, clock_events=_whole(record.get("clock_events")), **values))
+    values = {name: getattr(record, name) for name in _OF_GPU}
+    events = None if record.clock_events is None else int(record.clock_events)
+    series.gpus.setdefault(record.uuid, []).append(GpuSample(clock_events=events, **values))
     return True
 
 
-def _app(series: NodeSeries, record: Record) -> bool:
-    pid, gpu = _whole(record.get("pid")), _text(record.get("gpu"))
-    if pid is None or not gpu or len(series.users or ()) >= _MOST_ITEMS:
+def _app(series: NodeSeries, record: AppRecord) -> bool:
+    if len(series.users or ()) >= _MOST_ITEMS:
         return False
-    series.users = (*(series.users or ()), GpuUser(pid, gpu, _text(record.get("comm"))))
+    series.users = (*(series.users or ()), GpuUser(record.pid, record.gpu, _text(record.comm)))
     return True
 
 
-def _apps(series: NodeSeries, _record: Record) -> bool:
+def _apps(series: NodeSeries, _record: AppsRecord) -> bool:
     series.users = series.users or ()
     return True
 
 
-def _process(series: NodeSeries, record: Record) -> bool:
-    pid, t = _whole(record.get("pid")), _number(record.get("t"))
-    if pid is None or t is None or (pid not in series.processes and len(series.processes) >= _MOST_ITEMS):
+def _process(series: NodeSeries, record: ProcessRecord) -> bool:
+    if record.pid not in series.processes and len(series.processes) >= _MOST_ITEMS:
         return False
-    process = series.processes.setdefault(pid, Process(pid))
-    process.comm = _text(record.get("comm")) or process.comm
-    process.ppid = _whole(record.get("ppid")) or process.ppid
-    process.instance = _text(record.get("instance")) or process.instance
-    process.age = _number(record.get("age"))
-    times = [_whole(record.get(name)) for name in ("utime", "stime")]
-    own = ("blkio", "rchar", "syscr", "read_bytes", "write_bytes")
-    process.samples.append(
-        ProcessSample(
-            t,
-            _text(record.get("state"))[:1],
-            None if None in times else sum(time or 0 for time in times),
-            **{name: _whole(record.get(name)) for name in own},
-        )
-    )
-    if isinstance(record.get("threads"), list):
-        process.threads = (process.threads or frozenset()) | {_text(name) for name in _items(record["threads"])}
-        process.runnable.append(_whole(record.get("runnable")) or 0)
-    process.cpus = _text(record.get("cpus")) or process.cpus
+    process = series.processes.setdefault(record.pid, Process(record.pid))
+    process.comm = _text(record.comm) or process.comm
+    process.ppid = record.ppid or process.ppid
+    process.instance = _text(record.instance) or process.instance
+    process.age = record.age
+    ticks = None if record.utime is None or record.stime is None else record.utime + record.stime
+    own = {name: getattr(record, name) for name in _OF_PROCESS}
+    process.samples.append(ProcessSample(record.t, _text(record.state)[:1], ticks, **own))
+    if record.threads is not None:
+        if len(process.threads or ()) < _MOST_ITEMS:
+            process.threads = (process.threads or frozenset()) | {_text(name) for name in record.threads}
+        process.runnable.append(record.runnable or 0)
+    process.cpus = _text(record.cpus) or process.cpus
     return True
 
 
-def _node(series: NodeSeries, record: Record) -> bool:
-    t = _number(record.get("t"))
-    if t is None:
-        return False
+def _node(series: NodeSeries, record: NodeRecord) -> bool:
     series.samples.append(
         NodeSample(
-            t,
-            _number(record.get("cpu_some_us")),
-            _number(record.get("io_some_us")),
-            _number(record.get("io_full_us")),
-            _number(record.get("running")),
-            _pairs(record.get("net")),
-            _pairs(record.get("ib")),
-            {
-                name: _container(item)
-                for name, item in _mapping(record.get("containers")).items()
-                if isinstance(item, dict)
-            },
+            record.t,
+            record.cpu_some_us,
+            record.io_some_us,
+            record.io_full_us,
+            record.running,
+            _pairs(record.net or {}),
+            _pairs(record.ib or {}),
+            {str(name): _container(item) for name, item in (record.containers or {}).items()},
         )
     )
     return True
 
 
-def _container(item: Record) -> ContainerSample:
-    shm = [_number(value) for value in _items(item.get("shm"))[:2]]
-    watched = bool(_number(item.get("watched")))
-    events = {name: _number(size) for name, size in _mapping(item.get("tfevents")).items()}
-    seen = watched and (bool(events) or item.get("complete") is not False)
-    checkpoints = {
-        name: _number(next(iter(_items(pair)), None)) for name, pair in _mapping(item.get("checkpoints")).items()
-    }
+def _pairs(pairs: dict[Any, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    return {str(name): pair for name, pair in pairs.items()}
+
+
+def _container(item: ContainerRecord) -> ContainerSample:
+    shm = (item.shm or [])[:2]
+    watched = bool(item.watched)
+    events = item.tfevents or {}
+    seen = watched and (bool(events) or item.complete is not False)
+    checkpoints = {name: next(iter(pair), None) for name, pair in (item.checkpoints or {}).items()}
     return ContainerSample(
-        _whole(item.get("log_lines")),
-        _whole(item.get("throttled")),
+        item.log_lines,
+        item.throttled,
         shm[0] if shm else None,
         shm[1] if shm[1:] else None,
-        nfs=_pairs(item["nfs"]) if isinstance(item.get("nfs"), dict) else None,
-        tfevents={name: size for name, size in events.items() if size is not None} if seen else None,
-        checkpoints={name: time for name, time in checkpoints.items() if time is not None} if watched else None,
+        nfs=_pairs(item.nfs) if item.nfs is not None else None,
+        tfevents={str(name): size for name, size in events.items() if size is not None} if seen else None,
+        checkpoints={str(name): time for name, time in checkpoints.items() if time is not None} if watched else None,
     )
 
 
-def _mounts(series: NodeSeries, record: Record) -> bool:
-    instance = _text(record.get("instance"))
-    rows = [tuple(map(_text, row[:3])) for row in _items(record.get("mounts")) if isinstance(row, list)]
-    series.mounts[instance] = tuple((row[0], row[1], row[2]) for row in rows if len(row) == 3)  # noqa: PLR2004
+def _mounts(series: NodeSeries, record: MountsRecord) -> bool:
+    rows = ((_text(place), _text(kind), _text(source)) for place, kind, source in record.mounts)
+    instance = _text(record.instance)
+    if len(series.mounts) < _MOST_ITEMS:
+        series.mounts[instance] = tuple(rows)
     return bool(instance)
 
 
-def _nccl(series: NodeSeries, record: Record) -> bool:
-    lines = tuple(filter(None, map(_text, _items(record.get("lines")))))
+def _nccl(series: NodeSeries, record: NcclRecord) -> bool:
+    lines = tuple(filter(None, map(_text, record.lines)))
     series.nccl = (*series.nccl, *lines)[:_MOST_ITEMS]
     return bool(lines)
 
 
-def _note(series: NodeSeries, record: Record) -> bool:
-    text = _text(record.get("text"))
+def _note(series: NodeSeries, record: NoteRecord) -> bool:
+    text = _text(record.text)
     if text and len(series.notes) < _MOST_NOTES and text not in series.notes:
         series.notes = (*series.notes, text)
     return bool(text)
 
 
-def _end(series: NodeSeries, record: Record) -> bool:
-    series.ended = _text(record.get("reason")) or "window"
+def _end(series: NodeSeries, record: EndRecord) -> bool:
+    series.ended = _text(record.reason) or "window"
     return True
 
 
-_READERS: Mapping[str, Callable[[NodeSeries, Record], bool]] = {
-    "begin": _begin,
-    "device": _device,
-    "gpu": _gpu,
-    "apps": _apps,
-    "app": _app,
-    "process": _process,
-    "node": _node,
-    "mounts": _mounts,
-    "nccl": _nccl,
-    "note": _note,
-    "end": _end,
+_READERS: dict[type, Callable[[NodeSeries, Any], bool]] = {
+    BeginRecord: _begin,
+    DeviceRecord: _device,
+    GpuRecord: _gpu,
+    AppsRecord: _apps,
+    AppRecord: _app,
+    ProcessRecord: _process,
+    NodeRecord: _node,
+    MountsRecord: _mounts,
+    NcclRecord: _nccl,
+    NoteRecord: _note,
+    EndRecord: _end,
 }

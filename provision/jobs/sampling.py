@@ -14,6 +14,7 @@ import provision.advisor
 from provision.advisor.records import read_series
 from provision.advisor.series import NodeSeries
 from provision.connectors import Connector, RemoteProcess
+from provision.documents.sampler import LINE_LIMIT
 from provision.errors import ConnectionFailed
 from provision.jobs.node_ask import start_program
 
@@ -69,6 +70,9 @@ def _lines(process: RemoteProcess, said: list[bytes]) -> Iterator[bytes]:
                 continue
             *whole, rest = (rest + chunk).split(b"\n")
             yield from whole
+            if len(rest) > LINE_LIMIT:  # it is read as a record that is not valid
+                yield rest
+                rest = b""
 
 
 def _why(said: bytes) -> str:

@@ -14,6 +14,7 @@ from provision.connectors import connect, pool, ssh, ssh_transport
 from provision.connectors.limits import Allowance
 from provision.errors import ConnectionFailed
 from provision.jobs import session
+from provision.jobs.engines.direct import reading
 from provision.model import Connection, Node
 from tests.support.hostile.honest import Answer
 from tests.support.hostile.sshd import GARBAGE, HostileSshd, new_key, public
@@ -56,14 +57,14 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let limits be small and times short."""
     timer = threading.Timer
     monkeypatch.setattr(ssh, "Allowance", Small)
+    monkeypatch.setattr(reading, "Allowance", Small)
     monkeypatch.setattr(ssh, "SshProcess", Hasty)
     monkeypatch.setattr(ssh, "SEND_SECONDS", SOON)
     monkeypatch.setattr(ssh, "EXIT_SECONDS", SOON)
-    monkeypatch.setattr(ssh_transport, "CONNECT_SECONDS", 3.0)
     monkeypatch.setattr(ssh_transport, "_KNOCK_SECONDS", 0.0)
     monkeypatch.setattr(session, "_ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(session, "BEAT_SECONDS", 0.2)
-    monkeypatch.setattr(threading, "Timer", lambda seconds, *rest: timer(min(seconds, 3.0), *rest))
+    monkeypatch.setattr(threading, "Timer", lambda seconds, *rest: timer(min(seconds, 5.0), *rest))
 
 
 @pytest.fixture
@@ -155,20 +156,20 @@ def servers(world: World) -> Iterator[HostileSshd]:
         world.move_to(22)
 
 
-@pytest.mark.parametrize("behaviour", ["endless", "silent", "garbage"])
+@pytest.mark.parametrize("behaviour", ["endless", "silent"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_is_held_up(
     world: World, servers: HostileSshd, monkeypatch: pytest.MonkeyPatch, verb: str, behaviour: str
 ) -> None:
-    """Two of three nodes send without end, or nothing, or what is no SSH; the third one's part is done."""
+    """One node sends without end, or nothing, another one what is no SSH; the third one's part is done."""
     _really(monkeypatch)
-    kind = GARBAGE[sorted(VERBS).index(verb) % len(GARBAGE)] if behaviour == "garbage" else behaviour
-    for name in world.names:
-        servers.behaviours[name] = "honest" if name == GOOD else kind
+    number = sorted(VERBS).index(verb)
+    hostile = [behaviour, GARBAGE[number % len(GARBAGE)]]
+    servers.behaviours.update(zip([name for name in world.names if name != GOOD], hostile, strict=True))
     done = world.try_line(VERBS[verb].lines[0])
 
     assert not done.problem, done.problem
     assert done.code is not None
     assert VERBS[verb].anycode or done.code <= 7 or done.code in {125, 130}
     if VERBS[verb].good is not None:
-        assert VERBS[verb].good(done), done  # type: ignore[misc] # it was just asked
+        assert VERBS[verb].good(done), done.out + done.err  # type: ignore[misc] # it was just asked

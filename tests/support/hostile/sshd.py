@@ -138,7 +138,7 @@ class HostileSshd:
                     channel.sendall(chunk)
                 given = len(answer.chunks)
                 stays = question.program == "lock-keeper" and question.request.get("do") == "keep"
-                if over or not stays or b'"release"' in data:
+                if over or not stays or b'"release"' in b"".join(question.lines[1:]):
                     channel.sendall_stderr(answer.errors)
                     channel.send_exit_status(answer.code)
                     channel.shutdown_write()

@@ -53,7 +53,10 @@ _RUN = "run --allow-missing --yes"
 
 VERBS: dict[str, Verb] = {
     "adopt": Verb(("adopt --dry-run", "adopt --dry-run --json")),
-    "plan": Verb(("plan --json", "plan --read-only --json"), _field("reachable", value=True)),
+    "plan": Verb(
+        ("plan --json", "plan --read-only --json", "plan --diff --force docker_engine --json"),
+        _field("reachable", value=True),
+    ),
     "apply": Verb(
         ("apply --yes --force docker_engine --json",), lambda o: _node(o)["status"] != "unreachable", codes=_FAILING
     ),

@@ -230,7 +230,8 @@ class World:
         monkeypatch.setitem(job_watch.wait_for.__kwdefaults__, "sleep", sleep)
         monkeypatch.setitem(node_lock.TIMES, "linger", -100)
         monkeypatch.setattr(node_locks, "_LAST_SECONDS", 0)
-        monkeypatch.setattr(Redactor, "text", lambda _self, text: text)  # it has tests of its own, and takes long
+        for name in ("text", "data"):  # they have tests of their own, and take long
+            monkeypatch.setattr(Redactor, name, lambda _self, content: content)
 
     def answer(self, node: str, question: Question) -> Answer:
         """Return what a node answers, honest or not."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from provision.batch.names import attempt_folder
 from provision.batch.records import Report, contradictions, records
 from provision.connectors import Connector, connect, each
+from provision.connectors.limits import Allowance
 from provision.documents.jobs import Done, Lease, LookAnswer, ReportAnswer
 from provision.errors import ConnectionFailed, NodeError, NodeUnreachable, NotFound, ProvisionError
 from provision.jobs.engines.base import LogRequest
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["instance_of", "logs", "survey"]
 
 
+LOGS_LIMIT = 4 * 1024**3
+"""Bytes of a container's output where it is not followed; nodes keep less."""
 LINE_LIMIT = 1024 * 1024
 """Bytes of a line of a job's output; a longer one is shown as several."""
 
@@ -239,7 +242,10 @@ def _lines_of(
         )
         rest, said, begun = b"", b"", False
         process.deadline = None if request.follow else time.monotonic() + ANSWER_SECONDS
+        allowance = Allowance(node.name, LOGS_LIMIT)
         for stream, chunk in process.output():
+            if not request.follow:
+                allowance.spend(len(chunk))
             process.deadline = None if request.follow else time.monotonic() + ANSWER_SECONDS
             if stream == "stderr":
                 said = (said + chunk)[-2000:]
