@@ -23,6 +23,7 @@ help:
 	@echo "make audit      known vulnerabilities of the locked packages"
 	@echo "make lock       renew requirements.lock and requirements-dev.lock (UPGRADE=1: newest versions)"
 	@echo "make dist       wheel, source archive, SBOM and checksums in dist/"
+	@echo "make hostile    every verb with malicious answers of nodes"
 	@echo "make roles      every role on systemd containers (Molecule)"
 	@echo "make jobs       the container lab from bare nodes to jobs"
 	@echo "make launch     jobs on two SIMULATED machines of eight GPUs, by Open MPI 4 and 5, MPICH and PyTorch"
