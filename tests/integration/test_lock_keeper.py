@@ -15,10 +15,18 @@ from pathlib import Path
 import pytest
 
 from provision.commands import node_lock
-from provision.documents.locks import merged
+from provision.documents import convert
+from provision.documents.locks import LockAnswer, LookAnswer, merged
 from tests.support.command import eventually
 
 FILES = Path(node_lock.__file__).parent / "files"
+
+
+def read(kind, answer):
+    """Return an answer of the node's program as the controller parses it."""
+    return convert(answer, kind, node="gpu1", what="answer")
+
+
 O_CLOEXEC = 0o2000000
 
 
@@ -126,7 +134,7 @@ def test_a_second_operator_is_told_who_holds_the_node(node):
     first = node.keep("alice")
     assert first.answer() == {"locked": f"{node.run}/provision.lock", "usual": True}
     answer = node.keep("bob").answer()
-    error, _ = node_lock.read_keeper("gpu1", answer, "id-bob")
+    error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, answer), "id-bob")
 
     assert error.exit_code == 4
     assert "in use by alice on ops1 (process 4711), since 2026-11-22" in str(error)
@@ -141,8 +149,8 @@ def test_a_lock_is_held_whatever_time_stands_in_it(node, since, monkeypatch):
     time.tzset()
     first = node.keep("alice", holder={**holder("alice"), "since": since})
     first.answer()
-    error, _ = node_lock.read_keeper("gpu1", node.keep("bob").answer(), "id-bob")
-    look = node_lock.read_look("gpu1", node.ask("look", entries=1))
+    error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, node.keep("bob").answer()), "id-bob")
+    look = node_lock.read_look("gpu1", read(LookAnswer, node.ask("look", entries=1)))
     told = look.holder.told()
     monkeypatch.undo()
     time.tzset()
@@ -256,7 +264,7 @@ def test_the_lock_outlives_its_operator_while_a_task_is_at_work(node):
     keeper.process.wait(20)
 
     assert refused["holder"]["gone"] == gone
-    assert "its operator's side is gone since" in str(node_lock.read_keeper("n1", refused, "")[0])
+    assert "its operator's side is gone since" in str(node_lock.read_keeper("n1", read(LockAnswer, refused), "")[0])
     assert working == [f"process {task.pid} (sh of {os.environ.get('USER', 'root')})"]
     assert node.look()["held"] is False
 
@@ -297,9 +305,13 @@ def test_ansibles_own_command_lines_are_known(node):
     for command in commands:
         process = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         node.started.append(process)
-    found = [int(text.split()[1]) for text in node.ask("look", entries=0, marks=node_lock.PLACES["marks"])["working"]]
+    wanted = {process.pid for process in node.started[:2]}
 
-    assert {process.pid for process in node.started[:2]} <= set(found)
+    def are_known() -> bool:
+        working = node.ask("look", entries=0, marks=node_lock.PLACES["marks"])["working"]
+        return wanted <= {int(text.split()[1]) for text in working}
+
+    eventually(are_known, seconds=20, what="both tasks are known")
 
 
 def test_a_line_that_a_power_cut_tore_is_passed_over(node):
@@ -328,14 +340,14 @@ def test_a_node_without_the_usual_folder_says_where_its_lock_is(node):
     answer = node.keep("alice", folders=[f"{node.run}/none", str(node.run)]).answer()
 
     assert answer == {"locked": f"{node.run}/provision.lock", "usual": False}
-    assert "the lock is " in node_lock.read_keeper("n1", answer, "")[1]
+    assert "the lock is " in node_lock.read_keeper("n1", read(LockAnswer, answer), "")[1]
 
 
 def test_a_node_that_can_write_nothing_is_no_locked_node(node):
     """What could not be written where is said, and nothing is held."""
     (node.run / "file").write_text("")
     answer = node.keep("alice", history=f"{node.run}/file/history.jsonl").answer()
-    error, _ = node_lock.read_keeper("gpu1", answer, "")
+    error, _ = node_lock.read_keeper("gpu1", read(LockAnswer, answer), "")
 
     assert error.exit_code == 1
     assert f"{node.run}/file" in str(error)
