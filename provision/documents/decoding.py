@@ -27,6 +27,7 @@ _ESCAPES = re.compile(
 )
 _ESCAPE_LENGTH = 6
 _HOLDERS = (dict, list, tuple, msgspec.Struct)
+_LEAVES = frozenset({str, int, float, bool, type(None), PrintableLine, PrintableText})
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 _making = threading.Lock()
 _REMEDY = "Check the node: its software may be damaged, outdated or manipulated"
@@ -118,23 +119,22 @@ def _as_type(kind: type, value: Any) -> Any:
 
 def _check_depth(value: Any, limit: int = DEPTH_LIMIT) -> None:
     """Check level by level how lists and mappings nest; ValueError when they nest deeper than `limit`."""
-    level = _nested([value])
+    level = [value] if isinstance(value, _HOLDERS) else []
     for _ in range(limit):
         if not level:
             return
-        level = [item for one in level for item in _nested(_parts(one))]
-    if level:
+        # Most of a document are leaves: their class is looked up once for each.
+        level = [item for holder in level for item in _parts(holder) if item.__class__ not in _LEAVES]
+    if any(isinstance(item, _HOLDERS) for item in level):
         raise ValueError(f"more than {limit} levels of nesting")
-
-
-def _nested(items: Iterable[Any]) -> list[Any]:
-    return [item for item in items if isinstance(item, _HOLDERS)]
 
 
 def _parts(holder: Any) -> Iterable[Any]:
     if isinstance(holder, dict):
         return holder.values()
-    return msgspec.structs.astuple(holder) if isinstance(holder, msgspec.Struct) else holder
+    if isinstance(holder, msgspec.Struct):
+        return msgspec.structs.astuple(holder)
+    return holder if isinstance(holder, list | tuple) else ()
 
 
 def _invalid(error: BaseException, what: str, node: str, text: str | bytes) -> InvalidDocument:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 __all__ = ["PrintableLine", "PrintableText", "printable_line", "printable_text", "printable_values"]
 
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 LINE_LIMIT = 8192
 """Characters of one line; the rest is cut off."""
 TEXT_LIMIT = 262_144
@@ -29,7 +27,7 @@ class PrintableText(str):
 def printable_line(text: str) -> str:
     """Return the text as one line without control characters, cut to `LINE_LIMIT`."""
     text = text[:LINE_LIMIT]
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
@@ -37,7 +35,7 @@ def printable_line(text: str) -> str:
 def printable_text(text: str) -> str:
     """Return the text without control characters other than line ends and tabs, cut to `TEXT_LIMIT`."""
     text = text[:TEXT_LIMIT]
-    if _UNPRINTABLE.search(text) is None:
+    if text.replace("\n", "").isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)
 

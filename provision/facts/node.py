@@ -210,6 +210,8 @@ def _printable(raw: RawOutput) -> RawOutput:
 
 
 def _without_controls(text: str) -> str:
+    if not text or text.replace("\n", "").isprintable():
+        return text
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)

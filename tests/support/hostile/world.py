@@ -31,7 +31,7 @@ from provision.cli import main as command
 from provision.connectors import pool
 from provision.connectors.ssh_config import SshConfig
 from provision.errors import ConnectionFailed
-from provision.inventory import listing, templates
+from provision.inventory import listing, role_files, specs, templates
 from provision.model import CommandResult, Node
 from tests.benchmarks import applied
 from tests.benchmarks.described_node import DIGEST, IMAGE, data_address
@@ -179,6 +179,8 @@ class World:
             return load(path, **more) if path == self.inventory else again(self._known(path), **more)
 
         monkeypatch.setattr(inventory, "load", loaded)
+        for module, name in ((role_files, "defaults"), (role_files, "code_of_roles"), (specs, "argument_specs")):
+            monkeypatch.setattr(module, name, cache(getattr(module, name)))  # the roles do not change meanwhile
         monkeypatch.setattr(command, "build_app", cache(command.build_app))
         monkeypatch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         monkeypatch.setattr(ansible_runner, "run", self.runner.run)
