@@ -59,7 +59,8 @@ def unconfirmed_nodes(
     if queue.state != END_REQUESTED:
         return ()
     listed = [node for node in queue.unconfirmed if not _confirms(node, queue, parts, answered, head)]
-    return (*listed, *(node for node, job in parts.items() if has_part(job) and node not in listed))
+    unlisted = (node for node, job in parts.items() if has_part(job) and job.keeper != "none")
+    return (*listed, *(node for node in unlisted if node not in listed))
 
 
 def _confirms(

@@ -30,10 +30,12 @@ def stop(request):
     With ``attempt`` only where the last one here is that one, with ``id`` only where the job is that one.
     """
     name = job_name(request)
+    if not os.path.isdir(job_folder(name)):
+        return {"asked": False}
+    insist_on_id(request, name)
     attempts = attempts_of(name)
     if not attempts:
         return {"asked": False}
-    insist_on_id(request, name)
     attempt = attempts[-1]
     if request.get("attempt") is not None and number_of(request) != attempt:
         return {"asked": False}
