@@ -53,7 +53,9 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
         told = case.get()
         assert told is not None
         assert (told["status"], told["unconfirmedNodes"]) == ("STOPPING", [scene.nodes[-1]])
-        assert scene.nodes[-1] in scene.by(scene.other, "list", "-o", "wide").out
+        listed = scene.by(scene.other, "list", "-o", "wide")
+        assert scene.nodes[-1] in listed.out
+        assert "takes no connections now" in listed.err, "the node was remembered, and is not waited for again"
         case.judge_while_cut(done)
     case.judge_afterwards()
     told = case.get()
