@@ -328,6 +328,8 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
     pair.cut = {"b"}
     with pytest.raises(NodeUnreachable):
         pair.jobs.delete("j", [].append, force=True)
+    with pytest.raises(UsageError, match="never given"):
+        pair.jobs.delete("j", [].append, lost=("a",))
     pair.jobs.delete("j", [].append, lost=("b",))
     new = submit(pair.jobs, spec("j", "exec sleep 60", gpus=1, nodes=("a",)))
     pair.cut = set()
@@ -340,6 +342,8 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
     assert [job.id for job in pair.jobs.jobs().jobs] == [new.id]
     assert pair.second.ok("look")["leases"] == {}
     assert pair.jobs.get("j").status is not JobStatus.STOPPING
+    with pytest.raises(UsageError, match="--lost a: this node answers"):
+        pair.jobs.delete("j", [].append, lost=("a",))
 
 
 def test_a_deletion_without_the_queue_host_changes_nothing(pair: Pair) -> None:
@@ -370,6 +374,10 @@ def test_a_restart_waits_for_the_confirmation_of_all_nodes(pair: Pair) -> None:
     with pytest.raises(NodeUnreachable, match="may still run"):
         pair.jobs.restart("j", [].append)
     assert pair.jobs.get("j").attempt == 0
+    with pytest.raises(NodeUnreachable):
+        pair.jobs.delete("j", [].append)
+    with pytest.raises(NodeError, match="is being deleted"):
+        pair.jobs.restart("j", [].append)
     assert pair.jobs.get("j").status is JobStatus.STOPPING
 
 

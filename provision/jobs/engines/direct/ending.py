@@ -12,7 +12,7 @@ from provision.batch.endings import END_REQUESTED, RequestedEnd, has_part, reque
 from provision.batch.records import Report
 from provision.connectors import Connector
 from provision.documents.jobs import Deleted, Done, JobReport, ReportAnswer, Written
-from provision.errors import NodeError, NodeUnreachable, ProvisionError
+from provision.errors import NodeError, NodeUnreachable, ProvisionError, UsageError
 from provision.jobs.engines.direct.contact import Contact, is_silent
 from provision.jobs.node_ask import ask_jobs, owner
 from provision.model.job import JobRecord
@@ -109,6 +109,23 @@ class Ending:
             if set(left) <= self.silent or time.monotonic() > end:
                 return {node: why.get(node, "it did not answer") for node in left}
             time.sleep(POLL_SECONDS)
+
+    def check_lost(self, lost: Sequence[str], nodes: Sequence[str]) -> None:
+        """Refuse to give up a node that the job was never given to, or that answers and so can confirm.
+
+        Raises:
+            UsageError: one of them is such a node.
+        """
+        name = self._record.spec.name
+        for node in lost:
+            if node not in nodes:
+                raise UsageError(
+                    f"--lost {node}: {name} was never given to this node", remedy=f"Its nodes are {', '.join(nodes)}."
+                )
+        found = self._each(list(lost), partial(_report, name))
+        for node, answer in found.items():
+            if not is_silent(answer):
+                raise UsageError(f"--lost {node}: this node answers", remedy="Leave --lost out: it can confirm.")
 
     def remove(self, nodes: Iterable[str]) -> dict[str, str]:
         """Remove what is left of an ended job on nodes; return the nodes that could not be reached, and why.

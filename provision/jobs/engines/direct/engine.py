@@ -387,7 +387,8 @@ class DirectEngine:
         name, ending = record.spec.name, Ending(self._contact, self.head, record, delete=True)
         ending.request()
         nodes = ending.nodes or (tuple(self._nodes) if record.attempt else ())  # not known of jobs of old versions
-        gone = [node for node in lost if node in nodes]
+        gone = list(dict.fromkeys(lost))
+        ending.check_lost(gone, nodes)
         ending.confirm(gone)
         asked = [node for node in nodes if node not in gone]
         left: dict[str, str] = {}
@@ -429,6 +430,8 @@ class DirectEngine:
         from provision.jobs.engines.direct.starts import secrets_of
 
         record = self.get(name)
+        if record.deleting:
+            raise NodeError(f"the job {name} is being deleted", remedy="Submit it again under another name.")
         with Ways(self._nodes) as ways:
             kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
         insist_on_secrets(record.spec, secrets_of(kept))
