@@ -6,6 +6,7 @@ Fabric's own connections are not used: they accept unknown host keys.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -69,13 +70,23 @@ class _NodeConnection(fabric.Connection):  # type: ignore[misc] # Fabric has no 
 
     def run(self, command: str, **options: Any) -> fabric.Result:
         """Run a shell command, as root where the inventory asks for it."""
-        shell = f"sh -c {shlex.quote(command)}"
         options |= self.streams
+        begun = time.monotonic()
+        result = self._run_shell(f"sh -c {shlex.quote(command)}", options)
+        if result.exited < 0:  # the channel was closed without an exit status
+            in_time = time.monotonic() - begun < options["timeout"]
+            raise self._broke() if in_time else late(self.connector.name)
+        return result
+
+    def _run_shell(self, shell: str, options: dict[str, Any]) -> fabric.Result:
         if not self.needs_sudo:
             return super().run(shell, **options)
         if self.sudo_password is None:
             return super().run(f"sudo -n -- {shell}", **options)
         return super().sudo(shell, password=self.sudo_password.reveal(), **options)
+
+    def _broke(self) -> ConnectionFailed:
+        return failures.broke(self.connector.name, self.connector.host, "a command ran there")
 
 
 def run_in_group(
