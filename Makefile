@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs clean
+.PHONY: help demo test hostile check setup packages lint types layers bandit audit lock sbom dist unit unit-first-half unit-second-half yaml ansible-lint test-containers test-machines roles baremetal jobs jobs-on-the-lab jobs-beside launch batch drift chaos faults partitions exhaustive bench bench-look bench-nodes bench-jobs bench-revisions docs clean
 
 help:
 	@echo "make demo       two virtual machines become a cluster and run an MPI job"
@@ -31,6 +31,7 @@ help:
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
 	@echo "make faults     faults at random moments of batch jobs, operators who are killed"
+	@echo "make partitions a node is cut off before, during and after each job verb (an hour)"
 	@echo "make exhaustive the choice of GPUs, compared with trying every one"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
 	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
@@ -193,6 +194,10 @@ batch: setup
 # CHAOS_SEED=N repeats a run.
 chaos: setup
 	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_chaos.py -m long
+
+# PARTITIONS_SEED=N repeats a run; PARTITIONS_CASES=N draws so many random cases (50).
+partitions: setup
+	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_partitions.py -m long
 
 # JOB_FAULTS_SEED=N repeats a run (forty minutes on two processors).
 faults: setup

@@ -13,7 +13,7 @@ ProvisionError                exit 1
 ├── NameTaken                 exit 4   a job of that name is there already
 ├── NeverFits                 exit 5   no set of nodes could ever take the job, not even idle ones
 ├── TimedOut                  exit 6   what was waited for did not come in time
-├── NodeUnreachable           exit 7   a node that the answer needs could not be reached
+├── NodeUnreachable           exit 7   a node could not be reached: the answer needs it, or it has not confirmed an end
 ├── LaunchError               exit 125 a job could not be started
 ├── NoResult                  its job's exit code, or 1: a benchmark's job has ended without a result
 └── Interrupted               exit 130 Ctrl-C

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from provision.batch.endings import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
 from provision.documents.jobs import JobReport, QueueEntry, ReportAnswer, Result, job_reports, spec_of
 from provision.model.job import InstanceRecord, JobRecord, JobStatus
 
@@ -58,17 +59,27 @@ def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str
         reports: of the nodes that answered.
         unreachable: the other nodes, and why.
         head: the node that keeps the queue; what others report of queues is ignored.
+
+    A job that still has a part on a node while the head has another job of that name has the key "NAME ID".
     """
     by_name: dict[str, list[tuple[Report, JobReport]]] = {}
     for report in sorted(reports, key=lambda one: one.node != head):
         for job in report.jobs:
             by_name.setdefault(job.name, []).append((report, job))
-    held = leases_by_job(reports)
+    held, answered = leases_by_job(reports), {report.node for report in reports}
     found: dict[str, JobRecord] = {}
     for name, told in by_name.items():
-        record = _record(_of_newest(told, head), unreachable, head)
+        record = _record(_of_newest(told, head), unreachable, head, answered)
         found[name] = replace(record, leases=held.get(record.id, {}))
+        for other in _unlisted(told, record.id):
+            one = _record([(report, job) for report, job in told if job.id == other], unreachable, head, answered)
+            found[f"{name} {other}"] = replace(one, leases=held.get(other, {}))
     return found
+
+
+def _unlisted(told: Told, token: str) -> list[str]:
+    """Return the ids of other jobs of a name that still have a part on a node: they hold GPUs, so they are listed."""
+    return sorted({job.id for _, job in told if job.id != token and has_part(job)})
 
 
 def contradictions(reports: Sequence[Report], head: str) -> list[str]:
@@ -86,6 +97,11 @@ def contradictions(reports: Sequence[Report], head: str) -> list[str]:
                     f"the queue is on {head} (cluster_head)"
                 )
             known = by_name.get(job.name)
+            if known is not None and known.id != job.id and has_part(job):
+                messages.append(
+                    f"{report.node}: another job {job.name} (ID {job.id}) runs there, which {head} does not know; "
+                    f"`provision delete {job.id}` ends it"
+                )
             if known is not None and known.queue.state and known.id == job.id and not _accepted(report, job, known):
                 messages.append(
                     f"{report.node}: it reports attempt {job.attempt} of {job.name}; this is ignored, as {head} gave "
@@ -105,9 +121,7 @@ def _of_newest(told: Told, head: str) -> Told:
 
 
 def _accepted(report: Report, job: JobReport, of_head: JobReport) -> bool:
-    """Whether the head has given the job to this node, and such an attempt of it."""
-    given = {*of_head.queue.nodes, *of_head.nodes}
-    return not given or not job.attempt or (report.node in given and job.attempt <= of_head.queue.attempt)
+    return is_accepted(report.node, job, of_head)
 
 
 def leases_by_job(reports: Sequence[Report]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -132,7 +146,7 @@ def starting(queue: QueueEntry, current: Told) -> bool:
     return not handed or any(job.keeper == "none" and not _rebooted(job) for job in begun)
 
 
-def _record(told: Told, unreachable: Mapping[str, str], head: str) -> JobRecord:
+def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Collection[str]) -> JobRecord:
     queue = next((job.queue for report, job in told if report.node == head), QueueEntry())
     attempt = max(job.attempt for _, job in told)
     current = [(report, job) for report, job in told if job.attempt == attempt and attempt]
@@ -162,10 +176,28 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str) -> JobRecord:
         **_of_attempt(current),
     )
     judged = _judged(record, queue, current, unreachable)
+    left = unconfirmed_nodes(queue, {report.node: job for report, job in told}, answered, head)
+    if left:
+        return _stopping(judged, queue, left, answered)
     if not judged.reason or queue.state not in {"pending", "held"} or judged.reason != queue.reason:
         return judged
     tried = max((report.tried for report, _ in told if report.node == head), default=0.0)
     return replace(judged, reason_time=max(queue.time, tried))
+
+
+def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]) -> JobRecord:
+    """Return a job whose end is requested and that may still run on some nodes; its result may still change."""
+    return replace(
+        record,
+        status=JobStatus.STOPPING,
+        reason=f"{queue.reason or 'its end is requested'}; not confirmed by {', '.join(left)}",
+        unconfirmed=left,
+        silent=tuple(node for node in left if node not in answered),
+        deleting=queue.deleted,
+        again=False,
+        ended=0.0,
+        exit_code=None,
+    )
 
 
 def _of_attempt(current: Told) -> dict[str, Any]:
@@ -185,7 +217,7 @@ def _watched_by_none(job: JobReport) -> bool:
 def _judged(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Mapping[str, str]) -> JobRecord:
     """Say how the job stands: what its queue says before an attempt, what its nodes say of the last attempt."""
     state, reason = queue.state, queue.reason
-    if state == "stopped" and not any(job.keeper == "active" or job.result for _, job in current):
+    if state == END_REQUESTED and not any(job.keeper == "active" or job.result for _, job in current):
         return replace(record, status=JobStatus.STOPPED, reason=reason, ended=queue.time)
     if state == "failed":
         return replace(record, status=JobStatus.FAILED, reason=reason, ended=queue.time, exit_code=1)

@@ -24,7 +24,7 @@ from provision.cli.common import (
     say,
     show,
 )
-from provision.errors import UsageError
+from provision.errors import TimedOut, UsageError
 
 if TYPE_CHECKING:
     from provision.workflow import Look
@@ -78,6 +78,7 @@ def apply(
     Looks at every node, shows what has to be done and why, asks, does just that, and looks again: what
     counts is what that look shows. Where nothing is to be done, nothing is asked and nothing is written.
     A failing node does not stop the others, and a second apply takes up just what is left.
+    The exit code is 6 where nothing failed and a step only waits for jobs to end.
 
     \b
     Examples:
@@ -140,7 +141,7 @@ def apply(
         print_json(as_document(report))
     else:
         show(as_text(report))
-    raise typer.Exit(0 if report.ok else 1)
+    raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
 
 
 def _get_ready() -> None:

@@ -17,6 +17,7 @@ from provision.cli.common import (
     print_json,
     show,
 )
+from provision.errors import TimedOut
 
 __all__ = ["bootstrap"]
 
@@ -92,4 +93,4 @@ def bootstrap(
         print_json(as_document(report))
     else:
         show(as_text(report))
-    raise typer.Exit(0 if report.ok else 1)
+    raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from provision.cli.job_options import AllOption, TypeOption, engine_of, insist_o
 from provision.cli.levels import info, patience
 from provision.errors import NotFound
 
-if TYPE_CHECKING:
-    from provision.jobs.engines.base import Engine
-
 __all__ = ["delete"]
 
 
@@ -21,34 +18,46 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs.")],
     kind: TypeOption = "",
     force: Annotated[bool, typer.Option("--force", help="Also jobs of somebody else that are not over.")] = False,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option("--lost", metavar="NODE", help="Do not wait for a node that never comes back; repeatable."),
+    ] = None,
+    ignore: Annotated[bool, typer.Option("--ignore-not-found", help="Exit 0 for jobs that do not exist.")] = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
     all_namespaces: AllOption = False,
 ) -> None:
-    """Stop batch jobs and forget them: containers, logs, TensorBoard, and the name, which is free again.
+    """Stop batch jobs and delete them with their containers, logs and TensorBoard.
 
-    What is gone already is no error. A node that does not answer keeps its part,
-    and the job is listed again when the node is back: delete it once more then. Of
-    several each is deleted, whatever becomes of the others; the exit code is that
-    of the first that could not be.
+    The name is free when all nodes of the job have confirmed. While a node does not
+    answer, the job is STOPPING and the exit code is 7; it is deleted when the node
+    answers again. With several names each job is deleted, and the exit code is that
+    of the first one that could not be deleted: 3 no such job, 7 a node has not
+    confirmed. Of two jobs with one name the ID chooses (-o json shows it).
 
     \b
     Examples:
       provision delete mnist
       provision delete mnist vgg --force
       provision del mnist -T pytorchjob
+      provision delete mnist --lost gpu3
     """
     del all_namespaces
     runner = engine_of(inventory, lab, through_agent=True)
     gone: list[str] = []
 
     def forget(name: str) -> None:
-        if kind and not _there(runner, name, kind):
+        try:
+            if kind:
+                insist_on_kind(runner.get(name), kind)
+            with patience(f"deleting {name}"):
+                runner.delete(name, info, force=force, lost=lost or ())
+        except NotFound as error:
+            if not ignore:
+                raise NotFound(error.message, remedy=f"{error.remedy or ''} {_IGNORE}".strip()) from error
             info(f"there is no job {name}")
             return
-        with patience(f"deleting {name}"):
-            runner.delete(name, info, force=force)
         gone.append(name)
         if not as_json:
             show(f"{name} deleted")
@@ -59,11 +68,4 @@ def delete(
     raise typer.Exit(code)
 
 
-def _there(runner: Engine, name: str, kind: str) -> bool:
-    """Return whether there is such a job; NotFound for one of another type."""
-    try:
-        job = runner.get(name)
-    except NotFound:
-        return False
-    insist_on_kind(job, kind)
-    return True
+_IGNORE = "For scripts: --ignore-not-found"

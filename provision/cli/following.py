@@ -91,7 +91,7 @@ def _is_handed_out(job: JobRecord) -> bool:
     from provision.model.job import JobStatus
 
     coming = job.status is JobStatus.PENDING and bool(job.seats) and not job.again and job.reason != STARTING
-    return coming or job.status is JobStatus.RUNNING
+    return coming or job.status is JobStatus.RUNNING or (job.status is JobStatus.STOPPING and bool(job.seats))
 
 
 def pusher(runner: Engine) -> Callable[[], None]:

@@ -35,6 +35,7 @@ __all__ = [
     "one_by_one",
     "pairs",
     "present",
+    "report",
     "say_missing",
     "seconds",
 ]
@@ -114,11 +115,16 @@ def one_by_one(names: Sequence[str], act: Callable[[str], None]) -> int:
         except ProvisionError as error:
             if len(names) == 1:
                 raise
-            say(f"error: {name}: {error}")
-            if error.remedy:
-                say(f"hint: {error.remedy}")
+            report(error, name)
             code = code or exit_code_of(error)
     return code
+
+
+def report(error: ProvisionError, name: str = "") -> None:
+    """Print an error and its remedy on stderr, with the name of the job where there are several."""
+    say(f"error: {name}: {error}" if name else f"error: {error}")
+    if error.remedy:
+        say(f"hint: {error.remedy}")
 
 
 def exit_code_of(error: ProvisionError) -> int:

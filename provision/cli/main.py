@@ -144,10 +144,11 @@ Without -i and --lab the nodes are those of PROVISION_INVENTORY, else of the
 line inventory = "PATH" in provision.toml (here or in a parent folder) or in
 ~/.config/provision/config.toml, else of the only inventory in ./inventories.
 Exit codes: 0 ok, 1 something failed, 2 usage or refused, 3 drift (plan
---exit-code), 4 locked by another, 130 interrupted; run: the job's own code,
-125 when it could not be started; batch jobs: 1 the job failed, 3 no such job,
-4 the name is taken, 5 it fits nowhere, 6 timed out, 7 a node is unreachable;
-submit --wait, --follow and logs -f: the job's own code.
+--exit-code), 4 locked by another, 6 it still waits, 130 interrupted; run: the
+job's own code, 125 when it could not be started; batch jobs: 1 the job failed,
+3 no such job, 4 the name is taken, 5 it fits nowhere, 6 it still waits or has
+not ended in time, 7 a node is unreachable or has not confirmed an end; wait,
+submit --wait, --follow and logs -f: the job's own code, 128 + N for signal N.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
 from provision.cli.job_options import AllOption, engine_of, now, one_by_one, say_missing, seconds
 from provision.cli.levels import info, patience
-from provision.errors import NodeUnreachable, UsageError
+from provision.errors import NodeUnreachable, NotFound, UsageError
 
 __all__ = ["prune"]
 
@@ -55,7 +56,7 @@ def prune(
 
     def forget(name: str) -> None:
         if not dry_run:
-            with patience(f"deleting {name}"):
+            with patience(f"deleting {name}"), suppress(NotFound):  # somebody else has deleted it just now
                 runner.delete(name, info)
             gone.append(name)
         if not as_json:

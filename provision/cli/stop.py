@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import engine_of, now, one_by_one, seconds
+from provision.cli.job_options import engine_of, now, one_by_one, report, seconds
 from provision.cli.levels import info, patience
-from provision.errors import TimedOut
+from provision.errors import NodeUnreachable, TimedOut
 
 if TYPE_CHECKING:
     from provision.model.job import JobRecord
@@ -28,10 +28,11 @@ def stop(
 ) -> None:
     """End batch jobs: SIGTERM, time to save, SIGKILL. Their records and logs stay.
 
-    A job that waits is taken out of the queue; one that is over stays as it is. Of
-    several each is stopped, whatever becomes of the others, and the exit code is
-    that of the first that could not be: 3 no such job, 6 its end was not seen in
-    time, 7 a node is unreachable.
+    A waiting job is taken out of the queue. A job that is over stays as it is. With
+    several names each job is stopped, and the exit code is that of the first one
+    that could not be stopped: 3 no such job, 6 it did not end in time, 7 a node has
+    not confirmed the end. A job with such a node is STOPPING: the end is recorded,
+    and is carried out when the node answers again.
 
     \b
     Examples:
@@ -47,23 +48,40 @@ def stop(
     def end(name: str) -> None:
         with patience(f"stopping {name}"):
             job = runner.stop(name, info, grace=pause)
-        _insist_on_the_end(job)
         done.append(job)
         if not as_json:
             show(f"{name} {job.status}")
+        _check_end(job)
 
-    code = one_by_one(names, end)
+    try:
+        code = one_by_one(names, end)
+    except (TimedOut, NodeUnreachable) as error:
+        if not as_json or not done:
+            raise
+        report(error)
+        code = error.exit_code
     if as_json:
         print_json([job_document(job, now(), runner.name) for job in done])
     raise typer.Exit(code)
 
 
-def _insist_on_the_end(job: JobRecord) -> None:
-    """Return when the job is over; TimedOut else."""
+def _check_end(job: JobRecord) -> None:
+    """Return when the job has ended.
+
+    Raises:
+        NodeUnreachable: a node that does not answer has not confirmed the end.
+        TimedOut: a node that answers has not confirmed it.
+    """
     if job.status.over:
         return
-    away = f"; {', '.join(job.unreachable)} did not answer" if job.unreachable else ""
+    name, away = job.spec.name, [node for node in job.unconfirmed if node in job.silent]
+    where = ", ".join(away or job.unconfirmed)
+    if away:
+        raise NodeUnreachable(
+            f"{name} is {job.status} and may still run: {where} does not answer and has not confirmed the end",
+            remedy=f"It is carried out when {where} answers again; `provision get {name}` shows the state.",
+        )
     raise TimedOut(
-        f"{job.spec.name} is still {job.status}: its end was not seen in time{away}",
-        remedy=f"`provision get {job.spec.name} -e` shows how it goes on; stop it again, or look at its nodes.",
+        f"{name} is {job.status}: it did not end in time" + (f" on {where}" if where else ""),
+        remedy=f"See what happens: provision get {name} -e",
     )

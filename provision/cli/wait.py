@@ -25,8 +25,9 @@ def wait(
 ) -> None:
     """Wait until a batch job has succeeded, or runs.
 
-    Exits 0 when it is so, with the code of the rank that failed first when the job failed (1 when it was stopped), 3
-    when there is no such job, and 6 when the time is over; the job goes on then.
+    The exit code is 0 when it is so. When the job failed it is the code of the rank that failed first (137 for
+    SIGKILL), and 1 when the job was stopped. It is 3 when there is no such job, and 6 when the time is over; the job
+    goes on then.
 
     \b
     Examples:

@@ -146,6 +146,10 @@ class QueueEntry(Struct, frozen=True):
     """Those of the attempt."""
     handed: bool = False
     time: Time = 0.0
+    unconfirmed: Nodes = field(default_factory=list)
+    """Of a job whose end is requested: nodes that have not confirmed it, as the queue host records it."""
+    deleted: bool = False
+    """Whether its deletion is requested too."""
 
 
 class AttemptRecord(Struct, frozen=True):
@@ -185,6 +189,8 @@ class JobReport(Struct, frozen=True):
     instances: Annotated[dict[Instance, InstanceRecord], Meta(max_length=100_000)] = field(default_factory=dict)
     result: Result | None = None
     keeper: Literal["active", "gone", "none"] = "none"
+    stopping: bool = False
+    """Whether its keeper has been told to end it."""
     events: Annotated[tuple[JobEvent, ...], Meta(max_length=1_000_000)] = ()
     nodes: Nodes = field(default_factory=list)
     """All that it was ever given to, by the head."""

@@ -68,8 +68,13 @@ class NodeReport:
     @property
     def as_wanted(self) -> bool:
         """True when it ended unchanged or changed, and no role waits for a job to end."""
-        waiting = any(role.status is RoleStatus.WAITING for role in self.roles)
-        return self.status in (NodeStatus.UNCHANGED, NodeStatus.CHANGED) and not waiting
+        return self.status in (NodeStatus.UNCHANGED, NodeStatus.CHANGED) and not self.waits
+
+    @property
+    def waits(self) -> bool:
+        """True when nothing failed on it, and a role waits for a job to end."""
+        ended_well = self.status in (NodeStatus.UNCHANGED, NodeStatus.CHANGED)
+        return ended_well and any(role.status is RoleStatus.WAITING for role in self.roles)
 
 
 @dataclass(frozen=True)
@@ -89,3 +94,8 @@ class ApplyReport:
     def ok(self) -> bool:
         """True when no node failed or was unreachable, and no role waits for a job to end."""
         return all(node.as_wanted for node in self.nodes)
+
+    @property
+    def only_waits(self) -> bool:
+        """True when nothing failed, and a role waits for a job to end."""
+        return not self.ok and all(node.as_wanted or node.waits for node in self.nodes)

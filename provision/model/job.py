@@ -41,6 +41,8 @@ class JobStatus(StrEnum):
     """Held: it waits for a person or for another job."""
     PENDING = "PENDING"
     RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    """Its end or its deletion is requested, and a node has not confirmed it: the job may still run there."""
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     STOPPED = "STOPPED"
@@ -249,6 +251,12 @@ class JobRecord:
     """Nodes on which nothing watches over it any more."""
     nodes: tuple[str, ...] = ()
     """Those that it was ever given to; empty where that is not known."""
+    unconfirmed: tuple[str, ...] = ()
+    """Nodes that have not confirmed the requested end; the name stays taken until all have."""
+    deleting: bool = False
+    """Whether the record is deleted too when all nodes have confirmed."""
+    silent: tuple[str, ...] = ()
+    """Those of `unconfirmed` that did not answer."""
 
 
 def as_document(value: Any) -> Any:

@@ -67,6 +67,8 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "secretEnv": list(spec.secret_env),
         "leases": {node: list(held) for node, held in job.leases.items()},
         "unreachable": list(job.unreachable),
+        "unconfirmedNodes": list(job.unconfirmed),
+        "deleteRequested": job.deleting,
         "keeperLost": list(job.keeper_lost),
         "events": event_documents(job),
     }

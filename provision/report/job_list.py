@@ -27,7 +27,11 @@ def list_text(jobs: Sequence[JobRecord], now: float) -> str:
 
 
 def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
-    """Return NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE."""
+    """Return NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE.
+
+    With UNCONFIRMED where a job is STOPPING: the nodes that have not confirmed its end.
+    """
+    stopping = any(job.unconfirmed for job in jobs)
     rows = [
         [
             job.spec.name,
@@ -37,10 +41,12 @@ def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
             str(job.spec.total_gpus),
             NOT_APPLICABLE if job.status.over else str(allocated(job)),
             _node(job),
+            *([",".join(job.unconfirmed) or NOT_APPLICABLE] if stopping else []),
         ]
         for job in jobs
     ]
     header = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE"]
+    header += ["UNCONFIRMED"] if stopping else []
     return "\n".join(columns([header, *rows]))
 
 

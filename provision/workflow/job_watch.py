@@ -11,12 +11,15 @@ from provision.model.job import JobRecord, JobStatus
 __all__ = ["aged_out", "chosen_jobs", "exit_code", "wait_for"]
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 5.0
-_HIGHEST_CODE = 125
+_HIGHEST_CODE = 255
 _NEVER_PRUNED = "jobs that wait or run are never pruned"
 
 
 def exit_code(job: JobRecord) -> int:
-    """Return 0 for a job that succeeded, else the code of the instance that failed first, from 1 to 125."""
+    """Return 0 for a job that succeeded, else the code of the instance that failed first, from 1 to 255.
+
+    It is 128 + n for an instance that signal n ended, as in a shell: 137 for SIGKILL.
+    """
     if job.status is JobStatus.SUCCEEDED:
         return 0
     first = job.instances.get(job.first_failure)

@@ -14,13 +14,14 @@ __all__ = ["engine"]
 
 def engine(cluster: Cluster) -> Engine:
     """Return what runs the cluster's batch jobs."""
+    from provision.connectors.absent import AbsentNodes
     from provision.jobs.engines.direct import DirectEngine
     from provision.jobs.extras import JobExtras
     from provision.workflow.job_sight import Sight
     from provision.workflow.survey import with_defaults
 
     full = with_defaults(cluster)
-    return DirectEngine(full, Sight(), job_keys(full), JobExtras(full))
+    return DirectEngine(full, Sight(), job_keys(full), JobExtras(full), AbsentNodes(full.inventory))
 
 
 def job_keys(cluster: Cluster) -> JobKeys:

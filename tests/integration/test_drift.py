@@ -127,7 +127,7 @@ def test_a_needs_idle_step_waits_for_a_job(provision, cluster, on_node) -> None:
 
         done = provision("apply", "--lab", LAB, "--yes", "--json")
         role = next(role for role in done.document["nodes"][0]["roles"] if role["role"] == "docker_engine")
-        assert (done.code, role["status"]) == (1, "waiting"), str(done)
+        assert (done.code, role["status"]) == (6, "waiting"), str(done)
         assert on_node(node, 'grep -c \'"max-file": "9"\' /etc/docker/daemon.json').strip() == "1"
 
         forced = provision("apply", "--lab", LAB, "--yes", "--json", "--disruptive", node)

@@ -72,6 +72,15 @@ def test_mpirun_is_built_around_an_argument_vector(jobs):
     assert jobs.logs("vector") == ["b c", "b c"]
 
 
+def test_a_program_that_sigkill_ends_gives_137(jobs):
+    """As in a shell, by every verb that exits with the code of a job."""
+    command = "python3 -c 'import os; os.kill(os.getpid(), 9)'; exit $?"
+    jobs.submit("run", "killed", "--wait", command, code=137)
+    assert jobs("wait", "killed").code == 137
+    assert jobs("logs", "killed", "-f").code == 137
+    assert jobs.get("killed")["exitCode"] == 137
+
+
 def test_the_first_rank_that_fails_ends_the_job_and_is_named(jobs, on_node):
     """Its code is the command's, its last lines are shown, the others do not run on."""
     command = 'if [ $RANK = 1 ]; then echo "out of memory" >&2; exit 7; fi; sleep 600'

@@ -53,10 +53,11 @@ def test_every_line_has_its_rank_and_its_stream(provision, cluster):
         assert f"[{rank}] junk \ufffd no newline" in done.out.splitlines()
 
 
-def test_a_signal_gives_the_code_that_shells_give(provision, cluster):
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_signal_gives_the_code_that_shells_give(provision, cluster, number):
     """A rank that dies of a signal makes run exit with 128 + its number."""
     assert cluster["nodes"]
-    assert provision("run", "--lab", LAB, "-n", "1", "--", "sh", "-c", "kill -SEGV $$").code == 128 + signal.SIGSEGV
+    assert provision("run", "--lab", LAB, "-n", "1", "--", "sh", "-c", f"kill -{number} $$").code == 128 + number
 
 
 def test_a_secret_is_on_no_command_line(provision, cluster, on_node):

@@ -117,9 +117,10 @@ class MemoryEngine:
         self.known[name] = dataclasses.replace(self.get(name), status=JobStatus.STOPPED)
         return self.known[name]
 
-    def delete(self, name: str, say, *, force: bool = False) -> None:
+    def delete(self, name: str, say, *, force: bool = False, lost=()) -> None:
         say(f"deleting {name}")
-        self.calls.append(("delete", name, force))
+        self.get(name)
+        self.calls.append(("delete", name, force, *lost))
         self.known.pop(name, None)
 
     def restart(self, name: str, say) -> JobRecord:

@@ -106,7 +106,8 @@ def action_of(do: str, request: Dict[str, Any], answer: Dict[str, Any], refused:
         return str(request["action"])
     if do == "queue":
         queue = request.get("queue")
-        return "stopped" if isinstance(queue, dict) and queue.get("state") == "stopped" else ""
+        requested = isinstance(queue, dict) and queue.get("state") == "stopped" and not request.get("confirmed")
+        return "stopped" if requested else ""
     if not refused and (do, False) in [(name, answer.get(key)) for name, key in NOTHING_DONE]:
         return ""
     return ACTIONS.get(do, "")

@@ -83,10 +83,25 @@ class Engine(Protocol):
         """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
 
     def stop(self, name: str, say: Say, *, grace: float = 15.0) -> JobRecord:
-        """End a job in good order; its record stays. A job that is over stays as it is."""
+        """End a job in good order; its record stays. A job that is over stays as it is.
 
-    def delete(self, name: str, say: Say, *, force: bool = False) -> None:
-        """Stop a job and forget it; what is gone already is no error."""
+        Returns:
+            The job; STOPPING as long as a node has not confirmed the end.
+        """
+
+    def delete(self, name: str, say: Say, *, force: bool = False, lost: Sequence[str] = ()) -> None:
+        """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
+
+        Args:
+            name: the job's, or its ID.
+            say: takes lines of progress.
+            force: also a job of somebody else that is not over.
+            lost: nodes that never come back, and so cannot confirm.
+
+        Raises:
+            NotFound: there is no such job.
+            NodeUnreachable: a node has not confirmed; the job is STOPPING until it does.
+        """
 
     def restart(self, name: str, say: Say) -> JobRecord:
         """Start a job that is over (or stop it first) as its next attempt."""

@@ -36,12 +36,13 @@ JOBS = 200
 NAMES = 10000
 GRACE_SECONDS = 3600
 TOKEN = re.compile(r"[a-z0-9]{1,64}\Z")
+NODE = re.compile(r"[^\x00-\x20\x7f/]{1,255}\Z")
 STATES = ("pending", "held", "started", "failed", "over", "stopped")
 SIGNATURE = b"SSHSIG"
 
 JOB = ("name", "id", "owner", "submitted", "attempt", "keeper", "boot_id")
 SPEC = ("kind", "gpus", "workers", "priority", "exclusive", "tensorboard", "depends", "retry", "ttl_after_finished")
-QUEUE = ("state", "attempt", "time", "passed", "retry", "handed")
+QUEUE = ("state", "attempt", "time", "passed", "retry", "handed", "unconfirmed", "deleted")
 ATTEMPT = ("attempt", "id", "seats", "node", "boot_id")
 INSTANCE = ("instance", "status", "exit_code", "signal", "started", "ended")
 RESULT = ("status", "exit_code", "first_rank", "ended", "chief")
@@ -252,14 +253,14 @@ def look(_person, _name, request):
     return {"names": names_of(request), "brief": request.get("brief") is not False, "topology": False}
 
 
-def names_of(request):
+def names_of(request, form=NAME):
     """Return the names that a request is about, None for all."""
     names = request.get("names")
     if names is None:
         return None
     if not isinstance(names, list) or len(names) > NAMES:
         raise Refused("names: not a list of at most {} names".format(NAMES))
-    return [name for name in names if isinstance(name, str) and NAME.match(name)]
+    return [name for name in names if isinstance(name, str) and form.match(name)]
 
 
 def reserve(person, _name, request):
@@ -391,7 +392,13 @@ def queue(person, caller, request):
     if wanted.get("state") == "stopped":
         seen = request.get("if_state")
         states = [one for one in STATES if one in seen] if isinstance(seen, list) else list(STATES)
-        return placed(name, token, "stopped", "stopped by {}".format(caller), states, over=True)
+        confirmed = names_of({"names": request.get("confirmed") or []}, NODE)
+        checked = placed(name, token, "stopped", "stopped by {}".format(caller), states, over=True)
+        if wanted.get("deleted") is True:
+            checked["queue"]["deleted"] = True
+        if confirmed:  # of an end that is recorded already: no event of its own
+            del checked["queue"]["reason"], checked["event"]
+        return dict(checked, confirmed=confirmed)
     if wanted.get("state") == "pending" and request.get("action") == "released":
         return dict(placed(name, token, "pending", "", ["held"], over=False), action="released")
     raise Refused("the job agent only stops and releases jobs", "an operator can do this")

@@ -30,7 +30,8 @@ def stop(request):
     With ``attempt`` only where the last one here is that one, with ``id`` only where the job is that one.
     """
     name = job_name(request)
-    insist_on_id(request, name)
+    if os.path.isdir(job_folder(name)):
+        insist_on_id(request, name)
     attempts = attempts_of(name)
     if not attempts:
         return {"asked": False}

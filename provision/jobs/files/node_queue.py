@@ -162,7 +162,8 @@ def input_to_its_end(silence):
 def queue(request):
     """Write down how a job stands in the queue; ``over`` takes its secrets away, ``secrets`` puts them back.
 
-    With ``if_id``, ``if_state`` or ``if_attempt`` only where it stands so until now.
+    With ``if_id``, ``if_state`` or ``if_attempt`` only where it stands so until now. ``confirmed`` are nodes that have
+    confirmed the end of the job.
     """
     name = job_name(request)
     folder = known_job(name)
@@ -173,8 +174,14 @@ def queue(request):
         now = dict(before if request.get("merge") else {}, **request["queue"])
         if now.get("state") == "started":
             keep_nodes(folder, now.get("nodes") or ())
+        now["time"] = time.time()
+        if now.get("state") == "stopped":
+            now.update(requested_end(folder, before, now, request.get("confirmed") or ()))
+        else:
+            for key in ("unconfirmed", "deleted"):
+                now.pop(key, None)
         lasting = now.get("state") != "over"  # which the next pass finds out again
-        write_json(os.path.join(folder, "queue.json"), dict(now, time=time.time()), lasting=lasting)
+        write_json(os.path.join(folder, "queue.json"), now, lasting=lasting)
     if request.get("event"):
         event(request)
     if any((request.get("secrets") or {}).values()):
@@ -182,6 +189,22 @@ def queue(request):
     if request.get("over"):
         remove(os.path.join(folder, "secrets.json"))
     return {"written": True}
+
+
+def requested_end(folder, before, now, confirmed):
+    """Return what is recorded of a requested end: when, whether for deletion, and the nodes that have not confirmed it.
+
+    At first these are all nodes that the job was ever given to. A deletion asks all of them again, because a node
+    confirms a deletion only when it has nothing of the job any more.
+    """
+    again = before.get("state") == "stopped"
+    deleted = bool(now.get("deleted") or (again and before.get("deleted")))
+    if again and isinstance(before.get("unconfirmed"), list) and deleted == bool(before.get("deleted")):
+        left = before["unconfirmed"]
+    else:
+        left = set(read_json(os.path.join(folder, "nodes.json")).get("nodes", [])) | set(before.get("nodes") or ())
+    found = {"deleted": deleted, "unconfirmed": sorted(name for name in left if name not in confirmed)}
+    return dict(found, time=before["time"]) if again and "time" in before else found
 
 
 def keep_nodes(folder, names):

@@ -98,6 +98,7 @@ def full_report(name, *, brief=False):
         "result": (read_json(os.path.join(there, "result.json")) or None) if "result.json" in names else None,
         "open": "keeper.json" in names,
         "begun": "state.json" in names,
+        "stopping": "stop.json" in names,
     }
     if not brief:
         told["events"] = events_of(name)

@@ -58,7 +58,9 @@ VERBS: dict[str, Verb] = {
         _field("reachable", value=True),
     ),
     "apply": Verb(
-        ("apply --yes --force docker_engine --json",), lambda o: _node(o)["status"] != "unreachable", codes=_FAILING
+        ("apply --yes --force docker_engine --json",),
+        lambda o: _node(o)["status"] != "unreachable",
+        codes=_FAILING | _WAITING,
     ),
     "history": Verb(("history --nodes --json",), _field("error", None)),
     "unlock": Verb(("unlock gpu0001 gpu0002 gpu0003 --yes --json",), _field("result", "unlocked")),

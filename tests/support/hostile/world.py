@@ -216,9 +216,9 @@ class World:
 
     @staticmethod
     def skip_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let time pass at once where the command sleeps, and where it waits for a lock."""
+        """Let time pass at once where the command sleeps, and where it waits for a lock or a silent node."""
         from provision.commands import node_lock
-        from provision.jobs.engines.direct import engine
+        from provision.jobs.engines.direct import contact, ending, engine
         from provision.report.redaction import Redactor
         from provision.workflow import job_watch, node_locks
 
@@ -228,9 +228,10 @@ class World:
             passed[0] += seconds
 
         clock = SimpleNamespace(sleep=sleep, monotonic=lambda: time.monotonic() + passed[0], time=time.time)
-        for module in (engine, job_watch):
+        for module in (ending, engine, job_watch):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setitem(job_watch.wait_for.__kwdefaults__, "sleep", sleep)
+        monkeypatch.setattr(contact, "takes_connections", lambda *_: True)
         monkeypatch.setitem(node_lock.TIMES, "linger", -100)
         monkeypatch.setattr(node_locks, "_LAST_SECONDS", 0)
         for name in ("text", "data"):  # they have tests of their own, and take long

@@ -116,6 +116,49 @@ def test_a_start_that_reached_some_of_its_nodes_only_waits_to_begin_anew() -> No
     assert stopped.status is JobStatus.STOPPED
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_job_is_stopping_until_all_of_its_nodes_have_confirmed(*, deleted: bool) -> None:
+    """A silent node confirms nothing, neither does one with an unfinished part; a record left confirms no deletion."""
+    ended = {"status": "STOPPED", "reason": "stopped by me", "exit_code": 143, "ended": 150.0}
+    queue = {**QUEUE, "state": "stopped", "nodes": ["a", "b"], "unconfirmed": ["a", "b"], "deleted": deleted}
+    queue["reason"] = "stopped by me"
+    head = told("a", queue=queue, result=ended)
+
+    silent = job(("a", head), away={"b": "no route"})
+    assert (silent.status, silent.unconfirmed, silent.silent) == (JobStatus.STOPPING, ("b",), ("b",))
+    assert silent.reason == "stopped by me; not confirmed by b"
+    assert (silent.exit_code, silent.ended, silent.deleting) == (None, 0.0, deleted)
+    running = job(("a", head), ("b", told("b")))
+    assert (running.status, running.unconfirmed, running.silent) == (JobStatus.STOPPING, ("b",), ())
+    prepared = job(("a", head), ("b", told("b", "Pending", keeper="none")))
+    assert prepared.status is JobStatus.STOPPING, "a start that goes on may still start it"
+    over = job(("a", head), ("b", told("b", result=ended)))
+    assert over.status is (JobStatus.STOPPING if deleted else JobStatus.STOPPED)
+    other = told("b", id="2", submitted=1.0)
+    assert job(("a", head), ("b", other)).status is JobStatus.STOPPED, "that is another job"
+
+
+def test_a_stopped_job_that_runs_all_the_same_is_never_said_to_have_ended() -> None:
+    """Whatever the list of the queue host says."""
+    head = told("a", attempt=0, attempt_record=None, instances={}, queue={**QUEUE, "state": "stopped"})
+
+    assert job(("a", head), ("b", told("b"))).status is JobStatus.STOPPING
+
+
+def test_a_running_job_whose_name_another_job_has_is_listed_as_well() -> None:
+    """It holds GPUs; one of which nothing runs is not."""
+    new = told("a", queue=QUEUE)
+    old = told("b", id="0", submitted=1.0)
+    reports = [report(name, {"now": 200.0, "jobs": [one]}) for name, one in (("a", new), ("b", old))]
+
+    assert {one.id for one in records(reports, {}, "a").values()} == {"1", "0"}
+    (problem,) = contradictions(reports, "a")
+    assert "another job dist (ID 0) runs there" in problem
+    over = told("b", id="0", submitted=1.0, result={"status": "FAILED"})
+    reports[1] = report("b", {"now": 200.0, "jobs": [over]})
+    assert [one.id for one in records(reports, {}, "a").values()] == ["1"]
+
+
 def test_a_job_whose_nodes_are_all_away_may_well_run() -> None:
     """It was handed to them; whoever took it for waiting would start it a second time."""
     handed = {**QUEUE, "handed": True, "nodes": ["b"]}

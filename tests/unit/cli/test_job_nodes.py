@@ -156,11 +156,12 @@ def test_drain_and_resume(typed, monkeypatch):
 
 @pytest.mark.row(42)
 def test_states_are_the_words_of_arena():
-    """And one more, for what was ended by hand; three are ends."""
+    """And two more, for what was ended by hand; three are ends."""
     assert {str(status) for status in JobStatus} == {
         "QUEUING",
         "PENDING",
         "RUNNING",
+        "STOPPING",
         "SUCCEEDED",
         "FAILED",
         "STOPPED",

@@ -97,9 +97,9 @@ def test_log_levels_stand_before_or_after_the_verb(engine, typed):
     assert typed("list", "--loglevel=loud")[0] == 2
 
 
-@pytest.mark.parametrize(("code", "number", "expected"), [(7, None, 7), (137, 9, 125), (0, None, 1), (None, None, 1)])
+@pytest.mark.parametrize(("code", "number", "expected"), [(7, None, 7), (137, 9, 137), (0, None, 1), (None, None, 1)])
 def test_waiting_ends_with_the_code_of_the_rank_that_failed_first(engine, typed, code, number, expected):
-    """Cut to 1..125, whatever the others ended with; who it was, where and its last lines are said."""
+    """128 + N for signal N, as in a shell, whatever the others ended with; it is named with its last lines."""
     engine.coming = [job_of(gpus=1), job_of(gpus=1), failed(code, number, exit_code=143 if code == 7 else None)]
     found, _, err = typed(*SUBMIT, "--wait", "x")
 
@@ -372,7 +372,7 @@ def test_following_begins_before_the_containers_are_made(engine, typed):
 
 
 def test_stop_delete_and_prune(engine, typed):
-    """Several at once; what is gone is no error; what waits or runs is never pruned."""
+    """Several at once; what waits or runs is never pruned."""
     over = {"status": JobStatus.FAILED, "record": {"ended": 1000.0}}
     engine.known = {"a": job_of("a"), "b": job_of("b", **over), "p": job_of("p", status=JobStatus.PENDING)}
     engine.known["s"] = job_of("s", status=JobStatus.SUCCEEDED, record={"ended": 990.0})
@@ -387,7 +387,7 @@ def test_stop_delete_and_prune(engine, typed):
     assert set(engine.known) == {"a", "b", "p", "s"}
     assert typed("prune", "-s", "10s", "--status", "running")[0] == 2
     assert typed("prune", "-s", "10s", "--status", "failed,succeeded")[1] == "b deleted\ns deleted\n"
-    assert typed("rm", "a", "gone")[:2] == (0, "a deleted\ngone deleted\n")
+    assert typed("rm", "a")[:2] == (0, "a deleted\n")
     assert typed("delete", "p", "-T", "mpijob")[0] == 3
     assert set(engine.known) == {"p"}
 
@@ -519,14 +519,54 @@ def test_a_name_that_there_is_not_keeps_no_other_job_from_its_end(engine, typed)
 
 
 def test_an_end_that_was_not_seen_is_no_success(engine, typed, monkeypatch):
-    """Stop says so, and scripts see a 6."""
-    engine.known = {"a": job_of("a", record={"unreachable": ("gpu2",)})}
+    """A node that answers and has not ended it is a 6, one that does not answer a 7; JSON has the job all the same."""
+    stopping = {"unconfirmed": ("gpu1", "gpu2"), "silent": ("gpu2",)}
+    engine.known = {"a": job_of("a", status=JobStatus.STOPPING, record=stopping), "b": job_of("b")}
+    engine.known["c"] = job_of("c", status=JobStatus.STOPPING, record={"unconfirmed": ("gpu1",)})
     monkeypatch.setattr(engine, "stop", lambda name, _say, **_more: engine.known[name])
-    code, _, err = typed("stop", "a")
+    code, out, err = typed("stop", "a")
 
-    assert code == 6
-    assert "a is still RUNNING" in err
-    assert "gpu2 did not answer" in err
+    assert (code, out) == (7, "a STOPPING\n")
+    assert "gpu2 does not answer and has not confirmed the end" in err
+    assert typed("stop", "c")[0] == 6
+    assert typed("stop", "b")[0] == 6
+    code, out, _ = typed("stop", "a", "--json")
+    (document,) = json.loads(out)
+    assert code == 7
+    assert (document["status"], document["unconfirmedNodes"]) == ("STOPPING", ["gpu1", "gpu2"])
+
+
+def test_a_stopping_job_is_listed_with_the_nodes_that_have_not_confirmed(engine, typed):
+    """In `get`, `list -o wide` and JSON; other tables are as before."""
+    stopping = {"unconfirmed": ("gpu2",), "deleting": True, "reason": "deleted by me@here; not confirmed by gpu2"}
+    engine.known = {"a": job_of("a", status=JobStatus.STOPPING, record=stopping), "b": job_of("b", submitted=900.0)}
+
+    _, out, _ = typed("list", "-o", "wide")
+    assert [line.split()[-1] for line in out.splitlines()] == ["UNCONFIRMED", "gpu2", "N/A"]
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert "UNCONFIRMED" not in typed("list")[1]
+    _, out, _ = typed("get", "a")
+    assert "Unconfirmed: gpu2" in out
+    assert "deleted by me@here" in out
+    assert json.loads(typed("get", "a", "--json")[1])["deleteRequested"] is True
+    del engine.known["a"]
+    assert "UNCONFIRMED" not in typed("list", "-o", "wide")[1]
+
+
+def test_a_job_that_does_not_exist_cannot_be_deleted(engine, typed):
+    """Scripts that do not mind say so."""
+    engine.known = {"a": job_of("a")}
+    code, out, err = typed("delete", "nosuch")
+
+    assert (code, out) == (3, "")
+    assert "there is no job nosuch" in err
+    assert "provision list" in err
+    assert "--ignore-not-found" in err
+    assert typed("delete", "nosuch", "a")[:2] == (3, "a deleted\n")
+    assert typed("delete", "nosuch", "--ignore-not-found", "--json")[:2] == (0, '{\n  "deleted": []\n}\n')
+    engine.known = {"a": job_of("a")}
+    assert typed("delete", "a", "--lost", "gpu3")[0] == 0
+    assert engine.calls[-1] == ("delete", "a", False, "gpu3")
 
 
 def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed):

@@ -161,6 +161,22 @@ def test_a_submitter_submits_sees_stops_and_deletes_a_job_of_his_own(agent):
     assert "x" not in agent.audited()[0].values()
 
 
+def test_a_submitter_records_which_nodes_have_confirmed_the_end_of_a_job_of_his_own(agent):
+    """As names alone; others see who has not."""
+    submitted(agent, "j", "bob")
+    started = {"state": "started", "nodes": ["a", "b"]}
+    assert agent.node.ask("queue", name="j", queue=started, merge=True) == {"written": True}
+    assert agent.ask("bob", "queue", name="j", queue={"state": "stopped", "deleted": True}) == {"written": True}
+    more = {"queue": {"state": "stopped", "reason": "x", "unconfirmed": []}, "confirmed": ["a", "../b", 3, None]}
+    assert agent.ask("bob", "queue", name="j", **more) == {"written": True}
+
+    (seen,) = agent.ask("eve", "report", names=["j"])["jobs"]
+    assert (seen["queue"]["unconfirmed"], seen["queue"]["deleted"]) == (["b"], True)
+    assert json.loads((agent.node.root / "j/queue.json").read_text())["reason"] == "stopped by bob"
+    assert agent.refused("eve", "queue", name="j", queue={"state": "stopped"}, confirmed=["b"])
+    assert [one["action"] for one in agent.audited()] == ["submitted", "stopped", "refused"]
+
+
 @pytest.mark.parametrize(
     ("do", "more"),
     [

@@ -220,6 +220,30 @@ def test_the_queue_is_not_held_for_as_long_as_a_disk_takes_to_keep_what_has_ende
     assert len(kept) == 1
 
 
+def test_the_queue_host_lists_the_nodes_that_have_not_confirmed_an_end(node):
+    """All that the job was ever given to; a deletion asks all of them again, and is not taken back by a later stop."""
+
+    def queue(**more):
+        assert node.ok("queue", name="j", merge=True, **more) == {"written": True}
+        return json.loads((node.root / "j/queue.json").read_text())
+
+    node.ok("reserve", name="j", job=job(), queue={"state": "pending"})
+    queue(queue={"state": "started", "attempt": 1, "nodes": ["a", "b"]})
+    queue(queue={"state": "started", "attempt": 2, "nodes": ["c"]})
+    stopped = queue(queue={"state": "stopped", "reason": "stopped by me"})
+    assert (stopped["unconfirmed"], stopped["deleted"], stopped["attempt"]) == (["a", "b", "c"], False, 2)
+
+    confirmed = queue(queue={"state": "stopped"}, confirmed=["a", "c", "other"])
+    assert (confirmed["unconfirmed"], confirmed["time"]) == (["b"], stopped["time"])
+    assert queue(queue={"state": "stopped"})["unconfirmed"] == ["b"]
+    deleted = queue(queue={"state": "stopped", "deleted": True})
+    assert (deleted["unconfirmed"], deleted["deleted"]) == (["a", "b", "c"], True)
+    queue(queue={"state": "stopped"}, confirmed=["a"])
+    again = queue(queue={"state": "stopped", "deleted": False})
+    assert (again["unconfirmed"], again["deleted"]) == (["b", "c"], True)
+    assert not {"unconfirmed", "deleted"} & set(queue(queue={"state": "pending"}))
+
+
 def test_a_job_that_is_gone_keeps_no_other_from_being_told_why_it_waits(node):
     node.ok("reserve", name="j", job=job(), queue={"state": "pending"})
     many = [{"name": name, "queue": {"reason": "no room"}, "event": {"message": "no room"}} for name in ("gone", "j")]

@@ -47,3 +47,20 @@ def test_nodes_that_are_skipped_for_one_cause_are_reported_together():
 
     assert text.count("not started") == 1
     assert "gpu[2-64]: skipped\n  not started, because gpu1 failed\n  hint: Fix gpu1, then apply again." in text
+
+
+def test_an_apply_that_only_waits_is_told_from_one_that_failed():
+    """By its exit code, 6: scripts try such an apply again later."""
+    waiting = outcomes(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
+    done = outcomes().report()
+    names = ["a", "b"]
+    found = Outcomes(names)
+    step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",))
+    found.saw(Look(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
+    found.skip(["b"], "not started, because a failed", "Fix a.")
+
+    assert [(report.ok, report.only_waits) for report in (waiting, done, found.report())] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets as random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from provision.batch.records import contradictions
 from provision.batch.signed import secrets_digest
-from provision.connectors import connect, each
+from provision.connectors import connect
 from provision.documents.jobs import (
     Deleted,
     Done,
@@ -37,6 +39,8 @@ from provision.errors import (
 )
 from provision.jobs.engines.base import LogRequest, Secrets, Tried
 from provision.jobs.engines.direct import reading
+from provision.jobs.engines.direct.contact import Contact
+from provision.jobs.engines.direct.ending import Ending, carry_out, pending
 from provision.jobs.engines.direct.finding import PATIENCE_SECONDS, told_of
 from provision.jobs.engines.direct.head import (
     mark,
@@ -54,6 +58,7 @@ from provision.model.job_views import DryRun, JobSurvey
 if TYPE_CHECKING:
     import threading
 
+    from provision.connectors.absent import AbsentNodes
     from provision.jobs.code import Archive
     from provision.jobs.engines.direct.starting import Extras
     from provision.jobs.signing import JobKeys
@@ -65,6 +70,7 @@ Say = Callable[[str], None]
 LOOK_SECONDS = 60.0
 TOKEN_BYTES = 6
 SALT_BYTES = 32
+_TOKEN = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
 class DirectEngine:
@@ -75,14 +81,23 @@ class DirectEngine:
         eyes: looks at nodes as places for jobs.
         keys: signs jobs, and says whose jobs start.
         extras: brings code, data and TensorBoard.
+        absent: what is remembered of nodes that did not answer.
     """
 
     name = "direct"
 
-    def __init__(self, cluster: Cluster, eyes: Eyes, keys: JobKeys, extras: Extras | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        eyes: Eyes,
+        keys: JobKeys,
+        extras: Extras | None = None,
+        absent: AbsentNodes | None = None,
+    ) -> None:
         self._cluster = cluster
         self._keys = keys
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
+        self._contact = Contact(self._nodes, absent)
         self._eyes = eyes
         self._agent = any(node.connection.agent for node in cluster.nodes)
         self._extras = extras
@@ -102,7 +117,6 @@ class DirectEngine:
 
     def _submit(self, spec: JobSpec, secrets: Secrets, code: Archive | None, say: Say) -> JobRecord:
         from provision.batch.spec_checks import check_recorded
-        from provision.jobs.code_archives import store_archive
 
         check_recorded(spec, packed=code is not None)
         token, kept = random.token_hex(TOKEN_BYTES), _stored(secrets)
@@ -121,12 +135,31 @@ class DirectEngine:
         job = {"id": token, "owner": signed.owner, "spec": as_document(spec), "signed": text, "signature": signature}
         queue = {"state": "held" if spec.hold else "pending", "attempt": 0, "failures": 0, "retry": spec.retry}
         request = {"name": spec.name, "job": job, "queue": queue, "secrets": msgspec.to_builtins(kept) if kept else {}}
+        reserve = partial(self._reserve, token, code, request)
+        if not reserve() and (self._is_taken(spec.name) or not reserve()):
+            raise NameTaken(f"a job {spec.name} exists", remedy="Submit again.")
+        try:
+            _, refused = self._start_waiting(say, mine=spec.name, own={token: code} if code is not None else {})
+        except LockedError as error:
+            say(f"{spec.name} stays in the queue: {error.message}")
+            refused = None
+        if refused is not None:
+            self._forget_refused(spec.name, token)
+            raise refused
+        if self._agent:
+            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run)")
+        return self.get(spec.name)
+
+    def _reserve(self, token: str, code: Archive | None, request: dict[str, Any]) -> bool:
+        """Reserve a name on the queue host and record the job there; return whether the name was free."""
+        from provision.jobs.code_archives import store_archive
+
         try:
             with contextlib.closing(connect(self._nodes[self.head])) as way:
                 if code is not None:
                     store_archive(way, token, code)
                     request["upload"] = token
-                answer = ask_jobs(way, "reserve", Reserved, **request)
+                return ask_jobs(way, "reserve", Reserved, **request).reserved
         except NodeError:
             raise
         except ProvisionError as error:
@@ -135,22 +168,20 @@ class DirectEngine:
                 node=self.head,
                 remedy="mend the node, or name another by cluster_head in the inventory",
             ) from error
-        if not answer.reserved:
-            raise NameTaken(
-                f"there is a job {spec.name} already",
-                remedy=f"take another name, or forget that one: provision delete {spec.name}",
-            )
+
+    def _is_taken(self, name: str) -> bool:
+        """Return False where the job of this name has gone meanwhile.
+
+        Raises:
+            NameTaken: a job has the name, with its state.
+        """
         try:
-            _, refused = self._start_waiting(say, mine=spec.name, own={token: code} if code is not None else {})
-        except LockedError as error:
-            say(f"{spec.name} stays in the queue: {error.message}")
-            refused = None
-        if refused is not None:
-            self._forget(spec.name, token)
-            raise refused
-        if self._agent:
-            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run)")
-        return self.get(spec.name)
+            record = self.get(name, hurry=True)
+        except NotFound:
+            return False
+        except ProvisionError:
+            raise _name_taken(name, None) from None
+        raise _name_taken(name, record)
 
     def start_pending(self, say: Say) -> Tried:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
@@ -194,7 +225,7 @@ class DirectEngine:
         from provision.jobs.engines.direct.starts import start_all
         from provision.jobs.engines.direct.watching import watches
 
-        sight = Sight(self._eyes, self._cluster)
+        sight = Sight(self._eyes, self._cluster, self._contact.present)
         if mine:
             sight.begin()
         with Ways(self._nodes) as ways:
@@ -213,9 +244,10 @@ class DirectEngine:
 
     def _look(self, patience: float | None = None) -> tuple[dict[str, NodeLook], dict[str, str]]:
         """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
-        found = each(
+        found = self._contact.each(
             self._cluster.nodes, lambda way: ask_jobs(way, "look", LookAnswer, timeout=LOOK_SECONDS), patience=patience
         )
+        self._carry_out(found)
         looks = {name: NodeLook.of(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)}
         lost = {name: one.message for name, one in found.items() if isinstance(one, ProvisionError)}
         if self.head in lost:
@@ -240,12 +272,18 @@ class DirectEngine:
     def jobs(self, *, nodes: bool = False) -> JobSurvey:
         """Return all jobs, and with `nodes` the nodes too, by one SSH session each."""
         do, kind = ("look", LookAnswer) if nodes else ("report", ReportAnswer)
-        found = each(self._cluster.nodes, lambda way: ask_jobs(way, do, kind, names=None, brief=True))
+        found = self._contact.each(self._cluster.nodes, lambda way: ask_jobs(way, do, kind, names=None, brief=True))
+        self._carry_out(found)
         return reading.survey(self._cluster, self.head, found, nodes=nodes)
 
     def get(self, name: str, *, hurry: bool = False) -> JobRecord:
-        """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out."""
-        found = told_of(name, self._nodes, self.head, hurry=hurry)
+        """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out.
+
+        A job's ID is as good as its name: by it a job is found whose name another job has.
+        """
+        found = told_of(name, self._contact, self.head, hurry=hurry)
+        if self._carry_out(found):
+            found = told_of(name, self._contact, self.head, hurry=hurry)
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
         for record in survey.jobs:
             if record.spec.name == name:
@@ -253,9 +291,21 @@ class DirectEngine:
         away = ", ".join(survey.unreachable)
         if away and hurry:
             return self.get(name)
+        by_id = [record for record in self.jobs().jobs if record.id == name] if _TOKEN.fullmatch(name) else []
+        if by_id:
+            return by_id[0]
         if away:
             raise NodeUnreachable(f"no node that answers knows a job {name}, and these do not answer: {away}")
-        raise NotFound(f"there is no job {name}", remedy="`provision list` has the names")
+        raise NotFound(f"there is no job {name}", remedy="See the names: provision list")
+
+    def _carry_out(self, found: Mapping[str, Any]) -> bool:
+        """Do what is left of requested ends on the nodes that answered; return whether there was something to do."""
+        ends = pending(found, self.head)
+        if self._agent:
+            ends = [end for end in ends if end.owner == owner()]
+        if ends:
+            carry_out(self._contact, self.head, ends)
+        return bool(ends)
 
     def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
         """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
@@ -264,7 +314,14 @@ class DirectEngine:
     # Ending
 
     def stop(self, name: str, say: Say, *, grace: float = 15.0) -> JobRecord:
-        """End a job in good order; its record stays. A job that is over stays as it is."""
+        """End a job in good order; its record stays. A job that is over stays as it is.
+
+        Returns:
+            The job; STOPPING as long as a node has not confirmed the end.
+
+        Raises:
+            NodeUnreachable: a node has not confirmed, and the queue host does not answer either.
+        """
         record = self.get(name)
         if record.status.over:
             return record
@@ -277,77 +334,87 @@ class DirectEngine:
         with contextlib.suppress(ProvisionError):
             self._start_waiting(say, patience=PATIENCE_SECONDS)
 
-    def _end(self, record: JobRecord, say: Say, grace: float) -> None:
-        name = record.spec.name
-        targets = list(dict.fromkeys((self.head, *(seat.node for seat in record.seats))))
-        say(f"ending {name} on {', '.join(targets)}")
-        reason = f"stopped by {owner()}"
-        with contextlib.suppress(ProvisionError), Ways(self._nodes) as ways:
-            queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
-            mark(ways, self.head, record, queue, state="stopped", reason=reason, over=True)
-        found = each(
-            [self._nodes[node] for node in targets if node in self._nodes],
-            lambda way: ask_jobs(way, "stop", Done, timeout=grace + 60, name=name, reason=reason, grace=grace),
-        )
-        lost = {node: one.message for node, one in found.items() if isinstance(one, ProvisionError)}
-        if lost and len(lost) == len(found):
-            raise NodeUnreachable(f"{name} could not be ended: {_told(lost)}")
-        last = self._await(name, lambda one: one.status.over, grace + 30)
-        if not last.status.over:
-            if lost:
-                raise NodeUnreachable(f"{name} is told to end, but may run on: {_told(lost)} did not answer")
-            raise TimedOut(f"{name} is told to end and is {last.status} after {grace + 30:g} s: {last.reason}")
-
-    def _await(self, name: str, done: Callable[[JobRecord], bool], seconds: float) -> JobRecord:
-        deadline = time.monotonic() + seconds
-        record = self.get(name)
-        while not done(record) and time.monotonic() < deadline:
-            time.sleep(0.5)
-            record = self.get(name)
-        return record
-
-    def delete(self, name: str, say: Say, *, force: bool = False) -> None:
-        """Stop a job and forget it; what is gone already is no error."""
+    def _end(self, record: JobRecord, say: Say, grace: float) -> ProvisionError | None:
+        """End a job; return the error of nodes that have not confirmed it."""
+        ending, unrecorded = Ending(self._contact, self.head, record), None
         try:
-            record = self.get(name)
-        except NotFound:
-            return
+            ending.request()
+        except NodeUnreachable as error:
+            unrecorded = error
+        say(f"ending {record.spec.name} on {', '.join(ending.nodes or (self.head,))}")
+        left = ending.stop(grace)
+        ending.confirm(set(ending.nodes) - set(left))
+        if unrecorded is not None and (left or not ending.nodes):
+            raise (
+                unrecorded
+                if not left
+                else NodeUnreachable(
+                    f"{record.spec.name} may still run: {_told(left)}; {unrecorded.message}",
+                    remedy=f"Run `provision stop {record.spec.name}` again when the queue host {self.head} answers.",
+                )
+            )
+        return _unconfirmed(ending, record.spec.name, left) if left else None
+
+    def delete(self, name: str, say: Say, *, force: bool = False, lost: Sequence[str] = ()) -> None:
+        """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
+
+        Args:
+            name: the job's, or its ID.
+            say: takes lines of progress.
+            force: also a job of somebody else that is not over.
+            lost: nodes that never come back, and so cannot confirm.
+
+        Raises:
+            NotFound: there is no such job.
+            NodeUnreachable: a node has not confirmed; the job is STOPPING until it does.
+        """
+        record = self.get(name)
         if record.owner and record.owner != owner() and not force and not record.status.over:
             raise NodeError(
                 f"the job {name} is of {record.owner} and is {record.status}", remedy="--force deletes it all the same"
             )
+        self._forget(record, say, lost)
         if not record.status.over:
-            self._end(record, say, 15.0)
             self._start_others(say)
-        silent = self._forget(name, record.id)
-        keeping = [node for node in silent if any(seat.node == node for seat in record.seats)]
-        if keeping:
-            say(
-                f"warning: {', '.join(keeping)} did not answer, and what is there of {name} stays: delete it once more "
-                "when it is listed again"
-            )
 
-    def _forget(self, name: str, token: str) -> list[str]:
-        """Forget it everywhere; the head is the last, so that the name is free only when nothing is left.
+    def _forget(self, record: JobRecord, say: Say, lost: Sequence[str] = ()) -> None:
+        """Forget a job everywhere; the queue host is the last, so that the name is free only when nothing is left.
 
-        Returns the nodes that did not answer.
+        Raises:
+            NodeUnreachable: a node has not confirmed that nothing is left there.
+            NodeError: a node could not do its part.
         """
-        silent: list[str] = []
-        others = [node for node in self._cluster.nodes if node.name != self.head]
-        for group in (others, [self._nodes[self.head]]):
-            found = each(group, lambda way: ask_jobs(way, "delete", Deleted, name=name, id=token))
-            lost = {node: one for node, one in found.items() if isinstance(one, ProvisionError)}
-            for node, one in lost.items():
-                if isinstance(one, NodeError) or node == self.head:
-                    raise one
-                silent.append(node)
-        return silent
+        name, ending = record.spec.name, Ending(self._contact, self.head, record, delete=True)
+        ending.request()
+        nodes = ending.nodes or (tuple(self._nodes) if record.attempt else ())  # not known of jobs of old versions
+        gone = list(dict.fromkeys(lost))
+        ending.check_lost(gone, nodes)
+        ending.confirm(gone)
+        asked = [node for node in nodes if node not in gone]
+        left: dict[str, str] = {}
+        if not record.status.over:
+            say(f"ending {name} on {', '.join(ending.nodes or (self.head,))}")
+            left = ending.stop(15.0, asked)
+        others = [node for node in asked if node not in left and node != self.head]
+        left |= ending.remove(others)
+        ending.confirm(set(asked) - set(left))
+        if left:
+            raise _unconfirmed(ending, name, left)
+        ending.remove([self.head])
+
+    def _forget_refused(self, name: str, token: str) -> None:
+        """Forget a job that never started: the queue host alone has it."""
+        answer = self._contact.each(
+            [self._nodes[self.head]], lambda way: ask_jobs(way, "delete", Deleted, name=name, id=token)
+        )[self.head]
+        if isinstance(answer, ProvisionError):
+            raise answer
 
     def _forget_aged(self, records: Sequence[JobRecord], say: Say) -> None:
         """Forget jobs by their --ttl-after-finished; what cannot be forgotten now is tried at the next look."""
         for record in records:
             try:
-                self._forget(record.spec.name, record.id)
+                self._forget(record, say)
             except ProvisionError as error:
                 say(f"warning: {record.spec.name} is over for long and could not be forgotten: {error}")
             else:
@@ -363,11 +430,15 @@ class DirectEngine:
         from provision.jobs.engines.direct.starts import secrets_of
 
         record = self.get(name)
+        if record.deleting:
+            raise NodeError(f"the job {name} is being deleted", remedy="Submit it again under another name.")
         with Ways(self._nodes) as ways:
             kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
         insist_on_secrets(record.spec, secrets_of(kept))
         if not record.status.over:
-            self._end(record, say, 15.0)
+            unconfirmed = self._end(record, say, 15.0)
+            if unconfirmed is not None:
+                raise unconfirmed
             record = self.get(name)
         with Ways(self._nodes) as ways:
             queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
@@ -409,3 +480,31 @@ def _stored(secrets: Secrets) -> SecretsDocument:
 
 def _told(lost: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {text}" for name, text in lost.items())
+
+
+def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> ProvisionError:
+    """Return the error of a job whose end some nodes have not confirmed."""
+    text = f"{name} is STOPPING and may still run: {_told(left)}"
+    away = [node for node in left if node in ending.silent]
+    if not away:
+        return TimedOut(text, remedy=f"See what happens: provision get {name} -e")
+    when = f"when {', '.join(away)} answers again"
+    remedy = f"It is carried out {when}; `provision get {name}` shows the state."
+    if not ending.recorded:
+        remedy = f"The queue host does not know this job. Run `provision delete {name}` {when}."
+    return NodeUnreachable(
+        text, remedy=f"{remedy} For a node that never comes back: provision delete {name} --lost NODE"
+    )
+
+
+def _name_taken(name: str, record: JobRecord | None) -> NameTaken:
+    if record is not None and record.unconfirmed:
+        away = ", ".join(record.unconfirmed)
+        return NameTaken(
+            f"the name {name} is taken: that job is {record.status}, and {away} has not confirmed its end",
+            remedy=f"Choose another name, or wait for {away}: the name is free when all nodes have confirmed.",
+        )
+    return NameTaken(
+        f"there is a job {name} already" + (f": it is {record.status}" if record is not None else ""),
+        remedy=f"Choose another name, or delete that job: provision delete {name}",
+    )

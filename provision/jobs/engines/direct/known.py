@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -54,8 +54,13 @@ class Eyes(Protocol):
 class Sight:
     """One look at all nodes of a cluster: begun beside other work by who will need it, else when it is needed."""
 
-    def __init__(self, eyes: Eyes, cluster: Cluster) -> None:
-        self._eyes, self._cluster = eyes, cluster
+    def __init__(
+        self,
+        eyes: Eyes,
+        cluster: Cluster,
+        present: Callable[[], tuple[Sequence[str], Mapping[str, str]]] | None = None,
+    ) -> None:
+        self._eyes, self._cluster, self._present = eyes, cluster, present
         self._thread: threading.Thread | None = None
         self._found: Known | Exception | None = None
         self._begun, self._used = 0.0, False
@@ -68,7 +73,9 @@ class Sight:
 
     def _look(self) -> None:
         try:
-            self._found = self._eyes.look(self._cluster, [node.name for node in self._cluster.nodes])
+            names, absent = self._present() if self._present else ([node.name for node in self._cluster.nodes], {})
+            known = self._eyes.look(self._cluster, names)
+            self._found = replace(known, left_out={**known.left_out, **absent}) if absent else known
         except Exception as error:  # noqa: BLE001 - raised where the look is needed
             self._found = error
 

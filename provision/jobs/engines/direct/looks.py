@@ -73,4 +73,4 @@ class NodeLook(Report):
 
 def _broken(job: JobReport) -> bool:
     """Whether its start failed, so that nothing of it is here whatever its instances' records say."""
-    return job.queue.state in {"failed", "stopped"}
+    return job.queue.state == "failed" or (job.queue.state == "stopped" and job.keeper != "active")

@@ -1,0 +1,97 @@
+"""Asking nodes in parallel, without waiting again and again for those that did not answer a short while ago."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from provision.connectors import Connector, each
+from provision.connectors.absent import AbsentNode, AbsentNodes
+from provision.connectors.knock import takes_connections
+from provision.errors import ConnectionFailed, HostNotTrusted, NodeUnreachable, ProvisionError
+from provision.model import Node
+from provision.threads import outcomes
+
+__all__ = ["Contact", "is_silent"]
+
+T = TypeVar("T")
+
+KNOCK_SECONDS = 1.0
+"""So long a node that was silent may take to take a connection; else it counts as silent still."""
+_AT_ONCE = 64
+
+
+def is_silent(answer: object) -> bool:
+    """Return whether a node's outcome is that it could not be reached."""
+    return isinstance(answer, ConnectionFailed | NodeUnreachable)
+
+
+class Contact:
+    """Asks the nodes of a cluster.
+
+    Args:
+        nodes: by name.
+        absent: what is remembered of nodes that did not answer.
+    """
+
+    def __init__(self, nodes: Mapping[str, Node], absent: AbsentNodes | None = None) -> None:
+        self.nodes = nodes
+        self._absent = absent or AbsentNodes()
+
+    def each(
+        self,
+        nodes: Sequence[Node],
+        work: Callable[[Connector], T],
+        *,
+        patience: float | None = None,
+        answered: float = 0.0,
+    ) -> dict[str, T | ProvisionError]:
+        """Run `work` on all nodes in parallel, as `provision.connectors.each` does.
+
+        Nodes that did not answer a short while ago are connected to only when they take connections by now.
+        """
+        absent = self._absent.among(nodes)
+        back: list[Node] = []
+        knocking = threading.Thread(target=lambda: back.extend(self._back(nodes, absent)), daemon=True)
+        knocking.start()
+        asked = [node for node in nodes if node.name not in absent]
+        found: dict[str, T | ProvisionError] = (
+            dict(each(asked, work, patience=patience, answered=answered)) if asked else {}
+        )
+        knocking.join()
+        if back:
+            found |= each(back, work)
+        self._remember(nodes, found)
+        late = {name: _still_silent(entry) for name, entry in absent.items() if name not in found}
+        return {node.name: found[node.name] if node.name in found else late[node.name] for node in nodes}
+
+    def present(self) -> tuple[list[str], dict[str, str]]:
+        """Return the nodes that are expected to answer, and why each of the others is not."""
+        nodes = list(self.nodes.values())
+        absent = self._absent.among(nodes)
+        back = {node.name for node in self._back(nodes, absent)}
+        gone = {name: _still_silent(entry).message for name, entry in absent.items() if name not in back}
+        return [node.name for node in nodes if node.name not in gone], gone
+
+    def _back(self, nodes: Sequence[Node], absent: Mapping[str, AbsentNode]) -> list[Node]:
+        silent = [node for node in nodes if node.name in absent]
+        knocks = outcomes(lambda node: takes_connections(node, KNOCK_SECONDS), silent, limit=_AT_ONCE)
+        return [node for node, took in zip(silent, knocks, strict=True) if took is True]
+
+    def _remember(self, nodes: Sequence[Node], found: Mapping[str, object]) -> None:
+        silent = [
+            (node, answer.message)
+            for node in nodes
+            for answer in [found.get(node.name)]
+            if isinstance(answer, ConnectionFailed | NodeUnreachable) and not isinstance(answer, HostNotTrusted)
+        ]
+        quiet = {node.name for node, _ in silent}
+        self._absent.remember(silent, [name for name in found if name not in quiet])
+
+
+def _still_silent(entry: AbsentNode) -> NodeUnreachable:
+    seconds = max(time.time() - entry.time, 0.0)
+    reason = entry.reason or "it did not answer"
+    return NodeUnreachable(f"{reason} ({seconds:.0f} s ago, and it takes no connections now)", node=entry.name)

@@ -1,0 +1,214 @@
+"""Ending jobs: the queue host records that a job is to end, and each node that has it confirms the end."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from provision.batch.endings import END_REQUESTED, RequestedEnd, has_part, requested_ends
+from provision.batch.records import Report
+from provision.connectors import Connector
+from provision.documents.jobs import Deleted, Done, JobReport, ReportAnswer, Written
+from provision.errors import NodeError, NodeUnreachable, ProvisionError, UsageError
+from provision.jobs.engines.direct.contact import Contact, is_silent
+from provision.jobs.node_ask import ask_jobs, owner
+from provision.model.job import JobRecord
+
+__all__ = ["Ending", "carry_out", "pending"]
+
+GRACE_SECONDS = 15.0
+ENDING_SECONDS = 30.0
+"""What an end may take beside the grace time."""
+POLL_SECONDS = 0.5
+
+
+class Ending:
+    """The end of one job, by request of an operator.
+
+    Args:
+        contact: asks nodes.
+        head: the queue host.
+        record: the job, with the nodes that it was given to.
+        delete: whether its records are to go too.
+    """
+
+    def __init__(self, contact: Contact, head: str, record: JobRecord, *, delete: bool = False) -> None:
+        self._contact, self._head, self._record, self._delete = contact, head, record, delete
+        self.recorded = False
+        """Whether the queue host has recorded the request: only then is it carried out when a node is back."""
+        self.silent: set[str] = set()
+        """Nodes that could not be reached."""
+        self.nodes: tuple[str, ...] = tuple(
+            dict.fromkeys((*record.nodes, *(seat.node for seat in record.seats), *record.unconfirmed))
+        )
+
+    def request(self) -> None:
+        """Record on the queue host that the job is to end, and learn which nodes have to confirm it.
+
+        Raises:
+            NodeUnreachable: the queue host does not answer.
+        """
+        reason = f"{'deleted' if self._delete else 'stopped'} by {owner()}"
+        queue: dict[str, Any] = {"state": END_REQUESTED, "reason": reason}
+        if self._delete:
+            queue["deleted"] = True
+        event = {"time": time.time(), "source": "queue", "type": "Normal", "message": reason}
+        name = self._record.spec.name
+
+        def ask(way: Connector) -> ReportAnswer | None:
+            request: dict[str, Any] = {"name": name, "queue": queue, "merge": True, "over": True, "event": event}
+            if not ask_jobs(way, "queue", Written, **request, if_id=self._record.id).written:
+                return None
+            return ask_jobs(way, "report", ReportAnswer, names=[name], brief=False)
+
+        answer = self._contact.each([self._contact.nodes[self._head]], ask)[self._head]
+        if is_silent(answer):
+            raise NodeUnreachable(
+                f"the queue host {self._head} does not answer, so that the end of {name} cannot be recorded: {answer}",
+                node=self._head,
+            )
+        if not isinstance(answer, ReportAnswer):
+            return  # the queue host does not know this job: it runs on other nodes all the same
+        self.recorded = True
+        for job in Report.of(self._head, answer).jobs:
+            if job.id == self._record.id:
+                self.nodes = tuple(dict.fromkeys((*self.nodes, *job.queue.unconfirmed)))
+
+    def stop(self, grace: float, nodes: Sequence[str] | None = None) -> dict[str, str]:
+        """End the job on its nodes; return the nodes that have not confirmed it in time, and why."""
+        name, token = self._record.spec.name, self._record.id
+        asked = self.nodes if nodes is None else nodes
+        request = {"name": name, "reason": f"stopped by {owner()}", "grace": grace, "id": token}
+        found = self._each(asked, lambda way: ask_jobs(way, "stop", Done, timeout=grace + 60, **request))
+        why = {node: _why(answer) for node, answer in found.items() if isinstance(answer, ProvisionError)}
+        self.silent |= {node for node, answer in found.items() if is_silent(answer)}
+        return self._await_ends(asked, why, grace)
+
+    def _await_ends(self, nodes: Sequence[str], why: dict[str, str], grace: float) -> dict[str, str]:
+        """Ask the nodes until all that answer report no unfinished part, or the time is over."""
+        end = time.monotonic() + grace + ENDING_SECONDS
+        left = dict.fromkeys(nodes)
+        report = partial(_report, self._record.spec.name)
+        while True:
+            found = self._each([node for node in left if node not in self.silent], report)
+            for node, answer in found.items():
+                if isinstance(answer, ReportAnswer):
+                    part = _part(node, answer, self._record.id)
+                    if part is None or not has_part(part):
+                        del left[node]
+                    else:
+                        why.setdefault(node, "the job has not ended there")
+                elif is_silent(answer):
+                    self.silent.add(node)
+                    why[node] = _why(answer)
+                else:
+                    why[node] = _why(answer)
+            if set(left) <= self.silent or time.monotonic() > end:
+                return {node: why.get(node, "it did not answer") for node in left}
+            time.sleep(POLL_SECONDS)
+
+    def check_lost(self, lost: Sequence[str], nodes: Sequence[str]) -> None:
+        """Refuse to give up a node that the job was never given to, or that answers and so can confirm.
+
+        Raises:
+            UsageError: one of them is such a node.
+        """
+        name = self._record.spec.name
+        for node in lost:
+            if node not in nodes:
+                raise UsageError(
+                    f"--lost {node}: {name} was never given to this node", remedy=f"Its nodes are {', '.join(nodes)}."
+                )
+        found = self._each(list(lost), partial(_report, name))
+        for node, answer in found.items():
+            if not is_silent(answer):
+                raise UsageError(f"--lost {node}: this node answers", remedy="Leave --lost out: it can confirm.")
+
+    def remove(self, nodes: Iterable[str]) -> dict[str, str]:
+        """Remove what is left of an ended job on nodes; return the nodes that could not be reached, and why.
+
+        Raises:
+            NodeError: a node was reached and could not.
+        """
+        name, token = self._record.spec.name, self._record.id
+        found = self._each(list(nodes), lambda way: ask_jobs(way, "delete", Deleted, name=name, id=token))
+        for answer in found.values():
+            if isinstance(answer, ProvisionError) and not is_silent(answer):
+                raise answer
+        away = {node: _why(answer) for node, answer in found.items() if is_silent(answer)}
+        self.silent |= set(away)
+        return away
+
+    def confirm(self, nodes: Iterable[str]) -> None:
+        """Record on the queue host which nodes have confirmed; what cannot be now is found out again later."""
+        confirmed = sorted(nodes)
+        if self.recorded and confirmed:
+            with contextlib.suppress(ProvisionError):
+                self._each([self._head], lambda way: _confirm(way, self._record.spec.name, self._record.id, confirmed))
+
+    def _each(self, names: Sequence[str], work: Any) -> dict[str, Any]:
+        """Ask these nodes; one that is not in this inventory cannot be reached."""
+        known = [self._contact.nodes[name] for name in names if name in self._contact.nodes]
+        found: dict[str, Any] = dict(self._contact.each(known, work))
+        for name in names:
+            if name not in self._contact.nodes:
+                found[name] = NodeUnreachable("it is not in this inventory", node=name)
+        return found
+
+
+def carry_out(contact: Contact, head: str, ends: Sequence[RequestedEnd]) -> None:
+    """Do on the nodes that answer what is left of requested ends; what fails is tried again at the next contact."""
+    names = dict.fromkeys(node for end in ends for node in (*end.stop, *end.remove))
+    found = contact.each([contact.nodes[name] for name in names if name in contact.nodes], partial(_do_all, ends))
+    removed = {node: answer for node, answer in found.items() if not isinstance(answer, ProvisionError)}
+
+    def record(way: Connector) -> None:
+        for end in ends:
+            confirmed = [*end.confirmed, *(node for node in removed if end.id in removed[node])]
+            with contextlib.suppress(NodeError):
+                if confirmed:
+                    _confirm(way, end.name, end.id, confirmed)
+                if end.delete and not set(end.left) - set(confirmed):
+                    ask_jobs(way, "delete", Deleted, name=end.name, id=end.id)
+
+    contact.each([contact.nodes[head]], record)
+
+
+def _do_all(ends: Sequence[RequestedEnd], way: Connector) -> list[str]:
+    """Stop jobs on a node, and remove those that have ended there; return the ids of those that were removed."""
+    removed = []
+    for end in ends:
+        with contextlib.suppress(NodeError):
+            if way.name in end.stop:
+                request = {"name": end.name, "id": end.id, "reason": end.reason or "stopped", "grace": GRACE_SECONDS}
+                ask_jobs(way, "stop", Done, timeout=GRACE_SECONDS + 60, **request)
+            elif way.name in end.remove:
+                ask_jobs(way, "delete", Deleted, name=end.name, id=end.id)
+                removed.append(end.id)
+    return removed
+
+
+def pending(found: Mapping[str, ReportAnswer | ProvisionError], head: str) -> list[RequestedEnd]:
+    """Return what is left to do for requested ends, by the answers of nodes."""
+    reports = [Report.of(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)]
+    return requested_ends(reports, head)
+
+
+def _confirm(way: Connector, name: str, token: str, nodes: Sequence[str]) -> None:
+    request: dict[str, Any] = {"name": name, "queue": {"state": END_REQUESTED}, "merge": True, "confirmed": list(nodes)}
+    ask_jobs(way, "queue", Written, **request, if_id=token, if_state=[END_REQUESTED])
+
+
+def _report(name: str, way: Connector) -> ReportAnswer:
+    return ask_jobs(way, "report", ReportAnswer, names=[name], brief=True)
+
+
+def _part(node: str, answer: ReportAnswer, token: str) -> JobReport | None:
+    return next((job for job in Report.of(node, answer).jobs if job.id == token), None)
+
+
+def _why(error: object) -> str:
+    return error.message if isinstance(error, ProvisionError) else str(error)

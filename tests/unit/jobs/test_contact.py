@@ -1,0 +1,89 @@
+"""A node that did not answer is not waited for again and again; the others answer, and it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from provision.connectors.absent import AbsentNodes
+from provision.errors import ConnectionFailed, HostNotTrusted, NodeError, NodeUnreachable, ProvisionError
+from provision.jobs.engines.direct import contact
+from provision.jobs.engines.direct.contact import Contact
+from provision.model import Connection, Node
+
+NODES = {name: Node(name, Connection(f"10.0.0.{number}")) for number, name in enumerate(("a", "b", "c"))}
+
+
+class Network:
+    """Stands for the connections: which nodes are connected to, and how that ends."""
+
+    def __init__(self) -> None:
+        self.connected: list[str] = []
+        self.errors: dict[str, ProvisionError] = {}
+        self.takes: set[str] = set()
+        """Nodes whose port takes connections."""
+
+    def each(self, nodes: Sequence[Node], _work: Callable[[Any], Any], **_: Any) -> dict[str, Any]:
+        self.connected += [node.name for node in nodes]
+        return {node.name: self.errors.get(node.name, f"answer of {node.name}") for node in nodes}
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+    made = Network()
+    monkeypatch.setattr(contact, "each", made.each)
+    monkeypatch.setattr(contact, "takes_connections", lambda node, _seconds: node.name in made.takes)
+    return made
+
+
+def asked(network: Network, nodes: Contact) -> tuple[list[str], dict[str, Any]]:
+    """Ask all nodes; return the nodes that were connected to, and the answers."""
+    network.connected.clear()
+    found = nodes.each(list(NODES.values()), lambda way: way)
+    return network.connected, found
+
+
+def test_a_silent_node_is_connected_to_again_when_it_takes_connections(network: Network) -> None:
+    """Until then it is named with the reason of the first time, and the others answer."""
+    nodes = Contact(NODES)
+    network.errors["b"] = ConnectionFailed("no route to host", node="b")
+    assert asked(network, nodes)[0] == ["a", "b", "c"]
+
+    connected, found = asked(network, nodes)
+    assert (connected, list(found)) == (["a", "c"], ["a", "b", "c"])
+    assert (found["a"], found["c"]) == ("answer of a", "answer of c")
+    assert isinstance(found["b"], NodeUnreachable)
+    assert found["b"].node == "b"
+    assert "no route to host" in found["b"].message
+    present, absent = nodes.present()
+    assert (present, list(absent)) == (["a", "c"], ["b"])
+
+    network.takes.add("b")
+    del network.errors["b"]
+    assert nodes.present() == (["a", "b", "c"], {})
+    connected, found = asked(network, nodes)
+    assert (sorted(connected), found["b"]) == (["a", "b", "c"], "answer of b")
+    network.takes.clear()
+    assert asked(network, nodes)[0] == ["a", "b", "c"], "it is forgotten when it has answered"
+
+
+@pytest.mark.parametrize("error", [NodeError("python3 is missing", node="b"), HostNotTrusted("unknown key", node="b")])
+def test_a_node_that_answers_with_an_error_is_not_remembered(network: Network, error: ProvisionError) -> None:
+    """It costs nobody time, and what is wrong may be mended at once."""
+    nodes = Contact(NODES)
+    network.errors["b"] = error
+
+    asked(network, nodes)
+    assert asked(network, nodes) == (["a", "b", "c"], {"a": "answer of a", "b": error, "c": "answer of c"})
+
+
+def test_another_command_does_not_wait_either(network: Network, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered is kept on this machine, by inventory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    network.errors["b"] = ConnectionFailed("no route to host", node="b")
+    asked(network, Contact(NODES, AbsentNodes(tmp_path)))
+
+    assert asked(network, Contact(NODES, AbsentNodes(tmp_path)))[0] == ["a", "c"]
+    assert asked(network, Contact(NODES, AbsentNodes(tmp_path / "other")))[0] == ["a", "b", "c"]
