@@ -82,8 +82,13 @@ def requested_ends(reports: Sequence[Report], head: str) -> list[RequestedEnd]:
 
 def is_accepted(node: str, job: JobReport, of_head: JobReport) -> bool:
     """Return whether the queue host has given the job to this node, and such an attempt of it."""
-    given = {*of_head.queue.nodes, *of_head.nodes, *of_head.queue.unconfirmed}
-    return not given or not job.attempt or (node in given and job.attempt <= of_head.queue.attempt)
+    queue = of_head.queue
+    given = {*queue.nodes, *of_head.nodes, *queue.unconfirmed}
+    if not given or not job.attempt:
+        return True
+    if job.attempt == queue.attempt and queue.nodes:
+        return node in {*queue.nodes, *queue.unconfirmed}
+    return node in given and job.attempt <= queue.attempt
 
 
 def _parts(of_head: JobReport, by_node: Mapping[str, Mapping[str, JobReport]], head: str) -> dict[str, JobReport]:

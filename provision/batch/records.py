@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from msgspec.structs import replace as replace_fields
+
 from provision.batch.endings import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
 from provision.documents.jobs import JobReport, QueueEntry, ReportAnswer, Result, job_reports, spec_of
-from provision.model.job import InstanceRecord, JobRecord, JobStatus
+from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
 
 __all__ = ["STARTING", "Report", "contradictions", "leases_by_job", "records", "starting"]
 
@@ -20,6 +22,7 @@ KEEPER_SECONDS = 20.0
 
 _OVER = {"Completed", "Error", "Stopped", "Lost"}
 _WAITING = {"pending", "held", "started"}
+_WORST_FIRST = ("FAILED", "STOPPED", "SUCCEEDED")
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,20 @@ def contradictions(reports: Sequence[Report], head: str) -> list[str]:
                     f"{report.node}: it reports attempt {job.attempt} of {job.name}; this is ignored, as {head} gave "
                     f"attempt {known.queue.attempt} to {', '.join(known.queue.nodes)}"
                 )
+            elif known is not None and job.id == known.id and job.attempt == known.queue.attempt:
+                messages += _foreign_seats(report.node, job, known)
     return messages
+
+
+def _foreign_seats(node: str, job: JobReport, of_head: JobReport) -> list[str]:
+    """Return a message where a node says that it has an instance which the head has given to another node."""
+    places = of_head.queue.places
+    claimed = [seat.instance for seat in job.record.seats if seat.node == node and places.get(seat.instance) != node]
+    if not places or not claimed:
+        return []
+    owner = places.get(claimed[0])
+    truth = f"{owner} has it" if owner else f"{job.name} has no such instance"
+    return [f"{node}: it reports that it has {claimed[0]}; this is ignored, as {truth}"]
 
 
 def _of_newest(told: Told, head: str) -> Told:
@@ -150,17 +166,16 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
     queue = next((job.queue for report, job in told if report.node == head), QueueEntry())
     attempt = max(job.attempt for _, job in told)
     current = [(report, job) for report, job in told if job.attempt == attempt and attempt]
-    seats = next((job.record.seats for _, job in current if job.record.seats), ())
-    place = {seat.instance: seat.node for seat in seats}
-    instances = {
-        key: value
-        for report, job in current
-        for key, value in job.instances.items()
-        if place.get(key, report.node) == report.node
-    }
     first, source = told[0][1], next(((report, job) for report, job in told if job.spec), told[0])
+    spec = spec_of(source[1], source[0].node)
+    seats = _seats(spec, current, queue)
+    place = {seat.instance: seat.node for seat in seats}
+    chief = next((seat.node for seat in seats if seat.chief), "")
+    instances = {
+        key: value for report, job in current for key, value in job.instances.items() if place.get(key) == report.node
+    }
     record = JobRecord(
-        spec=spec_of(source[1], source[0].node),
+        spec=spec,
         id=first.id,
         owner=first.owner or "",
         submitted=first.submitted or 0.0,
@@ -172,8 +187,8 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
         unreachable=tuple(dict.fromkeys(seat.node for seat in seats if seat.node in unreachable)),
         events=tuple(sorted((event for _, job in told for event in job.events), key=lambda event: event.time)),
         keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
-        nodes=next((tuple(job.nodes) for _, job in told if job.nodes), ()),
-        **_of_attempt(current),
+        nodes=next((tuple(job.nodes) for report, job in told if report.node == head), ()),
+        **next((_of_attempt(job) for report, job in current if report.node == chief), {}),
     )
     judged = _judged(record, queue, current, unreachable)
     left = unconfirmed_nodes(queue, {report.node: job for report, job in told}, answered, head)
@@ -200,14 +215,42 @@ def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answe
     )
 
 
-def _of_attempt(current: Told) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _seats(spec: JobSpec, current: Told, queue: QueueEntry) -> tuple[Seat, ...]:
+    """Return the instances of an attempt: each node's own, and of nodes that do not report those that others name.
+
+    Where the head has recorded who has which instance, a node cannot claim another one.
+    """
+    places = queue.places
+    reporting = {report.node for report, _ in current}
+    found = {
+        seat.instance: seat
+        for report, job in reversed(current)
+        for seat in job.record.seats
+        if seat.node == report.node and (not places or places.get(seat.instance) == seat.node)
+    }
     for _, job in current:
-        for key in ("code_sha", "image_digest", "tensorboard"):
-            value = getattr(job.record, key)
-            if value:
-                found.setdefault(key, value)
-    return found
+        if places and found.keys() >= places.keys():
+            break
+        for seat in job.record.seats:
+            if seat.node not in reporting and (not places or places.get(seat.instance) == seat.node):
+                found.setdefault(seat.instance, seat)
+    seats = (_with_rank(spec, seat) for seat in found.values())
+    return tuple(sorted(seats, key=lambda seat: (not seat.chief, seat.rank, seat.instance)))
+
+
+def _with_rank(spec: JobSpec, seat: Seat) -> Seat:
+    """Return a seat with role, rank and chief by its instance's name, as `seats_of` gives them: no node decides it."""
+    role, _, number = seat.instance.removeprefix(f"{spec.name}-").partition("-")
+    index = int(number) if role == "worker" and number.isdecimal() else 0
+    rank = index + 1 if role == "worker" and spec.kind is Kind.PYTORCH else index
+    chief = role in {"launcher", "master"} or (spec.kind is Kind.RUN and index == 0)
+    return replace(seat, role=role, index=index, rank=rank, chief=chief)
+
+
+def _of_attempt(job: JobReport) -> dict[str, Any]:
+    """Return what the node of rank 0 has recorded of an attempt's start."""
+    found = {key: getattr(job.record, key) for key in ("code_sha", "image_digest", "tensorboard")}
+    return {key: value for key, value in found.items() if value}
 
 
 def _watched_by_none(job: JobReport) -> bool:
@@ -268,13 +311,25 @@ def _has_tries(record: JobRecord) -> bool:
 
 
 def _result(record: JobRecord, current: Told) -> Result | None:
-    """Return how the attempt ended: as the chief saw it, else as another node did when the chief cannot tell."""
+    """Return how the attempt ended: as the chief saw it, else as other nodes did when the chief cannot tell.
+
+    Of the others the worst result counts, and each of them names instances of its own alone.
+    """
+    place = {seat.instance: seat.node for seat in record.seats}
     found = {report.node: job.result for report, job in current if job.result is not None}
     chief = next((seat.node for seat in record.seats if seat.chief), "")
     if chief in found:
         return found[chief]
     gone = chief in record.unreachable or any(report.node == chief and _rebooted(job) for report, job in current)
-    return next(iter(found.values()), None) if gone else None
+    others = [_own_part(result, node, place) for node, result in found.items() if node in place.values()]
+    return min(others, key=lambda result: _WORST_FIRST.index(result.status)) if gone and others else None
+
+
+def _own_part(result: Result, node: str, place: Mapping[str, str]) -> Result:
+    """Return a node's result without what it says of other nodes' instances."""
+    if place.get(result.first_failure or "") == node:
+        return result
+    return replace_fields(result, first_failure=None, first_rank=None)
 
 
 def _rebooted(job: JobReport) -> bool:

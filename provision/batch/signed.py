@@ -8,16 +8,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
+from typing import Annotated, Any
 
 import msgspec
 
 from provision.documents import decode
 from provision.documents.jobs import JobReport, SecretsDocument, SignedJob, SignedLimits
-from provision.errors import NodeError, ProvisionError
+from provision.documents.text import printable_line
+from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.model.job import JobSpec
 from provision.model.people import Person
 
-__all__ = ["NAMESPACE", "Refused", "check_secrets", "check_signed", "secrets_digest", "signed_text"]
+__all__ = ["NAMESPACE", "SIGNED_VERSION", "Refused", "check_secrets", "check_signed", "secrets_digest", "signed_text"]
+
+SIGNED_VERSION = 1
+"""Of the signed text. A change of the fields of `SignedJob`, `JobSpec` or `CodeSource` needs the next number."""
 
 NAMESPACE = "provision-job"
 """Of the signatures: one that was made for another purpose is not valid."""
@@ -32,7 +37,14 @@ _DEVICES = "NVIDIA_VISIBLE_DEVICES"
 
 
 class Refused(NodeError):
-    """A recorded job must not start: it is not signed by somebody who may submit it, or not valid."""
+    """A recorded job must not start: it is not signed by somebody who may submit it, or not valid.
+
+    `code` is the reason for programs; a text may change.
+    """
+
+    def __init__(self, message: str, code: str, *, node: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message, node=node, remedy=remedy)
+        self.code = code
 
 
 def signed_text(job: SignedJob) -> str:
@@ -77,47 +89,70 @@ def check_signed(
     if not job.signed or not job.signature:
         raise Refused(
             f"{job.name} is not signed, so nobody knows who submitted it: delete it and submit it again "
-            f"(provision delete {job.name})"
+            f"(provision delete {job.name})",
+            "job.unsigned",
         )
     try:
         key = signer(job.signed, job.signature)
     except ProvisionError as error:
-        raise Refused(f"{job.name} has a signature that is not valid: {error.message}; delete it") from error
+        raise Refused(
+            f"{job.name} has a signature that is not valid: {error.message}; delete it", "job.signature"
+        ) from error
     person = trusted.get(key)
     if person is None:
         raise Refused(
             f"{job.name} is signed with a key that this inventory does not list; if you know this key, list it under "
-            f'cluster_operators: {{name: NAME, key: "{key}"}}; if you do not, delete the job'
+            f'cluster_operators: {{name: NAME, key: "{key}"}}; if you do not, delete the job',
+            "job.unknown_key",
         )
     signed = _parsed(job, node)
     for what, one, other in (("name", signed.name, job.name), ("id", signed.id, job.id)):
         if one != other:
-            raise Refused(f"{job.name} is recorded with another {what} than was signed ({one}); delete it")
+            raise Refused(
+                f"{job.name} is recorded with another {what} than was signed ({one}); delete it", f"job.{what}"
+            )
     if signed.cluster != cluster:
         raise Refused(
             f"{job.name} was signed for the cluster {signed.cluster}, and this is {cluster}; set cluster_name where "
-            "several inventories describe one cluster"
+            "several inventories describe one cluster",
+            "job.cluster",
         )
     _check_spec(signed)
     problem = _beyond_rights(signed.spec, person) if person.role == "submitter" else ""
     if signed.spec.name != signed.name:
         problem = f"its spec is of another job ({signed.spec.name})"
     if problem:
-        raise Refused(f"{job.name}, which {person.name} submitted, must not start: {problem}")
+        raise Refused(f"{job.name}, which {person.name} submitted, must not start: {problem}", "job.rights")
     return signed
 
 
 def check_secrets(job: SignedJob, document: SecretsDocument, node: str) -> None:
-    """Return when the secrets that the head stores are those that were signed, or have been removed.
+    """Return when the secrets that the head stores are exactly those that were signed, and the spec names all of them.
 
     Raises:
-        Refused: they are others.
+        Refused: they are missing, or others.
     """
-    if document and secrets_digest(document) != job.secrets:
-        raise Refused(f"the secrets of {job.name} are not those that were signed; delete the job", node=node)
+    named = {*job.spec.secret_env, *(text.partition(":")[2] for text in job.spec.config_files)}
+    missing = sorted(named - {*document.env, *document.files})
+    again = f"delete it and submit it again (provision delete {job.name})"
+    if missing or (not document and secrets_digest(document) != job.secrets):
+        what = missing[0] if missing else "a login for its image or its code"
+        raise Refused(
+            f"{job.name} needs secrets that {node} does not store ({what}); they are removed when a job ends: {again}",
+            "job.secrets_missing",
+            node=node,
+        )
+    if secrets_digest(document) != job.secrets:
+        raise Refused(
+            f"the secrets of {job.name} are not those that were signed: {again}", "job.secrets_changed", node=node
+        )
     unnamed = set(document.env) - set(job.spec.secret_env)
     if unnamed:
-        raise Refused(f"{job.name} has a secret variable that its spec does not name: {min(unnamed)[:80]!r}", node=node)
+        raise Refused(
+            f"{job.name} has a secret variable that its spec does not name: {min(unnamed)[:80]!r}",
+            "job.secrets_unnamed",
+            node=node,
+        )
 
 
 def _check_spec(job: SignedJob) -> None:
@@ -126,18 +161,54 @@ def _check_spec(job: SignedJob) -> None:
     try:
         check_recorded(job.spec, packed=job.code is not None)
     except ProvisionError as error:
-        raise Refused(f"{job.name} cannot be started: {error.message}", remedy=error.remedy) from error
+        raise Refused(f"{job.name} cannot be started: {error.message}", "job.spec", remedy=error.remedy) from error
     except Exception as error:  # whatever somebody has signed, other jobs start
-        raise Refused(f"{job.name} cannot be started: its spec cannot be checked ({type(error).__name__})") from error
+        problem = f"its spec cannot be checked ({type(error).__name__})"
+        raise Refused(f"{job.name} cannot be started: {problem}", "job.spec") from error
+
+
+class _Version(msgspec.Struct):
+    version: Annotated[int, msgspec.Meta(ge=1)]
 
 
 def _parsed(job: JobReport, node: str) -> SignedJob:
+    """Return the signed document, which must have no field that this version does not know."""
     try:
-        return decode(job.signed, SignedJob, node=node, what="signed text")
-    except NodeError as error:
+        version = decode(job.signed, _Version, node=node, what="signed text").version
+        if version > SIGNED_VERSION:
+            raise Refused(
+                f"{job.name} was submitted by a newer version of provision (signed format {version}, this one reads "
+                f"up to {SIGNED_VERSION}); update provision here, or start it from where it was submitted",
+                "job.version",
+            )
+        signed = decode(job.signed, SignedJob, node=node, what="signed text")
+        whole = decode(job.signed, dict[str, Any], node=node, what="signed text")
+    except InvalidDocument as error:
         raise Refused(
-            f"{job.name} is signed, but not in a form that this version reads ({error.message}); submit it again"
+            f"{job.name} is signed, but not in a form that this version reads ({error.message}); submit it again",
+            "job.format",
         ) from error
+    unknown = _unknown_field(whole, msgspec.to_builtins(signed))
+    if unknown:
+        raise Refused(
+            f"{job.name} has a field that this version of provision does not know ({printable_line(unknown[:80])}) "
+            "and would start as another job without it; update provision here, or submit the job again",
+            "job.unknown_field",
+        )
+    return signed
+
+
+def _unknown_field(document: Any, known: Any, path: str = "") -> str:
+    """Return the path of the first field of a document that is lost when it is parsed; empty for none."""
+    if isinstance(document, dict) and isinstance(known, dict):
+        parts = ((f"{path}.{key}".lstrip("."), value, known.get(key)) for key, value in document.items())
+        lost = next((f"{path}.{key}".lstrip(".") for key in document if key not in known), "")
+    elif isinstance(document, list) and isinstance(known, list | tuple):
+        parts = ((path, value, other) for value, other in zip(document, known, strict=False))
+        lost = ""
+    else:
+        return ""
+    return lost or next(filter(None, (_unknown_field(value, other, name) for name, value, other in parts)), "")
 
 
 def _beyond_rights(spec: JobSpec, person: Person) -> str:  # noqa: PLR0911 - one for each right

@@ -26,6 +26,7 @@ __all__ = [
     "InvalidSignature",
     "SigningKey",
     "armour",
+    "available_public_keys",
     "choose_signing_key",
     "own_signing_key",
     "public_key_of",
@@ -165,6 +166,18 @@ def choose_signing_key(listed: Collection[str], own: Path) -> SigningKey:
             if key.public in listed:
                 return key
     return own_signing_key(own)
+
+
+def available_public_keys() -> set[str]:
+    """Return the public keys that this user holds: in the SSH agent, or in the usual files, locked ones too."""
+    found = set()
+    for key in _available_keys():
+        with suppress(InvalidSignature):
+            found.add(key.public)
+    for name in KEY_FILES:
+        with suppress(UsageError):
+            found.add(" ".join(_public_words(Path("~/.ssh", f"{name}.pub").expanduser())))
+    return found
 
 
 def own_signing_key(path: Path) -> SigningKey:

@@ -80,7 +80,7 @@ class SignedLimits:
 # What a submitter signs
 
 
-class PackedCode(Struct, frozen=True, forbid_unknown_fields=True):
+class PackedCode(Struct, frozen=True):
     """Code that was packed when the job was submitted; its archive lies beside the job on the head."""
 
     content: Sha256
@@ -89,10 +89,14 @@ class PackedCode(Struct, frozen=True, forbid_unknown_fields=True):
     size: Annotated[int, Meta(ge=1, le=1 << 34)]
 
 
-class SignedJob(Struct, frozen=True, forbid_unknown_fields=True):
-    """The text that a submitter signed: nothing else decides what a job is."""
+class SignedJob(Struct, frozen=True):
+    """The text that a submitter signed: nothing else decides what a job is.
 
-    version: Literal[1]
+    `provision.batch.signed` refuses a text with a field that is not here, or not in `JobSpec`, and a newer version.
+    """
+
+    version: Annotated[int, Meta(ge=1)]
+    """`SIGNED_VERSION` of the version that signed it."""
     cluster: ShortText
     id: Identifier
     name: JobName
@@ -144,6 +148,8 @@ class QueueEntry(Struct, frozen=True):
     excluded: Nodes = field(default_factory=list)
     nodes: Nodes = field(default_factory=list)
     """Those of the attempt."""
+    places: Annotated[dict[Instance, NodeName], Meta(max_length=100_000)] = field(default_factory=dict)
+    """Instance -> node of the attempt; empty where an older version started it."""
     handed: bool = False
     time: Time = 0.0
     unconfirmed: Nodes = field(default_factory=list)

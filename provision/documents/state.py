@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from provision.documents.text import PrintableLine
 
-__all__ = ["DrainedRecord", "LocalHolder", "ResetAnswer", "SavedPlan"]
+__all__ = ["DrainedRecord", "KeptLogin", "LocalHolder", "ResetAnswer", "SavedPlan"]
 
 
 class LocalHolder(Struct):
@@ -26,6 +26,13 @@ class DrainedRecord(Struct):
 
     nodes: dict[str, dict[str, str]]
     """Node -> how it was drained: ``kind``, ``name``, ``since``, ``user``."""
+
+
+class KeptLogin(Struct):
+    """A login of ``provision secret set``."""
+
+    username: str
+    secret: str
 
 
 class SavedPlan(Struct):

@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from provision import __version__, kept_files
+from provision.documents import decode
+from provision.documents.ansible import InventoryDocument, KeptInventory
+from provision.errors import InvalidDocument
 from provision.inventory.ignored_files import BACKUPS
 
 __all__ = ["key_of", "read", "write"]
@@ -58,14 +61,14 @@ def key_of(path: Path) -> str | None:
     return seen.hexdigest()
 
 
-def read(key: str) -> tuple[dict[str, Any], str] | None:
+def read(key: str) -> tuple[InventoryDocument, str] | None:
     """Return the kept answer (document and warnings); None where there is none that can be believed."""
     text = kept_files.read(_KIND, key)
     try:
-        kept = json.loads(text) if text is not None else None
-        return (dict(kept["document"]), str(kept["stderr"])) if kept and kept["format"] == _FORMAT else None
-    except (ValueError, LookupError, TypeError):
+        kept = decode(text, KeptInventory, node="", what="kept inventory") if text is not None else None
+    except InvalidDocument:
         return None
+    return (kept.document, kept.stderr) if kept is not None and kept.format == _FORMAT else None
 
 
 def write(key: str, document: Mapping[str, Any], stderr: str) -> None:

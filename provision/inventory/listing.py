@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -12,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision.errors import InventoryError, ProvisionError
+from provision.documents import convert, decode
+from provision.documents.ansible import InventoryDocument, InventoryGroup, InventoryMeta
+from provision.errors import InvalidDocument, InventoryError, ProvisionError
 from provision.inventory import cache
 from provision.inventory.ignored_files import SETTING, ignore_patterns
 from provision.inventory.sources import shown, syntax_problems
@@ -27,6 +28,7 @@ VAULT_REMEDY = (
 )
 
 _TIMEOUT_SECONDS = 120
+_EMPTY = InventoryGroup()
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def list_inventory(path: Path) -> Listing:
     return _listing(document, stderr)
 
 
-def _ask(path: Path) -> tuple[dict[str, Any], str]:
+def _ask(path: Path) -> tuple[InventoryDocument, str]:
     argv = [ansible_program("ansible-inventory"), "-i", str(path), "--list"]
     try:
         done = subprocess.run(
@@ -110,15 +112,21 @@ def _ask(path: Path) -> tuple[dict[str, Any], str]:
         ) from error
     if done.returncode != 0:
         raise _parse_error(path, done.stderr)
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document, done.stderr
+    try:
+        return decode(done.stdout, InventoryDocument, node="", what="answer of ansible-inventory"), done.stderr
+    except InvalidDocument as error:
+        raise InventoryError(
+            f"{shown(path)}: {error.message}", remedy="See what it prints: ansible-inventory -i INVENTORY --list"
+        ) from error
 
 
-def _listing(document: Mapping[str, Any], stderr: str) -> Listing:
-    tree = {str(name): value for name, value in document.items() if name != "_meta"}
-    named = {child for value in tree.values() for child in value.get("children", ())} | set(tree)
+def _listing(document: InventoryDocument, stderr: str) -> Listing:
+    what = "answer of ansible-inventory"
+    rest = {name: value for name, value in document.items() if name != "_meta"}
+    tree = convert(rest, dict[str, InventoryGroup], node="", what=what)
+    named = {child for value in tree.values() for child in value.children} | set(tree)
     groups = {group: _members(tree, group) for group in sorted(named)}
-    hostvars = document.get("_meta", {}).get("hostvars", {})
+    hostvars = convert(document.get("_meta", {}), InventoryMeta, node="", what=what).hostvars
     hosts = {host: hostvars.get(host, {}) for host in groups.get("all", ())}
     groups_of: dict[str, list[str]] = {host: [] for host in hosts}
     for group, members in groups.items():
@@ -134,7 +142,7 @@ def _listing(document: Mapping[str, Any], stderr: str) -> Listing:
     )
 
 
-def _members(tree: Mapping[str, Any], group: str) -> tuple[str, ...]:
+def _members(tree: Mapping[str, InventoryGroup], group: str) -> tuple[str, ...]:
     """Own hosts first, then child groups level by level: the order of Ansible's ``groups[...]``."""
     hosts: dict[str, None] = {}
     level = [group]
@@ -142,8 +150,8 @@ def _members(tree: Mapping[str, Any], group: str) -> tuple[str, ...]:
     while level:
         seen.update(level)
         for name in level:
-            hosts.update(dict.fromkeys(tree.get(name, {}).get("hosts", ())))
-        children = [child for name in level for child in tree.get(name, {}).get("children", ())]
+            hosts.update(dict.fromkeys(tree.get(name, _EMPTY).hosts))
+        children = [child for name in level for child in tree.get(name, _EMPTY).children]
         level = [child for child in dict.fromkeys(children) if child not in seen]
     return tuple(hosts)
 

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from provision import kept_files
+from provision.documents import decode
+from provision.documents.ansible import RolesDocument
+from provision.errors import InvalidDocument
 
 __all__ = ["argument_specs", "code_of_roles", "defaults"]
 
@@ -30,13 +33,12 @@ _LEFT_OUT = frozenset({"molecule", "__pycache__", "README.md"})
 """What makes no difference to a node."""
 
 _Seen = tuple[tuple[str | int, ...], ...]
-_last: tuple[Path, _Seen, dict[str, Any]] | None = None
+_last: tuple[Path, _Seen, RolesDocument] | None = None
 
 
 def argument_specs(roles: Path) -> dict[str, dict[str, Any]]:
     """Return for each role that has a meta/argument_specs.yml the options of its entry point main."""
-    found: dict[str, dict[str, Any]] = _document(roles)["argument_specs"]
-    return found
+    return _document(roles)["argument_specs"]
 
 
 def defaults(roles: Path) -> dict[str, Any]:
@@ -46,10 +48,10 @@ def defaults(roles: Path) -> dict[str, Any]:
 
 def code_of_roles(roles: Path) -> dict[str, tuple[str, list[str]]]:
     """Return for each role the hash of its files, and every word in them by which it can see a variable."""
-    return {role: (code, words) for role, (code, words) in _document(roles)["code"].items()}
+    return dict(_document(roles)["code"])
 
 
-def _document(roles: Path) -> dict[str, Any]:
+def _document(roles: Path) -> RolesDocument:
     global _last  # noqa: PLW0603 - the roles belong to the program
     seen = _seen(roles)
     if seen is None:
@@ -59,19 +61,19 @@ def _document(roles: Path) -> dict[str, Any]:
     return _last[2]
 
 
-def _kept(roles: Path, seen: _Seen) -> dict[str, Any]:
+def _kept(roles: Path, seen: _Seen) -> RolesDocument:
     key = hashlib.sha256(repr((_FORMAT, str(roles), seen)).encode()).hexdigest()
     content = kept_files.read(_KIND, key)
     try:
         if content is not None:
-            return dict(json.loads(content))
-    except (ValueError, TypeError):
+            return decode(content, RolesDocument, node="", what="kept roles")
+    except InvalidDocument:
         pass
     document = _made(roles)
     newest = max((stamp for *_, changed, modified in seen for stamp in (int(changed), int(modified))), default=0)
     if newest + _SETTLED_NS < time.time_ns() and seen == _seen(roles):
         text = json.dumps(document)
-        if json.loads(text) == document:
+        if decode(text, RolesDocument, node="", what="roles") == document:
             kept_files.write(_KIND, key, text.encode())
     return document
 
@@ -98,7 +100,7 @@ def _seen(roles: Path) -> _Seen | None:
     return tuple(sorted(found))
 
 
-def _made(roles: Path) -> dict[str, Any]:
+def _made(roles: Path) -> RolesDocument:
     """Read it all."""
     folders = sorted(file.parent.parent for file in roles.glob("*/tasks/main.yml"))
     contents = {folder.name: _contents(folder) for folder in folders}
@@ -106,7 +108,7 @@ def _made(roles: Path) -> dict[str, Any]:
     return {
         "argument_specs": dict(_options(roles)),
         "defaults": _defaults(roles),
-        "code": {role: [_hash(shared, own), sorted(_words(own))] for role, own in contents.items()},
+        "code": {role: (_hash(shared, own), sorted(_words(own))) for role, own in contents.items()},
     }
 
 

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from provision.errors import InventoryError
+from provision.documents import decode
+from provision.documents.ansible import Setting
+from provision.errors import InvalidDocument, InventoryError
 from provision.inventory.listing import ansible_environment, ansible_program
 
 __all__ = ["reading_environment"]
@@ -55,17 +57,17 @@ def reading_environment() -> dict[str, str]:
         argv, env=ansible_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     try:
-        settings = json.loads(done.stdout)
-    except ValueError:
+        settings = decode(done.stdout, list[Setting], node="", what="answer of ansible-config")
+    except InvalidDocument:
         raise InventoryError(
             "ansible-config cannot read your ansible.cfg",
             output=done.stderr,
             remedy="See which file it is and what is wrong with it: ansible-config dump --only-changed",
         ) from None
     return {
-        _PASSED_ON[entry["name"]]: _as_text(entry["name"], entry["value"])
+        _PASSED_ON[entry.name]: _as_text(entry.name, entry.value)
         for entry in settings
-        if entry.get("name") in _PASSED_ON and entry.get("value") is not None
+        if entry.name in _PASSED_ON and entry.value is not None
     }
 
 

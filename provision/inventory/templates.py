@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from provision.errors import InventoryError
+from provision.documents import decode
+from provision.documents.ansible import DebugAnswer
+from provision.errors import InvalidDocument, InventoryError
 from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environment, ansible_program
 
 __all__ = ["READ_KEYS", "has_template", "is_vault", "rendered", "rendered_where_possible"]
@@ -181,8 +183,9 @@ def _ask_ansible(path: Path, hosts: Sequence[str], keys: Sequence[str]) -> dict[
         argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
     try:
-        results = json.loads(done.stdout[done.stdout.index("{") :])["plays"][0]["tasks"][0]["hosts"]
-    except (ValueError, LookupError):
+        text = done.stdout[done.stdout.index("{") :]
+        results = decode(text, DebugAnswer, node="", what="answer of ansible").plays[0].tasks[0].hosts
+    except (ValueError, LookupError, InvalidDocument):
         raise _cannot_render(hosts[0], keys, done.stderr) from None
     for host in hosts:
         message_back = results.get(host, {}).get("msg")

@@ -26,7 +26,7 @@ from provision.jobs.syncing import add_member
 from provision.model.job import CodeSource
 from provision.threads import outcomes
 
-__all__ = ["Archive", "pack_code", "read_files", "sync_code"]
+__all__ = ["Archive", "NotFetchedHere", "pack_code", "read_files", "sync_code"]
 
 Say = Callable[[str], None]
 
@@ -79,6 +79,7 @@ def sync_code(
     *,
     user: str = "",
     archive: Archive | None = None,
+    fetch_here: bool = False,
 ) -> str:
     """Bring the code of job `name` to every node, into ``/var/lib/provision/jobs/<name>/code/<source.name>/``.
 
@@ -90,18 +91,21 @@ def sync_code(
         say: takes lines of progress.
         user: ``UID:GID`` that shall own the code; empty: root, readable for all.
         archive: the code, where it was packed when the job was submitted.
+        fetch_here: whether this machine fetches the code for nodes that cannot: only where its own user chose the
+            source, as it can reach servers that the submitter of the job cannot.
 
     Returns:
         The commit for git; else the SHA-256 of names and contents. Equal on all nodes.
 
     Raises:
         NodeError: the first node on which it could not be done, with the others' names.
+        NotFetchedHere: a node cannot fetch it, and this machine must not.
         UsageError: the source, or a setting of it.
     """
     if is_here(source) != (archive is not None):
         raise UsageError(f"--sync-source {source.source}: code of the submitter's machine is packed at submission")
     request = fetch_request(source, secrets) | {"job": name, "repository": source.name, "user": user}
-    task = _Task(connectors, source, request, say)
+    task = _Task(connectors, source, request, say, fetch_here)
     if archive is not None:
         content = archive.about.content
         task.send(list(connectors), archive)
@@ -148,6 +152,7 @@ class _Task:
     source: CodeSource
     request: Mapping[str, Any]
     say: Say
+    fetch_here: bool = False
 
     def git(self) -> str:
         first = next(iter(self.connectors))
@@ -156,6 +161,8 @@ class _Task:
         except _Refused as error:
             if error.kind not in FALLBACK_KINDS:
                 raise
+            if not self.fetch_here:
+                raise NotFetchedHere(error) from error
             self.say(f"code: {first}: {error.why}; it is fetched on this machine and sent")
             sha = self._fetch_here_and_send(list(self.connectors), "")
             self.say(f"code: {self.source.name} at {sha[:12]} on {_nodes(self.connectors)}")
@@ -165,6 +172,8 @@ class _Task:
             node: error for node, error in found.items() if isinstance(error, _Refused) and error.kind in FALLBACK_KINDS
         }
         self._raise_first({node: error for node, error in found.items() if node not in unable})
+        if unable and not self.fetch_here:
+            raise NotFetchedHere(next(iter(unable.values())))
         if unable:
             for node, refused in unable.items():
                 self.say(f"code: {node}: {refused.why}; it is sent from this machine")
@@ -245,6 +254,21 @@ class _Refused(NodeError):
         what = "sent to it" if is_here(source) else f"fetched from {source.source}"
         super().__init__(
             f"the code could not be {what}: {trouble.why}", node=node, remedy=trouble.remedy, output=error.output
+        )
+
+
+class NotFetchedHere(NodeError):
+    """A node could not fetch the code, and this machine does not fetch what somebody else has chosen."""
+
+    code = "code.not_fetched_here"
+
+    def __init__(self, refused: _Refused) -> None:
+        remedy = f"{refused.remedy}; or submit the job from a clone: --sync-mode local --sync-source FOLDER"
+        super().__init__(
+            f"{refused.message}; the controller does not fetch it instead, as somebody else submitted the job",
+            node=refused.node,
+            remedy=remedy,
+            output=refused.output,
         )
 
 

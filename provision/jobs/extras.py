@@ -39,6 +39,10 @@ class Started(Protocol):
     def secrets(self) -> Secrets:
         """What nobody may see."""
 
+    @property
+    def own(self) -> bool:
+        """Whether the user of this controller submitted it."""
+
 
 class JobExtras:
     """Code, data and TensorBoard of the jobs of one cluster."""
@@ -77,7 +81,16 @@ class JobExtras:
             say(f"warning: {warning}")
         if spec.sync is None:
             return ""
-        return sync_code(connectors, spec.name, spec.sync, attempt.secrets.sync, say, user=spec.user, archive=code)
+        return sync_code(
+            connectors,
+            spec.name,
+            spec.sync,
+            attempt.secrets.sync,
+            say,
+            user=spec.user,
+            archive=code,
+            fetch_here=attempt.own,
+        )
 
     def after(self, attempt: Started, connector: Connector, say: Say) -> str:
         """Start TensorBoard on the chief's node; return its address. Where it does not run, the job goes on without."""

@@ -45,15 +45,24 @@ class JobKeys:
         """
         return check_signed(job, node, self.cluster, _signer, self._trusted)
 
+    def is_own(self, job: JobReport) -> bool:
+        """Return whether the user of this controller signed a job: with its own key, or one that the user holds."""
+        key = _signer(job.signed, job.signature)
+        return key in self._controller_keys() or key in ssh_signatures.available_public_keys()
+
+    def _controller_keys(self) -> set[str]:
+        """Return the public keys of this controller that can be read."""
+        found = set()
+        for path in (self._own, _named()):
+            if path is not None and path.exists():
+                with suppress(ProvisionError):
+                    found.add(_public_key(path))
+        return found
+
     @property
     def _trusted(self) -> Mapping[str, Person]:
         """Public key -> person: those of the inventory, and the own keys of this controller."""
-        own = [path for path in (self._own, _named()) if path is not None and path.exists()]
-        found = {}
-        for path in own:
-            with suppress(ProvisionError):
-                key = _public_key(path)
-                found[key] = Person("this controller", key, "operator")
+        found = {key: Person("this controller", key, "operator") for key in self._controller_keys()}
         return found | self._listed
 
 

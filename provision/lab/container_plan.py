@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import LabError
+from provision.documents import decode
+from provision.errors import InvalidDocument, LabError
 from provision.lab.access import write_private
 from provision.lab.base import LabSpec
 
@@ -127,11 +128,11 @@ def save_plan(folder: Path, plan: Plan) -> None:
 def load_plan(folder: Path) -> Plan | None:
     """Read the plan back; None when the lab has none yet."""
     try:
-        found = json.loads((folder / "containers.json").read_text(encoding="utf-8"))
-        return Plan(str(found["lab"]), int(found["block"]))
+        return decode((folder / "containers.json").read_bytes(), Plan, node="", what="containers.json")
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except InvalidDocument as error:
         raise LabError(
-            f"{folder / 'containers.json'} is damaged: {error}", remedy="Take the lab down with: provision lab down"
+            f"{folder / 'containers.json'} is damaged: {error.message}",
+            remedy="Take the lab down with: provision lab down",
         ) from error

@@ -19,8 +19,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from provision.connectors.container import DEFAULT_HOST, Engine, answers
-from provision.errors import LabError
+from provision.documents import decode
+from provision.documents.lab import EngineRecord
+from provision.errors import InvalidDocument, LabError
 from provision.lab.access import file_lock, write_private
 from provision.lab.base import Progress
 from provision.lab.engine_traces import remember_network, restore_network
@@ -84,10 +88,10 @@ def require_engine(folder: Path, progress: Progress) -> Engine:
     record = _record(folder)
     if record is None:
         record = _choose()
-        write_private(folder / "engine.json", json.dumps(record) + "\n")
-    if record["private"]:
+        write_private(folder / "engine.json", json.dumps(msgspec.to_builtins(record)) + "\n")
+    if record.private:
         _start(private_engine(), progress)
-    return Engine(str(record["host"]))
+    return Engine(record.host)
 
 
 def engine_of(folder: Path, *, start: bool = False) -> Engine | None:
@@ -98,8 +102,8 @@ def engine_of(folder: Path, *, start: bool = False) -> Engine | None:
     record = _record(folder)
     if record is None:
         return None
-    host = str(record["host"])
-    if record["private"] and not answers(host):
+    host = record.host
+    if record.private and not answers(host):
         if not start or not (private_engine().root / "data").exists():
             return None
         _start(private_engine(), None)
@@ -109,7 +113,7 @@ def engine_of(folder: Path, *, start: bool = False) -> Engine | None:
 def release_engine(folder: Path, progress: Progress) -> None:
     """Say that the lab in `folder` needs its engine no more; a private engine without labs is stopped."""
     record = _record(folder)
-    if record is not None and record["private"]:
+    if record is not None and record.private:
         engine = private_engine()
         with file_lock(_lock(engine)):
             if not answers(engine.host):
@@ -121,7 +125,7 @@ def release_engine(folder: Path, progress: Progress) -> None:
     (folder / "engine.json").unlink(missing_ok=True)
 
 
-def _choose() -> dict[str, str | bool]:
+def _choose() -> EngineRecord:
     """DOCKER_HOST, else the machine's engine when it answers or is another user's, else a private one."""
     named = os.environ.get("DOCKER_HOST", "")
     if named and not named.startswith("unix://"):
@@ -131,18 +135,17 @@ def _choose() -> dict[str, str | bool]:
         )
     socket = Path(DEFAULT_HOST.removeprefix("unix://"))
     if named or answers(DEFAULT_HOST) or (socket.exists() and not os.access(socket, os.W_OK)):
-        return {"host": named or DEFAULT_HOST, "private": False}
-    return {"host": private_engine().host, "private": True}
+        return EngineRecord(named or DEFAULT_HOST, private=False)
+    return EngineRecord(private_engine().host, private=True)
 
 
-def _record(folder: Path) -> dict[str, str | bool] | None:
+def _record(folder: Path) -> EngineRecord | None:
     try:
-        found = json.loads((folder / "engine.json").read_text(encoding="utf-8"))
-        return {"host": str(found["host"]), "private": bool(found["private"])}
+        return decode((folder / "engine.json").read_bytes(), EngineRecord, node="", what="engine.json")
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{folder / 'engine.json'} is damaged: {error}", remedy="Remove that file.") from error
+    except InvalidDocument as error:
+        raise LabError(f"{folder / 'engine.json'} is damaged: {error.message}", remedy="Remove that file.") from error
 
 
 def _lock(engine: PrivateEngine) -> Path:

@@ -11,6 +11,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from provision.documents import decode
+from provision.documents.lab import NetworkState
+from provision.errors import InvalidDocument
+
 __all__ = ["chains_and_rules", "remember_network", "restore_network", "undo_commands"]
 
 _PROGRAMS = ("iptables", "ip6tables")
@@ -35,16 +39,16 @@ def restore_network(file: Path) -> None:
     """Take back what an engine added since `remember_network`; rules of others stay. The file goes at the end."""
     if not file.exists():
         return
-    with contextlib.suppress(ValueError):
-        state = json.loads(file.read_text(encoding="utf-8"))
+    with contextlib.suppress(InvalidDocument):
+        state = decode(file.read_bytes(), NetworkState, node="", what=str(file))
         for program in _PROGRAMS:
-            for arguments in undo_commands(state["firewall"][program], _save(program)):
+            for arguments in undo_commands(state.firewall.get(program, ""), _save(program)):
                 _run(program, arguments)
-        for name in set(_interfaces()) - set(state["interfaces"]):
+        for name in set(_interfaces()) - set(state.interfaces):
             if re.fullmatch(r"br-[0-9a-f]{12}|docker0", name):
                 _run("ip", ["link", "delete", name])
-        if state["ip_forward"] != _FORWARD.read_text(encoding="ascii").strip():
-            _FORWARD.write_text(state["ip_forward"] + "\n", encoding="ascii")
+        if state.ip_forward != _FORWARD.read_text(encoding="ascii").strip():
+            _FORWARD.write_text(state.ip_forward + "\n", encoding="ascii")
     file.unlink(missing_ok=True)
 
 

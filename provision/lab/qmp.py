@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec import UNSET
+
+from provision.documents import decode
+from provision.documents.lab import QmpMessage
 from provision.errors import LabError
 
 __all__ = ["QmpClient"]
@@ -28,7 +33,7 @@ class QmpClient:
         try:
             self._socket = _connect(path, timeout)
             self._lines = self._socket.makefile("rb")
-            self._read("QMP")
+            self._read(lambda message: message.greeting is not UNSET)
         except OSError as error:
             raise LabError(f"the virtual machine's control socket does not answer: {error}", node=node) from error
         self.execute("qmp_capabilities")
@@ -38,12 +43,12 @@ class QmpClient:
         message = json.dumps({"execute": command, "arguments": arguments})
         try:
             self._socket.sendall(message.encode() + b"\n")
-            answer = self._read("return", "error")
+            answer = self._read(lambda message: message.result is not UNSET or message.error is not UNSET)
         except OSError as error:
             raise LabError(f"the virtual machine did not answer {command}: {error}", node=self._node) from error
-        if "error" in answer:
-            raise LabError(f"the virtual machine refused {command}: {answer['error'].get('desc')}", node=self._node)
-        return answer["return"]
+        if answer.error is not UNSET:
+            raise LabError(f"the virtual machine refused {command}: {answer.error.desc}", node=self._node)
+        return answer.result
 
     def close(self) -> None:
         """End the conversation; the machine runs on."""
@@ -58,11 +63,11 @@ class QmpClient:
     ) -> None:
         self.close()
 
-    def _read(self, *wanted: str) -> dict[str, Any]:
-        """The next message that has one of the keys `wanted`; events in between are dropped."""
+    def _read(self, is_wanted: Callable[[QmpMessage], bool]) -> QmpMessage:
+        """Return the next message that is wanted; events in between are dropped."""
         for line in self._lines:
-            message: dict[str, Any] = json.loads(line)
-            if any(key in message for key in wanted):
+            message = decode(line, QmpMessage, node=self._node, what="message of QEMU")
+            if is_wanted(message):
                 return message
         raise ConnectionResetError("it closed the connection")
 

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from provision.errors import LabError, UsageError
+from provision.documents import decode
+from provision.errors import InvalidDocument, LabError, UsageError
 from provision.lab.access import write_private
-from provision.lab.base import DriverName, LabSpec
+from provision.lab.base import LabSpec
 from provision.lab.paths import labs_folder, private_folder
 from provision.locks import held
 
@@ -60,13 +61,11 @@ def load_spec(folder: Path) -> LabSpec | None:
     """
     path = folder / "lab.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        packages = tuple(found.get("packages", ()))
-        return LabSpec(**{**found, "driver": DriverName(found["driver"]), "packages": packages})
+        return decode(path.read_bytes(), LabSpec, node="", what=str(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{path} is damaged: {error}", remedy=f"provision lab down {folder.name}") from error
+    except InvalidDocument as error:
+        raise LabError(f"{path} is damaged: {error.message}", remedy=f"provision lab down {folder.name}") from error
 
 
 @contextmanager

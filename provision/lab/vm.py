@@ -6,7 +6,6 @@ In the lab's folder: ``vm/plan.json`` (ports and addresses), ``vm/NODE/`` (disk,
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import time
@@ -14,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from provision.documents import decode
+from provision.documents.lab import DiskInformation
 from provision.errors import ConnectionFailed, LabError, ProvisionError
 from provision.lab.access import (
     make_host_key,
@@ -238,7 +239,8 @@ def _image_of(machine: Machine, spec: LabSpec) -> Image:
     """The image under a node's disk, which holds only what differs; without that very image the node is lost."""
     argv = ["qemu-img", "info", "-U", "--output=json", str(machine.disk)]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
-    disk = Path(json.loads(done.stdout).get("backing-filename", "")) if done.returncode == 0 else Path()
+    answer = done.stdout if done.returncode == 0 else "{}"
+    disk = Path(decode(answer, DiskInformation, node=machine.name, what="answer of qemu-img").backing)
     if not disk.is_file():
         raise LabError(
             "the image that the node's disk stands on is gone from the cache, or the disk is damaged",

@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from provision.documents import decode
+from provision.documents.lab import AcceleratorTest
 from provision.lab.access import file_lock, write_private
 from provision.lab.base import Progress
 from provision.lab.vm_image import Image
@@ -41,7 +43,7 @@ def accelerator(image: Image, cache: Path, progress: Progress) -> tuple[str, ...
         if not result.exists():
             progress.step(f"trying hardware virtualization (at most {_SECONDS} s)")
             write_private(result, json.dumps({"works": _boots(image)}) + "\n")
-    if json.loads(result.read_text())["works"]:
+    if decode(result.read_bytes(), AcceleratorTest, node="", what=str(result)).works:
         return HARDWARE
     progress.step("hardware virtualization does not work on this machine: nodes are emulated")
     return EMULATION

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from provision.errors import LabError
+from provision.documents import decode
+from provision.documents.lab import NodeImage
+from provision.errors import InvalidDocument, LabError
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
 from provision.lab.paths import cache_folder
@@ -93,8 +95,8 @@ def need_programs(programs: dict[str, str]) -> None:
 
 def _load(folder: Path) -> Image | None:
     try:
-        disk = json.loads((folder / "image.json").read_text())["disk"]
-    except (OSError, ValueError, KeyError):
+        disk = decode((folder / "image.json").read_bytes(), NodeImage, node="", what="image.json").disk
+    except (OSError, InvalidDocument):
         return None
     return Image.beside(folder / disk)
 

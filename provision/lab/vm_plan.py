@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from provision.errors import LabError
+from provision.documents import decode
+from provision.errors import InvalidDocument, LabError
 from provision.lab.access import write_private
 from provision.lab.base import LabSpec
 
@@ -73,9 +74,9 @@ def load_plan(folder: Path) -> Plan | None:
     if not path.exists():
         return None
     try:
-        return Plan(**json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise LabError(f"{path} cannot be read: {error}", remedy="Take the lab down and up again.") from error
+        return decode(path.read_bytes(), Plan, node="", what=str(path))
+    except InvalidDocument as error:
+        raise LabError(f"{path} cannot be read: {error.message}", remedy="Take the lab down and up again.") from error
 
 
 def save_plan(folder: Path, plan: Plan) -> None:

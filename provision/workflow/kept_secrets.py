@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from provision.errors import ProvisionError, UsageError
+from provision.documents import decode
+from provision.documents.state import KeptLogin
+from provision.errors import InvalidDocument, ProvisionError, UsageError
 from provision.model import Secret
 from provision.model.job import CodeSource
 from provision.workflow.places import state_folder
@@ -158,7 +160,7 @@ def _read(file: Path, kind: str, server: str) -> Login | None:
                 f"{file} can be read by others", remedy="set the secret anew, and change it at its server"
             )
         try:
-            found = json.load(stream)
-            return Login(kind, server, str(found["username"]), Secret(str(found["secret"])), status.st_mtime)
-        except (ValueError, KeyError, TypeError, RecursionError):
+            found = decode(stream.read(), KeptLogin, node="", what=str(file))
+            return Login(kind, server, found.username, Secret(found.secret), status.st_mtime)
+        except (ValueError, InvalidDocument):
             raise ProvisionError(f"{file} is damaged", remedy="set the secret anew") from None

@@ -19,6 +19,8 @@ BUSY_SECONDS, IDLE_SECONDS = 15.0, 30.0
 """From the beginning of one try to that of the next where nothing is heard: while a job waits, and else."""
 SHORTEST_SECONDS = 1.0
 """Between two tries, whatever is heard."""
+START_SECONDS = 20.0
+"""So long a try waits for the starts of its jobs; slower ones continue beside the next tries."""
 
 
 def serve(
@@ -30,7 +32,7 @@ def serve(
     warn: Callable[[str], None],
     every: float = 0.0,
 ) -> None:
-    """Try to start what waits, again and again until `stop` is set; a try that has begun ends before.
+    """Try to start what waits, again and again until `stop` is set; starts that have begun end before.
 
     Between two tries it is heard from the nodes when GPUs become free, a job is over or a new one waits.
 
@@ -47,7 +49,7 @@ def serve(
     while not stop.is_set():
         begun, trouble, waiting = time.monotonic(), "", False
         try:
-            tried = engine.start_pending(say)
+            tried = engine.start_pending(say, patience=START_SECONDS)
             for name in tried.started:
                 started(name)
             waiting = bool(tried.waiting)
@@ -62,3 +64,4 @@ def serve(
             stop.wait(left)
         elif engine.watch(left, stop):
             stop.wait(SHORTEST_SECONDS)
+    engine.await_starts()

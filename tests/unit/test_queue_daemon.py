@@ -82,7 +82,7 @@ def test_sigterm_ends_it_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = MemoryEngine()
     ended = []
 
-    def slow(_say: object) -> Tried:
+    def slow(_say: object, **_more: object) -> Tried:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.01)
         ended.append(True)

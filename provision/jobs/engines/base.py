@@ -109,8 +109,14 @@ class Engine(Protocol):
     def release(self, name: str, say: Say) -> JobRecord:
         """Let a job go that is held (QUEUING): it starts where it fits; any other job stays as it is."""
 
-    def start_pending(self, say: Say) -> Tried:
-        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
+    def start_pending(self, say: Say, *, patience: float | None = None) -> Tried:
+        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.
+
+        With `patience`, starts that take longer than so many seconds continue after the return.
+        """
+
+    def await_starts(self) -> None:
+        """Return when all starts that continued after `start_pending` have ended."""
 
     def watch(self, seconds: float, stop: threading.Event) -> bool:
         """Wait until something happened that may let a job start since `start_pending` last looked.

@@ -1,14 +1,13 @@
 """One container of a job: made, started, watched and ended. A part of keeper.py."""
 
 import contextlib
-import os
-import re
-import shutil
+import json
+import select
 import signal
-import subprocess
 import threading
 import time
 
+import keeper_create
 import keeper_endings as endings
 import keeper_output as output
 import node_docker
@@ -20,14 +19,8 @@ CREATE_SECONDS = 600
 AWAY_SECONDS = 60  # an engine may be away so long before a container is made
 ENGINE_PATIENCE = 0.5
 REMOVAL_SECONDS = 0.1
-ENV_LINE_LIMIT = 60000  # docker's client reads no longer lines of an --env-file
+POLL_SECONDS = 0.5
 LABELS = ("job", "id", "attempt", "instance")
-OF_CLIENT = re.compile(
-    "PATH|HOME|TMPDIR|(LD|MALLOC|DOCKER|OTEL|XDG)_.*|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|HOSTALIASES|LOCALDOMAIN|RES_OPTIONS"
-    "|GODEBUG|GOTRACEBACK|GOCOVERDIR|GOMAXPROCS|GOGC|GOMEMLIMIT|SSL_CERT_(FILE|DIR)|.*PROXY",
-    re.IGNORECASE,
-)
-"""Variables that docker's client, or the loader of programs, follows: the client is root's, and a job may set any."""
 
 
 class Container(Runtime):
@@ -90,26 +83,30 @@ class Container(Runtime):
         node_docker.engine("DELETE", "/containers/{}?v=1".format(found["Id"]))
 
     def _create(self, abandoned):
-        words = ["docker", "create", "--name", self.name]
-        labels = dict(zip(LABELS, (self.told["name"], self.told["id"], self.told["attempt"], self.instance())))
-        for label, value in labels.items():
-            words += ["--label", "provision.{}={}".format(label, value)]
-        path = os.path.join(self.folder, "env-" + self.name)
-        long_ones, lines = split_environment(self.config.get("env") or {})
-        refused = next(filter(OF_CLIENT.fullmatch, long_ones), "")
-        if refused:
-            raise Trouble("the variable {} has a line break, or is too long".format(refused))
-        node_files.write_whole(path, lines)
-        words += ["--env-file", path]
-        for name in long_ones:
-            words += ["--env", name]
+        values = (self.told["name"], self.told["id"], self.told["attempt"], self.instance())
+        labels = {"provision." + label: str(value) for label, value in zip(LABELS, values)}
         try:
-            return self._run([*words, *self.create_words()], long_ones, abandoned)
-        finally:
-            node_files.remove(path)
+            request = keeper_create.container_request(self.create_words(), self.config.get("env") or {}, labels)
+        except ValueError as problem:
+            raise Trouble(str(problem)) from None
+
+        def wait(connection):
+            deadline = time.monotonic() + CREATE_SECONDS
+            while not select.select([connection], [], [], POLL_SECONDS)[0]:
+                if abandoned.is_set() or time.monotonic() > deadline:
+                    raise Trouble("docker's engine did not create it in time")
+
+        path = "/containers/create?name=" + node_docker.quoted(self.name)
+        try:
+            status, body = node_docker.engine("POST", path, content=json.dumps(request).encode(), wait=wait)
+        except OSError as problem:
+            raise Trouble("docker's engine does not answer: {}".format(problem)) from None
+        if status != 201:
+            raise Trouble(node_docker.engine_words(body))
+        return str(json.loads(body.decode())["Id"])
 
     def create_words(self):
-        """Return the words of docker create; an account's sources are those of `mounts`."""
+        """Return the container as words of ``docker create``; an account's sources are those of `mounts`."""
         mounts = self.mounts()
         return mounts.words if mounts else self.config["create"]
 
@@ -122,29 +119,6 @@ class Container(Runtime):
 
         name = "{}-{}".format(self.name, self.told["attempt"])
         return Mounts(name, node_records.job_folder(self.told["name"]), account, self.config["create"])
-
-    def _run(self, argv, environment, abandoned):
-        child = subprocess.Popen(
-            argv,
-            executable=shutil.which(argv[0]) or "/usr/bin/docker",  # by our PATH, not by the job's
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(os.environ, **environment),
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + CREATE_SECONDS
-        while True:
-            try:
-                out, err = child.communicate(timeout=0.5)
-                break
-            except subprocess.TimeoutExpired:
-                if abandoned.is_set() or time.monotonic() > deadline:
-                    child.kill()
-                    raise Trouble("docker create did not end in time") from None
-        if child.returncode:
-            raise Trouble(last_words(err) or "docker create: exit code {}".format(child.returncode))
-        return out.decode(errors="replace").split()[-1]
 
     def start(self):
         """Start it, unless it was started before; its output is kept from now on."""
@@ -270,30 +244,7 @@ class Container(Runtime):
 
 def exit_code_in(body):
     """Return the code in docker's answer to ``wait``, None where it makes no sense."""
-    import json
-
     try:
         return int(json.loads(body.decode())["StatusCode"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def split_environment(variables):
-    """Return the variables that docker's client must get in its own environment, and a file's lines for the others.
-
-    The file cannot hold what has several lines or a very long one.
-    """
-    apart, lines = {}, []
-    for name, value in sorted(variables.items()):
-        if "\n" in value or "\r" in value or len(value.encode("utf-8", "surrogateescape")) > ENV_LINE_LIMIT:
-            apart[name] = value
-        else:
-            lines.append("{}={}\n".format(name, value))
-    return apart, "".join(lines)
-
-
-def last_words(err):
-    """Return the last line that says something."""
-    lines = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("See 'docker", "Run 'docker"))]
-    return lines[-1][-600:] if lines else ""

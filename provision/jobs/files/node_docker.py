@@ -14,9 +14,9 @@ MOST = 1 << 26
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "docker-init", "tini", "docker-entrypoin")
 
 
-def engine(method, path, timeout=ENGINE_SECONDS, content=b"", limit=MOST):
+def engine(method, path, timeout=ENGINE_SECONDS, content=b"", limit=MOST, wait=None):
     """Return (HTTP status, body up to a limit) of one question to docker's engine; OSError when it does not answer."""
-    head, stream = engine_stream(method, path, timeout, content)
+    head, stream = engine_stream(method, path, timeout, content, wait)
     body = bytearray(stream.rest)
     try:
         while len(body) < limit:
@@ -39,16 +39,22 @@ class Stream:
         self.connection, self.rest = connection, rest
 
 
-def engine_stream(method, path, timeout, content=b""):
-    """Ask the engine, and return the status and the answer to come; `timeout` is for each piece of it."""
+def engine_stream(method, path, timeout, content=b"", wait=None):
+    """Ask the engine, and return the status and the answer to come; `timeout` is for each piece of it.
+
+    Content is JSON for POST, else an archive. `wait` is called with the connection before the answer is read.
+    """
     import socket
 
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout)
         connection.connect(DOCKER_SOCKET)
-        lines = "{} {} HTTP/1.0\r\nHost: docker\r\nContent-Length: {}\r\n\r\n".format(method, path, len(content))
-        connection.sendall(lines.encode() + content)
+        lines = ["{} {} HTTP/1.0".format(method, path), "Host: docker", "Content-Length: {}".format(len(content))]
+        lines += ["Content-Type: application/json"] if content and method == "POST" else []
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+        if wait is not None:
+            wait(connection)
         answer = b""
         piece = b" "
         while piece and b"\r\n\r\n" not in answer:

@@ -9,9 +9,10 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from provision.errors import LabError
+from provision.documents import decode
+from provision.documents.lab import ServicePorts
+from provision.errors import InvalidDocument, LabError
 from provision.lab.access import file_lock, write_private
 from provision.lab.base import LabSpec, Progress
 from provision.lab.machines import load
@@ -105,8 +106,8 @@ class Services:
     def info(self, folder: Path) -> ServiceInfo | None:
         """Return what the last `up` said, or None when there was none."""
         try:
-            return ServiceInfo(**json.loads((folder / "services/info.json").read_text()))
-        except (OSError, ValueError, TypeError):
+            return decode((folder / "services/info.json").read_bytes(), ServiceInfo, node="", what="info.json")
+        except (OSError, InvalidDocument):
             return None
 
     def down(self, folder: Path) -> None:
@@ -140,13 +141,13 @@ def _ports(own: Path, addresses: Sequence[str]) -> dict[str, int]:
     """Return the lab's ports: chosen once, the same ever after, because nodes have them in their configuration."""
     path = own / "ports.json"
     try:
-        recorded: dict[str, Any] = json.loads(path.read_text())
-        return {name: int(recorded[name]) for name in ("registry", "repository")}
-    except (OSError, ValueError, KeyError):
+        recorded = decode(path.read_bytes(), ServicePorts, node="", what=str(path))
+    except (OSError, InvalidDocument):
         first = _free_port(addresses, taken=0)
         ports = {"registry": first, "repository": _free_port(addresses, taken=first)}
         write_private(path, json.dumps(ports))
         return ports
+    return {"registry": recorded.registry, "repository": recorded.repository}
 
 
 def _free_port(addresses: Sequence[str], *, taken: int) -> int:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from provision.documents import decode
+from provision.errors import InvalidDocument
 from provision.lab.access import write_private
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ def ensure_certificates(folder: Path, lab: str, names: Iterable[str]) -> Certifi
 
 def _covers(covered: Path, wanted: list[str]) -> bool:
     try:
-        return set(wanted) <= set(json.loads(covered.read_text()))
-    except (OSError, ValueError):
+        return set(wanted) <= set(decode(covered.read_bytes(), list[str], node="", what=str(covered)))
+    except (OSError, InvalidDocument):
         return False
 
 

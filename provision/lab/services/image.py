@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from provision.documents import decode
+from provision.documents.lab import BaseLayer
 from provision.lab.access import file_lock
 from provision.lab.base import Progress
 from provision.lab.mirror import MirrorSources, debian_sources
@@ -127,9 +129,8 @@ def _base_layer(folder: Path, sources: MirrorSources) -> Layer:
             layer = compress(root, made / "layer.tar.gz")
             (made / about.name).write_text(json.dumps(asdict(layer), default=str))
             made.rename(folder)
-    document = json.loads(about.read_text())
-    blob = Blob(folder / "layer.tar.gz", document["blob"]["digest"], document["blob"]["size"])
-    return Layer(blob, document["diff_id"])
+    document = decode(about.read_bytes(), BaseLayer, node="", what=str(about))
+    return Layer(Blob(folder / "layer.tar.gz", document.blob.digest, document.blob.size), document.diff_id)
 
 
 def _assemble(folder: Path, base: Layer) -> TrainingImage:

@@ -7,7 +7,6 @@ service runs unrecorded, whenever we are killed.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -18,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.errors import LabError
+from provision.documents import decode
+from provision.errors import InvalidDocument, LabError
 
 __all__ = ["Recorded", "answers", "read_record", "running", "start", "stop"]
 
@@ -80,8 +80,8 @@ def start(argv: Sequence[str], *, record: Path, log: Path, address: str, port: i
 def read_record(record: Path) -> Recorded | None:
     """Return what `record` names, or None when there is none that can be read."""
     try:
-        return Recorded(**json.loads(record.read_text()))
-    except (OSError, ValueError, TypeError):
+        return decode(record.read_bytes(), Recorded, node="", what=str(record))
+    except (OSError, InvalidDocument):
         return None
 
 

@@ -29,40 +29,18 @@ def now():
 
 
 class Container:
-    def __init__(self, words, environment):
+    def __init__(self, name, told):
         self.id = secrets.token_hex(32)
-        self.name, self.labels, self.environment, self.words, self.mounts = "", {}, {}, [], []
-        self.read(list(words), environment)
+        self.name, self.labels, self.image = name, told.get("Labels") or {}, told["Image"]
+        self.environment = dict(item.split("=", 1) for item in told.get("Env") or ())
+        self.mounts = [{"Destination": bind.split(":")[1]} for bind in told["HostConfig"].get("Binds") or ()]
+        self.words = [*(told.get("Entrypoint") or ()), *(told.get("Cmd") or ())]
         self.state = {"Status": "created", "Running": False, "Pid": 0, "ExitCode": 0, "OOMKilled": False, "Error": ""}
         self.state.update(StartedAt="0001-01-01T00:00:00Z", FinishedAt="0001-01-01T00:00:00Z")
         self.messages = []
         self.files = {"/etc/passwd": b"root:x:0:0:root:/root:/bin/bash\n"}
         self.changed = threading.Condition()
         self.open = 0
-
-    def read(self, words, environment):
-        entry = []
-        while words and words[0].startswith("--"):
-            option = words.pop(0)
-            option, equals, value = option.partition("=")
-            if option in NO_VALUE:
-                continue
-            value = value if equals else words.pop(0)
-            if option == "--name":
-                self.name = value
-            elif option == "--label":
-                key, _, self.labels[key] = value.partition("=")
-            elif option == "--env":
-                self.environment[value] = environment[value]
-            elif option == "--env-file":
-                with open(value) as stream:
-                    self.environment.update(line.rstrip("\n").split("=", 1) for line in stream)
-            elif option == "--volume":
-                self.mounts.append({"Destination": value.split(":")[1]})
-            elif option == "--entrypoint":
-                entry = [value]
-        self.image = words.pop(0)
-        self.words = entry + words
 
     def start(self):
         if self.state["Status"] != "created":
@@ -238,8 +216,9 @@ class Engine(http.server.BaseHTTPRequestHandler):
                 item.kill(signal.SIGKILL)
             self.containers.clear()
             return self.answer(204)
-        if words == ["create"]:
-            return self.create(json.loads(body))
+        if words == ["containers", "create"]:
+            assert self.headers["Content-Type"] == "application/json"
+            return self.create(query["name"], json.loads(body))
         container = self.find(words[1])
         if container is None:
             return self.answer(404, {"message": "No such container: " + words[1]})
@@ -260,8 +239,8 @@ class Engine(http.server.BaseHTTPRequestHandler):
             return None
         return self.answer(204)
 
-    def create(self, told):
-        container = Container(told["words"], told["environment"])
+    def create(self, name, told):
+        container = Container(name, told)
         if self.find(container.name):
             return self.answer(409, {"message": f'Conflict. The name "{container.name}" is already in use'})
         if container.image.startswith("missing"):
@@ -291,14 +270,35 @@ def serve(path):
         container.kill(signal.SIGKILL)
 
 
+def read(words):
+    """Return the name and the request of ``docker create``, as far as tests use it."""
+    name, told = "", {"Labels": {}, "HostConfig": {"Binds": []}}
+    while words and words[0].startswith("--"):
+        option, equals, value = words.pop(0).partition("=")
+        if option in NO_VALUE:
+            continue
+        value = value if equals else words.pop(0)
+        if option == "--name":
+            name = value
+        elif option == "--label":
+            key, _, told["Labels"][key] = value.partition("=")
+        elif option == "--volume":
+            told["HostConfig"]["Binds"].append(value)
+        elif option == "--entrypoint":
+            told["Entrypoint"] = [value]
+    return name, {**told, "Image": words[0], "Cmd": words[1:]}
+
+
 def client(argv):
     if argv[0] == "pull":
         return 0 if not argv[-1].startswith("missing") else sys.exit(f"Error: no such image: {argv[-1]}")
     assert argv[0] == "create", argv
-    body = json.dumps({"words": argv[1:], "environment": dict(os.environ)}).encode()
+    name, told = read(argv[1:])
+    body = json.dumps(told).encode()
+    head = "POST /containers/create?name={} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ["PROVISION_DOCKER_SOCKET"])
-        connection.sendall(b"POST /create HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        connection.sendall(head.format(name, len(body)).encode() + body)
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
     if b" 201 " not in head.splitlines()[0]:

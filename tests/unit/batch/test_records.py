@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,4 +263,107 @@ def test_only_the_head_says_how_a_job_stands_in_the_queue() -> None:
     reports = [report(name, {"jobs": [one]}) for name, one in (("a", told("a", queue=queue)), ("c", stranger))]
     assert contradictions(reports, "a") == [
         "c: it reports attempt 1 of dist; this is ignored, as a gave attempt 1 to a, b"
+    ]
+
+
+HOSTILE = JobSpec("dist", Kind.PYTORCH, ("x",), image="i", gpus=1, workers=3)
+SEATS_OF_THREE = seats_of(HOSTILE, tuple(Place(name, f"10.0.0.{at}") for at, name in enumerate("abc")))
+PLACES_OF_THREE = {seat.instance: seat.node for seat in SEATS_OF_THREE}
+
+
+def of_three(node: str, *, seats: Any = SEATS_OF_THREE, record: dict[str, Any] | None = None, **more: Any) -> Any:
+    """Return what a node tells of a job of three nodes: `a` has rank 0; `q` is the head and has no part in it."""
+    if node == "q":
+        queue = {**QUEUE, "nodes": ["a", "b", "c"], "places": PLACES_OF_THREE, "handed": True}
+        return told(
+            "a", attempt=0, attempt_record=None, instances={}, queue=queue, spec=as_document(HOSTILE), keeper="none"
+        )
+    about = {"seats": [as_document(one) for one in seats], "boot_id": "boot", "time": 100.0, **(record or {})}
+    own = {
+        seat.instance: {"instance": seat.instance, "status": "Running"} for seat in SEATS_OF_THREE if seat.node == node
+    }
+    return {**told("a"), "spec": {}, "owner": None, "attempt_record": about, "instances": own, **more}
+
+
+def three(*reports: tuple[str, Any], away: dict[str, str] | None = None) -> JobRecord:
+    """Return the job that these nodes tell of, whose head is `q`."""
+    made = [report(node, {"now": 200.0, "jobs": [document]}) for node, document in (("q", of_three("q")), *reports)]
+    return records(made, away or {}, "q")["dist"]
+
+
+@pytest.mark.parametrize("order", ["abc", "bac", "cba"])
+def test_a_node_says_nothing_of_other_nodes_ranks(order: str) -> None:
+    """Whichever node is first: a claim of another's rank, of the leader, of an end or of what started is ignored."""
+    swapped = {"a": "b", "b": "a", "c": "b"}
+    forged = [replace(seat, node=swapped[seat.node], chief=seat.node == "b", rank=0) for seat in SEATS_OF_THREE]
+    more = [*forged, replace(SEATS_OF_THREE[1], instance="dist-worker-9", container="dist-worker-9")]
+    ended = {"status": "SUCCEEDED", "exit_code": 0, "ended": 150.0}
+    lies = {"code_sha": "f" * 40, "tensorboard": "http://10.9.9.9:1", "image_digest": "sha256:forged"}
+    every = {seat.instance: {"instance": seat.instance, "status": "Completed"} for seat in SEATS_OF_THREE}
+    hostile = of_three("b", seats=more, record=lies, instances=every, result=ended)
+    documents = {"a": of_three("a", record={"code_sha": "a" * 40}), "b": hostile, "c": of_three("c")}
+    found = three(*((name, documents[name]) for name in order))
+
+    assert [(seat.instance, seat.node, seat.rank, seat.chief) for seat in found.seats] == [
+        ("dist-master-0", "a", 0, True),
+        ("dist-worker-1", "c", 2, False),
+    ]
+    assert found.status is JobStatus.RUNNING
+    assert {item.status for item in found.instances.values()} == {"Running"}
+    assert (found.code_sha, found.tensorboard, found.image_digest) == ("a" * 40, "", "")
+    reports = [report(name, {"jobs": [document]}) for name, document in (("q", of_three("q")), ("b", hostile))]
+    assert contradictions(reports, "q") == ["b: it reports that it has dist-master-0; this is ignored, as a has it"]
+
+
+def test_a_node_that_lies_about_its_own_rank_is_still_placed_where_the_head_has_put_it() -> None:
+    """Rank and leader follow from the instance's name."""
+    lies = [replace(seat, chief=True, rank=0) if seat.node == "b" else seat for seat in SEATS_OF_THREE]
+    ended = {"status": "SUCCEEDED", "exit_code": 0, "ended": 150.0}
+    found = three(("b", of_three("b", seats=lies, result=ended)), ("a", of_three("a")), ("c", of_three("c")))
+
+    assert [(seat.node, seat.rank, seat.chief) for seat in found.seats] == [
+        ("a", 0, True),
+        ("b", 1, False),
+        ("c", 2, False),
+    ]
+    assert found.status is JobStatus.RUNNING
+
+
+def test_while_the_first_node_is_away_the_worst_result_of_the_others_counts_and_names_their_own_ranks_alone() -> None:
+    """One node cannot make a failed job a success, nor blame another one."""
+    good = {"status": "SUCCEEDED", "exit_code": 0, "ended": 150.0}
+    bad = {
+        "status": "FAILED",
+        "exit_code": 3,
+        "first_failure": "dist-worker-1",
+        "first_rank": 2,
+        "reason": "exit code 3",
+    }
+    away = {"a": "no route"}
+
+    found = three(("b", of_three("b", result=good)), ("c", of_three("c", result=bad)), away=away)
+    assert (found.status, found.exit_code, found.first_failure, found.first_rank) == (
+        *(JobStatus.FAILED, 3),
+        *("dist-worker-1", 2),
+    )
+    blamed = three(("b", of_three("b", result=bad)), ("c", of_three("c", result=good)), away=away)
+    assert (blamed.status, blamed.first_failure, blamed.first_rank) == (JobStatus.FAILED, "", None)
+    assert {seat.node for seat in found.seats} == {"a", "b", "c"}
+    assert found.unreachable == ("a",)
+
+
+def test_a_node_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
+    """The head gave this attempt to other nodes."""
+    queue = {**QUEUE, "nodes": ["a"], "attempt": 2, "places": {"dist-master-0": "a", "dist-worker-0": "a"}}
+    seats = [as_document(replace(seat, node="a")) for seat in SEATS]
+    head = told("a", attempt=2, queue=queue, nodes=["a", "b"], attempt_record={"seats": seats, "time": 100.0})
+    forged = told("b", attempt=2, result={"status": "FAILED", "reason": "forged", "ended": 150.0})
+
+    found = job(("a", head), ("b", forged))
+
+    assert "forged" not in found.reason
+    assert {seat.node for seat in found.seats} == {"a"}
+    reports = [report(name, {"jobs": [one]}) for name, one in (("a", head), ("b", forged))]
+    assert contradictions(reports, "a") == [
+        "b: it reports attempt 2 of dist; this is ignored, as a gave attempt 2 to a"
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import socket
 import sys
 import tarfile
@@ -17,7 +16,6 @@ from provision.jobs.session import FILES
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 import keeper_account
-import keeper_containers
 import node_docker
 
 
@@ -95,31 +93,3 @@ def test_an_images_accounts_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     archive = Archive(tmp_path, made.getvalue())
     assert keeper_account._passwd_in("c") == text.decode()
     archive.thread.join()
-
-
-class Told:
-    """What a keeper knows of a container with these variables."""
-
-    def __init__(self, folder: Path, **env: str) -> None:
-        config = {"name": "j-worker-0", "instances": ["j-worker-0"], "create": ["image"], "env": env}
-        told = {"name": "j", "id": "1", "attempt": 1}
-        self.container = keeper_containers.Container(config, told, str(folder), lambda *_: None)
-
-
-@pytest.mark.parametrize("end", ["\n", ":" * 60000])
-def test_no_variable_of_a_job_chooses_what_root_runs_to_make_its_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    """Variables of several lines are in the environment of docker's client, which is root's."""
-    for name, line in (("evil", "touch {0}/owned; echo id"), ("good", "echo id")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "docker").write_text(f"#!/bin/sh\n{line.format(tmp_path)}\n")
-        (tmp_path / name / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/good:{os.environ['PATH']}")
-    for variable in ("PATH", "LD_PRELOAD", "LD_AUDIT", "DOCKER_HOST", "DOCKER_CONFIG", "HOME", "https_proxy"):
-        made = Told(tmp_path, **{variable: f"{tmp_path}/evil{end}"}).container
-        with pytest.raises(keeper_containers.Trouble, match=variable):
-            made._create(threading.Event())
-
-    assert Told(tmp_path, SSH_PRIVATE_KEY="a\nb").container._create(threading.Event()) == "id"
-    assert not (tmp_path / "owned").exists()

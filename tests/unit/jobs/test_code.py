@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -19,7 +20,7 @@ import pytest
 from provision.batch.code import fetch_request
 from provision.documents.jobs import CodeResult
 from provision.errors import NodeError, UsageError
-from provision.jobs.code import pack_code, read_files, sync_code
+from provision.jobs.code import NotFetchedHere, pack_code, read_files, sync_code
 from provision.jobs.files.code_git import find_commit
 from provision.jobs.files.code_tools import Tools
 from provision.jobs.files.code_tree import Failed
@@ -64,11 +65,11 @@ def source(forge, **options):
     return CodeSource("git", forge[0], options={"GIT_SSL_CAINFO": str(forge[2]), **options})
 
 
-def brought(nodes, source, secrets=None, say=print, user=""):
+def brought(nodes, source, secrets=None, say=print, user="", *, fetch_here=True):
     """Bring code to nodes as a submission and a start do, and return its sum."""
     source, known = read_files(source, secrets or {})
     with pack_code(source, known, say) as (packed, archive):
-        return sync_code(nodes, "job1", packed, known, say, user=user, archive=archive)
+        return sync_code(nodes, "job1", packed, known, say, user=user, archive=archive, fetch_here=fetch_here)
 
 
 def code(node, repository="mnist"):
@@ -369,6 +370,37 @@ class LyingNode(NodeFolder):
     def start(self, script, *, become=True):
         del script
         return super().start(f"cat > /dev/null; echo {shlex.quote(self.answer)}", become=become)
+
+
+def test_the_controller_fetches_nothing_that_somebody_else_has_chosen(nodes, tmp_path):
+    """A submitter's source may be a server that the controller alone can reach; the error has reason and remedy."""
+    nodes["gpu1"] = bare_node("gpu1", tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/mnist.git"
+        asked = CodeSource("git", url, options={"GIT_SYNC_TIMEOUT": "5"})
+        with pytest.raises(NodeError) as caught:
+            brought(nodes, asked, fetch_here=False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+    assert isinstance(caught.value, NotFetchedHere)
+    assert caught.value.code == "code.not_fetched_here"
+    assert caught.value.node == "gpu1"
+    assert "no git program" in caught.value.message
+    assert "--sync-mode local" in (caught.value.remedy or "")
+
+
+@needs_server
+def test_nodes_that_cannot_fetch_get_nothing_that_somebody_else_has_chosen_from_the_controller(forge, nodes, tmp_path):
+    """Also where another node of the job could fetch it."""
+    nodes["gpu2"] = bare_node("gpu2", tmp_path)
+
+    with pytest.raises(NotFetchedHere) as caught:
+        brought(nodes, source(forge), LOGIN, fetch_here=False)
+
+    assert caught.value.node == "gpu2"
+    assert not code(nodes["gpu2"]).exists()
 
 
 @pytest.mark.parametrize("sha", ["--upload-pack=touch PROOF;true", "-c", "a" * 39, "a" * 40 + "\n", "A" * 40, "", 3])

@@ -6,20 +6,22 @@ The real program for jobs runs on nodes in folders; docker, systemd and GPUs are
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from provision.batch.signed import secrets_digest
-from provision.connectors.ssh_signatures import own_signing_key
+from provision.batch.signed import NAMESPACE, SIGNED_VERSION, Refused, secrets_digest
+from provision.connectors.ssh_signatures import SigningKey, own_signing_key, sign
 from provision.documents import decode
-from provision.documents.jobs import PackedCode, ReportAnswer, SecretsDocument, job_reports
+from provision.documents.jobs import JobReport, PackedCode, ReportAnswer, SecretsDocument, SignedJob, job_reports
 from provision.errors import NodeError, UsageError
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct import DirectEngine
@@ -239,8 +241,163 @@ def test_secrets_that_were_replaced_are_refused(jobs: DirectEngine, head: FakeNo
 
     assert jobs.get("mine").status is JobStatus.FAILED
     assert "a: the secrets of mine are not those that were signed" in jobs.get("mine").reason
+    assert "provision delete mine" in jobs.get("mine").reason
     assert not head.attempt("mine").exists()
     assert head.ok("look")["leases"] == {}
+
+
+LOGIN = {"username": "bob", "password": "p", "server": "registry"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "secrets"),
+    [
+        ({"secret_env": ("TOKEN",)}, SecretsDocument(env={"TOKEN": "t"}, salt="s")),
+        ({"config_files": ("/home/me/c:/etc/c",)}, SecretsDocument(files={"/etc/c": b"c"}, salt="s")),
+        ({}, SecretsDocument(registry=LOGIN, salt="s")),
+        ({}, SecretsDocument(sync={"GIT_SYNC_PASSWORD": "p"}, salt="s")),
+    ],
+    ids=["variable", "file", "registry", "git"],
+)
+@pytest.mark.parametrize("left", [None, {}, {"salt": "s"}], ids=["no file", "empty", "salt"])
+def test_a_job_does_not_start_without_the_secrets_that_were_signed(
+    jobs: DirectEngine, head: FakeNode, asked: dict[str, Any], secrets: SecretsDocument, left: dict[str, str] | None
+) -> None:
+    """Root on the head removes them, and the job would pull another image, fetch other code or train without a key."""
+    document = recorded(signing_keys(head), spec("mine", **asked), secrets=secrets_digest(secrets))
+    write(head, document, "mine", **({} if left is None else {"secrets": left}))
+    jobs.start_pending([].append)
+    job = jobs.get("mine")
+
+    assert job.status is JobStatus.FAILED
+    assert "a: mine needs secrets that a does not store" in job.reason
+    assert "provision delete mine" in job.reason
+    assert not head.attempt("mine").exists()
+    assert head.ok("look")["leases"] == {}
+    with pytest.raises(Refused) as caught:
+        jobs.restart("mine", print)
+    assert caught.value.code == "job.secrets_missing"
+
+
+def test_a_running_job_whose_secrets_were_removed_is_not_stopped_by_a_restart_that_cannot_be(
+    jobs: DirectEngine, head: FakeNode
+) -> None:
+    """The restart is refused before it ends anything."""
+    jobs.submit(spec("mine", "exec sleep 60"), Secrets(registry=LOGIN), print)
+    until(lambda: jobs.get("mine").status is JobStatus.RUNNING, "running")
+    (head.root / "mine" / "secrets.json").unlink()
+
+    with pytest.raises(Refused):
+        jobs.restart("mine", print)
+
+    assert jobs.get("mine").status is JobStatus.RUNNING
+    jobs.stop("mine", print, grace=1)
+
+
+def changed(head: FakeNode, change: Callable[[dict[str, Any]], object], **asked: Any) -> dict[str, Any]:
+    """Return a job whose signed text was changed before it was signed, as a program of another version signs it."""
+    document = recorded(signing_keys(head), spec(**asked))
+    text = json.loads(document["signed"])
+    change(text)
+    signed = json.dumps(text)
+    return {**document, "signed": signed, "signature": sign(signed.encode(), signing_key(head), NAMESPACE)}
+
+
+def signing_key(head: FakeNode) -> SigningKey:
+    """Return the controller's own key."""
+    return own_signing_key(head.folder / "signing_key")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "word"),
+    [
+        (lambda text: text.update(sandbox="gvisor"), "job.unknown_field", "sandbox"),
+        (lambda text: text["spec"].update(network="none"), "job.unknown_field", "spec.network"),
+        (lambda text: text["spec"]["sync"].update(verify="signed-tags"), "job.unknown_field", "spec.sync.verify"),
+        (lambda text: text.update(version=2), "job.version", "newer version"),
+        (lambda text: (text.update(version=9), text["spec"].update(network="none")), "job.version", "newer version"),
+        (lambda text: (text.update(version=9), text["spec"].clear()), "job.version", "newer version"),
+        (lambda text: text.update(version=0), "job.format", "form"),
+        (lambda text: text.update(version="1"), "job.format", "form"),
+    ],
+)
+def test_a_signed_job_with_anything_that_this_version_does_not_know_is_refused(
+    jobs: DirectEngine, head: FakeNode, change: Callable[[dict[str, Any]], object], code: str, word: str
+) -> None:
+    """It would start without what its submitter asked for; the reason says which version or field it is."""
+    document = changed(head, change, sync=CodeSource("git", "https://h/p.git"))
+    with pytest.raises(Refused) as caught:
+        signing_keys(head).check(JobReport("forged", "id-forged", **_signed_part(document)), "a")
+    assert caught.value.code == code
+
+    write(head, document)
+    is_refused(jobs, head, word)
+
+
+def _signed_part(document: dict[str, Any]) -> dict[str, str]:
+    return {key: document[key] for key in ("signed", "signature")}
+
+
+def test_a_job_of_an_older_version_starts_with_the_defaults_of_what_it_does_not_name(
+    jobs: DirectEngine, head: FakeNode
+) -> None:
+    """Fields that were added since have defaults that mean what was before."""
+    document = changed(head, lambda text: [text["spec"].pop(name) for name in ("ulimits", "annotations", "pull")])
+    write(head, document)
+
+    assert jobs.start_pending([].append).started == ("forged",)
+
+
+FIELDS_OF_VERSION = {1: "f32fba147a56bb80"}
+
+
+def test_a_change_of_the_signed_fields_has_a_new_version() -> None:
+    """Raise SIGNED_VERSION and add the digest: controllers of older versions then refuse the job with that reason."""
+    names = [
+        *(f"job.{item.name}" for item in msgspec.structs.fields(SignedJob)),
+        *(f"spec.{item.name}" for item in dataclasses.fields(JobSpec)),
+        *(f"sync.{item.name}" for item in dataclasses.fields(CodeSource)),
+        *(f"code.{item.name}" for item in msgspec.structs.fields(PackedCode)),
+    ]
+    digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
+
+    assert FIELDS_OF_VERSION[SIGNED_VERSION] == digest
+
+
+class Asked:
+    """Extras that keep whether the controller may fetch the code of a job."""
+
+    def __init__(self) -> None:
+        self.own: dict[str, bool] = {}
+
+    def mounts(self, _spec: JobSpec, _node: str) -> list[str]:
+        return []
+
+    def before(self, attempt: Any, *_: Any) -> str:
+        self.own[attempt.spec.name] = attempt.own
+        return "0" * 40
+
+    def after(self, *_: Any) -> str:
+        return ""
+
+
+def test_the_controller_fetches_code_for_jobs_of_its_own_user_alone(
+    monkeypatch: pytest.MonkeyPatch, head: FakeNode, tmp_path: Path
+) -> None:
+    """Neither for a submitter's nor for another operator's; a key in the user's own folder counts as the user's."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    source, extras = CodeSource("git", "https://h/p.git"), Asked()
+    people = {}
+    for name, role in (("bob", "submitter"), ("eve", "operator"), ("me", "operator")):
+        keys = JobKeys("a", {}, head.folder / name)
+        write(head, recorded(keys, spec(name, user="1001:1001", sync=source)), name)
+        people[name] = Person(name, own_signing_key(head.folder / name).public, role, "1001:1001")  # type: ignore[arg-type]
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    (tmp_path / "home" / ".ssh" / "id_ed25519.pub").write_text(f"{people['me'].key} me@here\n")
+    jobs = direct_engine(monkeypatch, head, people=people, extras=extras)  # type: ignore[arg-type]
+    jobs.submit(spec("mine", sync=source), Secrets(), print)
+
+    assert extras.own == {"bob": False, "eve": False, "me": True, "mine": True}
 
 
 class Brought:

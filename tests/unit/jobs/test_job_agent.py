@@ -4,6 +4,7 @@ import ast
 import base64
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -54,12 +55,13 @@ class Agent:
         self.node, self.record = node, node.folder / "audit"
         self.config = node.folder / "job-agent.json"
         self.config.write_text(json.dumps({"people": PEOPLE}))
+        self.wrapper = ()
 
     def raw(self, caller, data, **environment):
         """Return exit status and output of the agent for some input."""
         code = AUDIT.format(files=str(FILES), config=str(self.config), record=str(self.record))
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code, caller],
+            [*self.wrapper, sys.executable, "-I", "-S", "-c", code, caller],
             input=data,
             capture_output=True,
             timeout=60,
@@ -406,11 +408,24 @@ def test_a_submitter_cannot_fill_what_everybody_reads(agent):
 
 
 def test_a_submitter_cannot_fill_the_disk_with_one_upload(agent):
-    """Code that leaves no room is not taken."""
-    most = os.statvfs(agent.node.root.parent)
-    size = min(most.f_bavail * most.f_frsize, job_agent.UPLOAD_BYTES)
-    if size < job_agent.UPLOAD_BYTES:
-        assert "no room" in agent.refused("bob", "upload", id="abc", size=size)
+    """Code of more than half of the free space is not taken; nothing of it is stored."""
+    if not shutil.which("unshare"):
+        pytest.skip("unshare is not installed")
+    agent.node.root.mkdir(exist_ok=True)
+    mount = 'mount -t tmpfs -o size=1m none "$1" || exit 77; shift; exec "$@"'
+    agent.wrapper = ("unshare", "-rm", "sh", "-c", mount, "sh", str(agent.node.root))
+
+    def upload(size):
+        """Return the answer to an upload of so many bytes on a file system of 1 MiB."""
+        request = json.dumps({"do": "upload", "id": "abc", "size": size}).encode()
+        code, out = agent.raw("bob", request + b"\n" + bytes(size))
+        if code == 77 or not out:
+            pytest.skip("no file system can be mounted here")
+        return json.loads(out)
+
+    assert upload(400 << 10) == {"stored": True}
+    for size in (600 << 10, 2 << 20):
+        assert upload(size)["error"]["message"] == f"there is no room for {size} bytes of code"
 
 
 @pytest.mark.parametrize("odd", ["1e999", "-1e999", '"\\ud800"', "[" * 900 + "]" * 900])

@@ -38,6 +38,8 @@ class Attempt:
     """What the submitter is told of the start."""
     signed: SignedJob | None = None
     """What was signed; None for a dry run."""
+    own: bool = False
+    """Whether the user of this controller submitted it."""
 
     @property
     def nodes(self) -> list[str]:

@@ -42,6 +42,8 @@ class Booking:
         self._ways, self._cluster, self._head, self._sight, self._keys = ways, cluster, head, sight, keys
         self._texts: dict[str, dict[str, str]] = {}
         """What was signed, by the job's id: its nodes record it, and know by it whose job it is."""
+        self._own: set[str] = set()
+        """Ids of jobs that the user of this controller submitted."""
         self.looks: dict[str, NodeLook] = {}
         """The nodes as they were seen, with what was held since."""
         self.refused: list[str] = []
@@ -127,6 +129,8 @@ class Booking:
         """
         signed = self._keys.check(job, self._head)
         self._texts[signed.id] = {"signed": job.signed, "signature": job.signature}
+        if signed.spec.sync is not None and self._keys.is_own(job):
+            self._own.add(signed.id)
         return replace(brief, spec=signed.spec, id=signed.id, owner=signed.owner), signed
 
     def _hold(self, record: JobRecord, queue: QueueEntry, signed: SignedJob) -> Attempt | str:
@@ -137,7 +141,14 @@ class Booking:
         reason = take_leases(self._ways, attempt, force=record.spec.allow_drained)
         if reason:
             return reason
-        begun = {"state": "started", "attempt": attempt.number, "nodes": attempt.nodes, "handed": False}
+        places = {seat.instance: seat.node for seat in attempt.seats}
+        begun = {
+            "state": "started",
+            "attempt": attempt.number,
+            "nodes": attempt.nodes,
+            "places": places,
+            "handed": False,
+        }
         try:
             marked = self._mark(record, queue, **begun, reason="")
         except ProvisionError:
@@ -192,6 +203,7 @@ class Booking:
             {seat.node: self.looks[seat.node].whole() for seat in seats} if spec.exclusive and spec.gpus else {},
             (*placed.warnings, *notes),
             signed,
+            record.id in self._own,
         )
 
     def _is_aged(self, record: JobRecord, found: Mapping[str, JobRecord]) -> bool:

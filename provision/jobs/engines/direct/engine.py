@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from provision.batch.records import contradictions
-from provision.batch.signed import secrets_digest
+from provision.batch.records import Report, contradictions
+from provision.batch.signed import SIGNED_VERSION, check_secrets, secrets_digest
 from provision.connectors import connect
 from provision.documents.jobs import (
     Deleted,
@@ -102,6 +102,7 @@ class DirectEngine:
         self._agent = any(node.connection.agent for node in cluster.nodes)
         self._extras = extras
         self._watched: Mapping[str, Mapping[str, Any]] = {}
+        self._starts: list[threading.Thread] = []
         self.head = head_of(cluster)
 
     # Submitting
@@ -121,7 +122,7 @@ class DirectEngine:
         check_recorded(spec, packed=code is not None)
         token, kept = random.token_hex(TOKEN_BYTES), _stored(secrets)
         signed = SignedJob(
-            version=1,
+            version=SIGNED_VERSION,
             cluster=self._keys.cluster,
             id=token,
             name=spec.name,
@@ -183,9 +184,18 @@ class DirectEngine:
             raise _name_taken(name, None) from None
         raise _name_taken(name, record)
 
-    def start_pending(self, say: Say) -> Tried:
-        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
-        return self._start_waiting(say)[0]
+    def start_pending(self, say: Say, *, patience: float | None = None) -> Tried:
+        """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.
+
+        With `patience`, starts that take longer than so many seconds continue after the return: a slow registry of one
+        job keeps no other job waiting.
+        """
+        return self._start_waiting(say, start_patience=patience)[0]
+
+    def await_starts(self) -> None:
+        """Return when all starts that continued after `start_pending` have ended."""
+        for thread in self._starts:
+            thread.join()
 
     def watch(self, seconds: float, stop: threading.Event) -> bool:
         """Wait until something happened that may let a job start since `start_pending` last looked."""
@@ -217,6 +227,7 @@ class DirectEngine:
         mine: str = "",
         patience: float | None = None,
         own: Mapping[str, Archive] | None = None,
+        start_patience: float | None = None,
     ) -> tuple[Tried, ProvisionError | None]:
         """Start all that fits. Returns why the job `mine` never will, and leaves it to the caller to forget it."""
         if self._agent:  # an operator's command or queue starts what submitters submit
@@ -228,7 +239,8 @@ class DirectEngine:
         sight = Sight(self._eyes, self._cluster, self._contact.present)
         if mine:
             sight.begin()
-        with Ways(self._nodes) as ways:
+        with contextlib.ExitStack() as stack:
+            ways = stack.enter_context(Ways(self._nodes))
             with queue_held(ways, self.head) as all_tried:
                 looks, unreachable = self._look(patience)
                 booking = Booking(ways, self._cluster, self.head, sight, self._keys)
@@ -238,9 +250,27 @@ class DirectEngine:
             for problem in (*contradictions(list(looks.values()), self.head), *booking.refused):
                 say(f"warning: {problem}")
             self._forget_aged(booking.aged, say)
-            start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own)
+            connections = stack.pop_all()
+
+        def start() -> None:
+            with connections:
+                start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own)
+
+        if start_patience is None:
+            start()
+        else:
+            self._start_beside(start, start_patience)
         self._watched = watches(booking.looks, self.head, attempts, waits=bool(booking.waiting))
         return Tried(tuple(attempt.spec.name for attempt in attempts), tuple(booking.waiting)), refused
+
+    def _start_beside(self, start: Callable[[], None], seconds: float) -> None:
+        """Run a function in a thread, and wait for its end so many seconds at most."""
+        import threading
+
+        thread = threading.Thread(target=start, daemon=True, name="starts")
+        thread.start()
+        thread.join(seconds)
+        self._starts = [one for one in (*self._starts, thread) if one.is_alive()]
 
     def _look(self, patience: float | None = None) -> tuple[dict[str, NodeLook], dict[str, str]]:
         """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
@@ -424,17 +454,17 @@ class DirectEngine:
         """Start a job that is over (or stop it first) as its next attempt.
 
         Raises:
-            NodeError: its secrets went with its end.
+            NodeError: it must not start, e.g. its secrets were removed when it ended.
         """
-        from provision.jobs.engines.direct.starting import insist_on_secrets
-        from provision.jobs.engines.direct.starts import secrets_of
-
         record = self.get(name)
         if record.deleting:
             raise NodeError(f"the job {name} is being deleted", remedy="Submit it again under another name.")
         with Ways(self._nodes) as ways:
             kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
-        insist_on_secrets(record.spec, secrets_of(kept))
+            answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
+        for job in Report.of(self.head, answer).jobs:
+            if job.name == name:
+                check_secrets(self._keys.check(job, self.head), kept, self.head)
         if not record.status.over:
             unconfirmed = self._end(record, say, 15.0)
             if unconfirmed is not None:

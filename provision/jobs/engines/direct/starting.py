@@ -14,7 +14,6 @@ from provision.connectors import Connector
 from provision.documents.jobs import Done, Prepared, Taken
 from provision.errors import InvalidDocument, NodeError, ProvisionError
 from provision.jobs.code import Archive
-from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.attempt import Attempt, containers_of, image_of
 from provision.jobs.engines.direct.ways import MANY, Ways
 from provision.jobs.files.keeper_greeting import node_secret
@@ -25,7 +24,6 @@ from provision.threads import outcomes
 
 __all__ = [
     "Extras",
-    "insist_on_secrets",
     "release",
     "renew",
     "start",
@@ -127,7 +125,6 @@ def _start(
     code: Archive | None,
 ) -> str:
     spec = attempt.spec
-    insist_on_secrets(spec, attempt.secrets)
     prepared = ways.all(attempt.nodes, lambda way: _prepare(way, attempt))
     _same_images(prepared)
     sha = extras.before(attempt, {name: ways.to(name) for name in attempt.nodes}, say, code) if extras else ""
@@ -185,21 +182,6 @@ def _start(
 def _keeper_secret(secret: bytes, node: str, chief: str) -> str:
     """Return what a node's keeper proves itself with: the chief knows the attempt's secret, each other node its own."""
     return (secret if node == chief else node_secret(secret, node)).hex()
-
-
-def insist_on_secrets(spec: JobSpec, secrets: Secrets) -> None:
-    """A job that is over has lost its secrets; without them it would start as another one.
-
-    Raises:
-        NodeError: some are not there.
-    """
-    lost = [name for name in spec.secret_env if name not in secrets.env]
-    lost += [text for text in spec.config_files if text.partition(":")[2] not in secrets.files]
-    if lost:
-        raise NodeError(
-            f"{lost[0]} was taken off the nodes when the job was over, as secrets are",
-            remedy=f"submit it again: provision delete {spec.name}, then provision submit",
-        )
 
 
 def _files(attempt: Attempt, logins: Sequence[mpi.Login]) -> dict[str, str]:

@@ -1,0 +1,70 @@
+"""What Ansible's programs print for the inventory, and what is kept of it on this machine."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from msgspec import Struct, field
+
+__all__ = [
+    "DebugAnswer",
+    "InventoryDocument",
+    "InventoryGroup",
+    "InventoryMeta",
+    "KeptInventory",
+    "RolesDocument",
+    "Setting",
+]
+
+InventoryDocument = dict[str, dict[str, Any]]
+"""``ansible-inventory --list``: the groups by name, and ``_meta``."""
+
+
+class InventoryGroup(Struct, frozen=True):
+    """A group of ``ansible-inventory --list``."""
+
+    hosts: list[str] = field(default_factory=list)
+    children: list[str] = field(default_factory=list)
+
+
+class InventoryMeta(Struct, frozen=True):
+    """The part ``_meta`` of ``ansible-inventory --list``."""
+
+    hostvars: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class KeptInventory(Struct, frozen=True):
+    """An inventory in the cache."""
+
+    format: int
+    document: InventoryDocument
+    stderr: str
+
+
+class RolesDocument(TypedDict):
+    """What the files of all roles say, in the cache."""
+
+    argument_specs: dict[str, dict[str, Any]]
+    defaults: dict[str, Any]
+    code: dict[str, tuple[str, list[str]]]
+
+
+class Setting(Struct, frozen=True):
+    """One entry of ``ansible-config dump``; groups of settings have no name."""
+
+    name: str = ""
+    value: Any = None
+
+
+class _Task(Struct, frozen=True):
+    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class _Play(Struct, frozen=True):
+    tasks: list[_Task] = field(default_factory=list)
+
+
+class DebugAnswer(Struct, frozen=True):
+    """What the callback ``json`` prints of a run of ``ansible -m debug``."""
+
+    plays: list[_Play] = field(default_factory=list)
