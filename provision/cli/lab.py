@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import textwrap
 import time
@@ -272,3 +273,5 @@ def _show(report: LabReport, *, as_json: bool) -> None:
     for item in report.simulated:
         show(textwrap.fill(f"SIMULATED: {item}", 80, subsequent_indent="  "))
     show(f"inventory: {report.inventory}")
+    if report.site:
+        show(f"as a site without that inventory: {shlex.join(report.init_words())}")

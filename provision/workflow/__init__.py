@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from provision.workflow.places import log_folder
     from provision.workflow.placing import places_among, places_for_jobs
     from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
+    from provision.workflow.preflight import preflight
     from provision.workflow.reloading import reload
     from provision.workflow.resetting import plan_reset, reset
     from provision.workflow.survey import (
@@ -71,6 +72,7 @@ __all__ = [
     "places_for_jobs",
     "plan_adopt",
     "plan_reset",
+    "preflight",
     "probe",
     "read_saved",
     "refuse_steps",
@@ -106,6 +108,7 @@ __getattr__ = parts(
         "places": ("log_folder",),
         "placing": ("places_among", "places_for_jobs"),
         "plan": ("Look", "Request", "look", "read_saved", "save", "saved_differences"),
+        "preflight": ("preflight",),
         "reloading": ("reload",),
         "resetting": ("plan_reset", "reset"),
         "survey": (
