@@ -83,7 +83,7 @@ def _approve(key: SigningKey, *, yes: bool) -> None:
     say(f"  which calls itself {key.owner or 'nothing'}; it is not NVIDIA's key")
     if not yes and not interactive():
         raise UsageError(
-            "The signing key of the repository is not approved.",
+            "the signing key of the repository is not approved",
             remedy="Compare the fingerprint with what its owner publishes, then add "
             f"--nvidia-fingerprint {key.fingerprint}",
         )

@@ -274,4 +274,15 @@ def _show(report: LabReport, *, as_json: bool) -> None:
         show(textwrap.fill(f"SIMULATED: {item}", 80, subsequent_indent="  "))
     show(f"inventory: {report.inventory}")
     if report.site:
-        show(f"as a site without that inventory: {shlex.join(report.init_words())}")
+        show("to write an inventory of your own for these nodes, as for a site:")
+        show(" \\\n".join(f"  {line}" for line in _command_lines(report.init_words())))
+
+
+def _command_lines(words: list[str]) -> list[str]:
+    """Return a command as lines for a shell: the verb, each host, each option with its value."""
+    first = next(number for number, word in enumerate(words) if word.startswith("-"))
+    pairs = zip(words[first::2], words[first + 1 :: 2], strict=True)
+    return [
+        shlex.join(words[:2]),
+        *(f"  {shlex.join(line)}" for line in [*([host] for host in words[2:first]), *pairs]),
+    ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from provision.commands.signing_keys import NVIDIA_FINGERPRINT, parse_key
 from provision.errors import UsageError
-from provision.facts import NodeFacts, is_container, plain
+from provision.facts import NodeFacts, Unknown, is_container, plain
 from provision.gdr.observed import has_gpus, verdict_of
 from provision.model import PreflightCode, PreflightProblem
 from provision.model.image_reference import is_image_reference
@@ -174,7 +174,7 @@ def _base_system_files(variables: Variables, facts: NodeFacts) -> Iterator[str]:
     yield "/etc/systemd/logind.conf.d/90-provision.conf"
     if _is_on(variables, "base_system_hosts_enabled"):
         yield "/etc/hosts"
-    if not is_container(facts):
+    if isinstance(facts.kind, Unknown) or facts.kind.sysctls_writable:
         yield "/etc/sysctl.d/90-provision.conf"
     if variables.get("cluster_operators") or variables.get("cluster_submitters"):
         yield from ("/usr/local/lib/provision/job-agent", "/etc/provision/job-agent.json")

@@ -245,7 +245,8 @@ def _steps(node: NodePlan) -> list[str]:
         names = [package.name for package in node.dependencies]
         more = len(names) - _MOST_PACKAGES
         told = ", ".join(names[:_MOST_PACKAGES]) + (f" and {more} more (--json has all)" if more > 0 else "")
-        lines += _wrapped(f"with {len(names)} packages that these depend on: {told}", "  + ", "    ")
+        plural = "s" * (len(names) != 1)
+        lines += _wrapped(f"with {len(names)} package{plural} that these depend on: {told}", "  + ", "    ")
     return lines
 
 

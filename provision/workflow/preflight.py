@@ -122,6 +122,7 @@ def _rendered(
     found: Look, planned: Sequence[NodePlan]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[PreflightProblem]]]:
     """Render the variables with Jinja that the steps' roles use, and return values and problems by node."""
+    from provision.inventory.listing import VAULT_REMEDY
     from provision.inventory.specs import read_specs, roles_folder
     from provision.inventory.templates import has_template, rendering_problems
 
@@ -140,13 +141,10 @@ def _rendered(
     try:
         values, failures = rendering_problems(found.cluster.inventory, variables, specs.keys())
     except InventoryError as error:
-        problem = PreflightProblem(
-            PreflightCode.VARIABLE_TEMPLATE,
-            "platform",
-            "inventory",
-            error.message,
-            error.remedy or "Fix the inventory.",
-        )
+        missing_password = error.remedy == VAULT_REMEDY
+        remedy = VAULT_REMEDY if missing_password else "Fix the inventory; `ansible-inventory --list -i FILE` reads it."
+        code = PreflightCode.VARIABLE_TEMPLATE
+        problem = PreflightProblem(code, "platform", "inventory", error.message, remedy)
         return {}, {plan.name: [problem] for plan in planned}
     for host, reasons in failures.items():
         for variable, reason in sorted(reasons.items()):
@@ -173,10 +171,10 @@ def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequenc
     roles = [step.role for step in plan.steps]
     system = _system(facts)
     installed = {} if isinstance(facts.packages, Unknown) else facts.packages
-    packages = {
-        role: tuple(name for name in packages_of(role, node.variables, system, facts) if name not in installed)
-        for role in roles
-    }
+    packages: dict[str, tuple[str, ...]] = {}
+    for role in roles:
+        known = {*installed, *(name for names in packages.values() for name in names)}
+        packages[role] = tuple(name for name in packages_of(role, node.variables, system, facts) if name not in known)
     packages = {role: names for role, names in packages.items() if names}
     wrong = frozenset(problem.role for problem in without)
     repositories = [
