@@ -261,8 +261,11 @@ def _login(variables: Mapping[str, Any], registry: str) -> dict[str, str] | None
     return None
 
 
-def _source(item: Repository) -> dict[str, str]:
-    """Return a repository as apt reads it, logins apart from the URL: the same as the role platform writes."""
+def _source(item: Repository) -> dict[str, Any]:
+    """Return a repository as apt reads it, logins apart from the URL: the same as the role platform writes.
+
+    One of a role is not written where the node has a source with this address from others.
+    """
     uris = [re.sub(r"(?<=://)[^/?#]*@", "", uri) for uri in item.uris]
     lines = ["Types: deb", f"URIs: {' '.join(uris)}", f"Suites: {' '.join(item.suites)}"]
     lines += [f"Components: {' '.join(item.components)}"] if item.components else []

@@ -90,17 +90,19 @@ class Apt:
 
     def __init__(self, folder: str, repositories: List[Dict[str, Any]], seconds: int) -> None:
         """Write the sources into `folder`."""
-        self.folder, self.repositories, self.seconds = folder, repositories, seconds
+        known = other_sources()
+        self.repositories = [item for item in repositories if item["written"] or address(item["uri"]) not in known]
+        self.folder, self.seconds = folder, seconds
         for name in ("old", "all", "lists", "release", "cache", "auth"):
             os.makedirs(os.path.join(folder, name), mode=0o755)
-        replaced = {"provision-{}.sources".format(item["name"]) for item in repositories}
+        replaced = {"provision-{}.sources".format(item["name"]) for item in self.repositories}
         for path in sorted(glob.glob(PARTS + "/*.list") + glob.glob(PARTS + "/*.sources")):
             if os.path.basename(path) not in replaced:
                 for part in ("old", "all"):
                     os.symlink(path, os.path.join(folder, part, os.path.basename(path)))
         for path in sorted(glob.glob("/etc/apt/auth.conf.d/*.conf")):
             os.symlink(path, os.path.join(folder, "auth", os.path.basename(path)))
-        for number, item in enumerate(repositories):
+        for number, item in enumerate(self.repositories):
             os.makedirs(os.path.join(folder, "new{}".format(number)), mode=0o755)
             for part in ("all", "new{}".format(number)):
                 self.write(os.path.join(part, "provision-{}.sources".format(item["name"])), item["source"], 0o644)
@@ -186,6 +188,24 @@ class Apt:
         }
         options = [word for name, value in places.items() for word in ("-o", "{}={}".format(name, value))]
         return run([command[0], *options, *command[1:]], limit)
+
+
+def address(uri: str) -> str:
+    """Return the address of a source as it is compared."""
+    machine = os.uname().machine
+    return uri.replace("$(ARCH)", {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)).rstrip("/")
+
+
+def other_sources() -> List[str]:
+    """Return the addresses of the node's sources that provision did not write; the role platform preserves them."""
+    found = []
+    for path in [SOURCES, *glob.glob(PARTS + "/*.list"), *glob.glob(PARTS + "/*.sources")]:
+        if "/provision-" in path or not os.path.isfile(path):
+            continue
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = [line for line in stream if not line.lstrip().startswith("#")]
+        found += [address(word) for line in lines for word in re.findall(r"https?://\S+", line)]
+    return found
 
 
 def run(command: List[str], limit: int) -> Tuple[int, str]:

@@ -182,6 +182,24 @@ def test_sources_that_do_not_answer_differ_from_those_that_answer_wrongly(output
     assert problem["reason"]
 
 
+def test_sources_of_others_are_known_by_their_addresses(tmp_path, monkeypatch):
+    """In both of apt's formats; comments and what provision wrote do not count."""
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (tmp_path / "sources.list").write_text("deb http://deb.example.org/debian/ bookworm main\n# deb http://old/ x\n")
+    (parts / "nvidia.list").write_text("deb [signed-by=/k.gpg] https://n.example.org/deb/$(ARCH) /\n")
+    (parts / "docker.sources").write_text("Types: deb\nURIs: https://d.example.org/linux\nSuites: x\n")
+    (parts / "provision-site.sources").write_text("URIs: https://ours.example.org\n")
+    monkeypatch.setattr(node_preflight, "SOURCES", str(tmp_path / "sources.list"))
+    monkeypatch.setattr(node_preflight, "PARTS", str(parts))
+
+    assert sorted(node_preflight.other_sources()) == [
+        "http://deb.example.org/debian",
+        "https://d.example.org/linux",
+        node_preflight.address("https://n.example.org/deb/$(ARCH)/"),
+    ]
+
+
 def test_the_program_speaks_old_python():
     """The nodes may have Python 3.6."""
     assert ast.parse((FILES / "node_preflight.py").read_text(), feature_version=(3, 6))
