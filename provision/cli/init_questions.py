@@ -62,7 +62,7 @@ def site_settings(options: SiteOptions, *, yes: bool) -> SiteSettings:
         question = f"URL (Enter: NVIDIA's; {site.NO_REPOSITORY}: the nodes have it already):"
         url = _answer(question, NVIDIA_REPOSITORY, site.check_repository)
         if url not in ("", NVIDIA_REPOSITORY) and file is None:
-            named = prompt("File with the repository's signing key (Enter: NVIDIA's key, for an unchanged mirror):")
+            named = _answer("File with its signing key (Enter: NVIDIA's key, for an unchanged mirror):", "", _key_file)
             file = Path(named) if named else None
     url = site.check_repository(url) if url else NVIDIA_REPOSITORY if url is None else ""
     if not url and (file is not None or options.fingerprint is not None):
@@ -92,6 +92,14 @@ def _approve(key: SigningKey, *, yes: bool) -> None:
         say("--yes: the signing key is approved as printed")
 
 
+def _key_file(name: str) -> str:
+    """Return the name of a file that holds a key; UsageError where it does not."""
+    from provision.inventory.site_settings import choose_key
+
+    choose_key(Path(name), None)
+    return name
+
+
 def _answer(question: str, default: str, check: Callable[[str], str]) -> str:
     """Ask until the answer is valid; no answer is the default."""
     while True:
@@ -101,4 +109,5 @@ def _answer(question: str, default: str, check: Callable[[str], str]) -> str:
         try:
             return check(answer)
         except UsageError as error:
-            say(f"{error.message.partition(': ')[2]}. {error.remedy or ''}".strip())
+            problem = error.message.partition(": ")[2] or error.message
+            say(f"{answer}: {problem}. {error.remedy or ''}".strip())

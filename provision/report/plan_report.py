@@ -119,12 +119,12 @@ def problems_text(plan: Plan) -> str:
     found = _grouped_problems(plan)
     if not found:
         return ""
-    lines = [f"Preflight: {len(found)} problem{'s' * (len(found) != 1)}; apply refuses to start before they are fixed."]
+    lines = [f"Preflight: {len(found)} problem{'s' * (len(found) != 1)}; apply changes nothing until they are fixed."]
     for problem, names in found.items():
         where = in_short(names)
         lines += ["", *_wrapped(f"{where}: {problem.role}", "  ", "    ")]
         lines += _wrapped(f"{problem.object}: {problem.problem}", "    ", "      ")
-        lines += _wrapped(problem.remedy, "    > ", "      ")
+        lines += _wrapped(f"hint: {problem.remedy}", "    ", "      ")
     return "\n".join(lines)
 
 

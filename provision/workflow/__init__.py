@@ -11,6 +11,7 @@ from provision.lazily import parts
 
 if TYPE_CHECKING:
     from provision.workflow.adopting import adopt, plan_adopt
+    from provision.workflow.apply_preflight import preflight
     from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
     from provision.workflow.bundle import known_secrets, support_bundle
     from provision.workflow.converge import Pace, apply, runnable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from provision.workflow.places import log_folder
     from provision.workflow.placing import places_among, places_for_jobs
     from provision.workflow.plan import Look, Request, look, read_saved, save, saved_differences
-    from provision.workflow.preflight import preflight
     from provision.workflow.reloading import reload
     from provision.workflow.resetting import plan_reset, reset
     from provision.workflow.survey import (
@@ -108,7 +108,7 @@ __getattr__ = parts(
         "places": ("log_folder",),
         "placing": ("places_among", "places_for_jobs"),
         "plan": ("Look", "Request", "look", "read_saved", "save", "saved_differences"),
-        "preflight": ("preflight",),
+        "apply_preflight": ("preflight",),
         "reloading": ("reload",),
         "resetting": ("plan_reset", "reset"),
         "survey": (

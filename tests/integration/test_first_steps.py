@@ -204,7 +204,7 @@ def test_a_repository_that_cannot_be_used_is_named(site, changes, code):
     name = f"repository-{code.replace('.', '-')}"
     site.provision.ok(*site.init("--name", name, *mirror(site), "--yes"))
     with_variables(site, name, **changes)
-    plan = site.provision("plan", "-i", f"inventories/{name}", "--json")
+    plan = site.provision("plan", "-i", f"inventories/{name}", "--limit", site.nodes[0], "--json")
 
     assert plan.code == 1, plan
     assert {(problem["code"], problem["role"]) for problem in plan.document["problems"]} == {(code, "nvidia_container")}
@@ -225,7 +225,7 @@ def test_an_image_that_cannot_be_had_is_named(site, changes, code):
     registry = site.options["--image"].partition("/")[0]
     filled = {key: value.format(registry=registry) if value else value for key, value in changes.items()}
     with_variables(site, name, **filled)
-    plan = site.provision("plan", "-i", f"inventories/{name}", "--json")
+    plan = site.provision("plan", "-i", f"inventories/{name}", "--limit", site.nodes[0], "--json")
 
     assert plan.code == 1, plan
     assert {(problem["code"], problem["role"]) for problem in plan.document["problems"]} == {(code, "training_image")}
@@ -241,6 +241,7 @@ def test_the_steps_of_the_readme_bring_fresh_nodes_to_a_job(site):
             ("Training image", "https://not-an-image"),
             ("Training image", site.options["--image"]),
             ("URL (Enter: NVIDIA's", site.options["--nvidia-repository"]),
+            ("signing key", "/no/such/file"),
             ("signing key", site.options["--nvidia-key"]),
             ("publish this fingerprint?", "y"),
             ("Trust these 2 new keys?", "y"),

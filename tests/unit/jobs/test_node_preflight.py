@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import base64
 import json
+import os
+import shutil
 import ssl
 import threading
 from contextlib import contextmanager
@@ -13,9 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from provision.commands.signing_keys import nvidia_key
+from provision.documents.preflight import PreflightAnswer
 from provision.jobs.files import node_preflight
-from provision.jobs.node_ask import FILES
+from provision.jobs.node_ask import FILES, ask
 from provision.lab.services.ca import ensure_certificates
+from provision.planning.requirements import Repository
+from provision.workflow.apply_preflight import Requested
+from tests.support.git_server import NodeFolder
 
 IMAGE = {"registry": "r", "path": "team/train", "tag": "1", "digest": "", "mirrors": []}
 LOGIN = {"username": "bob", "password": "pass:word"}
@@ -198,6 +205,20 @@ def test_sources_of_others_are_known_by_their_addresses(tmp_path, monkeypatch):
         "https://d.example.org/linux",
         node_preflight.address("https://n.example.org/deb/$(ARCH)/"),
     ]
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None or os.geteuid() != 0, reason="apt needs Debian and root")
+def test_it_takes_the_request_that_the_controller_makes(tmp_path):
+    """It reports a repository that does not answer; apt of this machine is asked, and nothing is left behind."""
+    address, role = "http://127.0.0.1:9/x", "platform"
+    repository = Repository("site", (address,), ("/",), (), nvidia_key().text, "x", role)
+    request = Requested({"docker_engine": ("no-such-package-anywhere",)}, (repository,)).request()
+
+    answer = ask(NodeFolder("gpu1", tmp_path), "node_preflight.py", request, PreflightAnswer)
+
+    assert answer.packages == {"no-such-package-anywhere": None}
+    assert ("unreachable", "site", address) in {(item.code, item.repository, item.uri) for item in answer.sources}
+    assert list(Path("/var/tmp").glob("provision-preflight.*")) == []
 
 
 def test_the_program_speaks_old_python():

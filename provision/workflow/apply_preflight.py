@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from provision.connectors import Connector
     from provision.workflow.plan import Look
 
-__all__ = ["preflight"]
+__all__ = ["Requested", "preflight"]
 
 _PROGRAM = "node_preflight.py"
 _ANSWER_SECONDS = 10
@@ -40,7 +40,7 @@ _LIMIT_SECONDS = 420.0
 
 
 @dataclass(frozen=True)
-class _Requested:
+class Requested:
     """What is asked of one node."""
 
     packages: Mapping[str, tuple[str, ...]]
@@ -73,7 +73,7 @@ def preflight(found: Look, *, read_only: bool = False) -> Look:
     if not planned:
         return found
     values, problems = _rendered(found, planned)
-    requested: dict[str, _Requested] = {}
+    requested: dict[str, Requested] = {}
     for plan in planned:
         node, facts = found.cluster.node(plan.name), found.facts[plan.name]
         node = replace(node, variables={**node.variables, **values.get(node.name, {})})
@@ -91,7 +91,7 @@ def preflight(found: Look, *, read_only: bool = False) -> Look:
 def _completed(
     plan: NodePlan,
     found: Look,
-    requested: Mapping[str, _Requested],
+    requested: Mapping[str, Requested],
     problems: Mapping[str, Sequence[PreflightProblem]],
     answers: Mapping[str, PreflightAnswer | ProvisionError],
 ) -> NodePlan:
@@ -166,7 +166,7 @@ def _archive_problems(plan: NodePlan, node: Node) -> Iterable[PreflightProblem]:
         yield PreflightProblem(PreflightCode.FILE_MISSING, "training_image", "training_image_archive", problem, remedy)
 
 
-def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequence[PreflightProblem]) -> _Requested:
+def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequence[PreflightProblem]) -> Requested:
     """Return what has to be asked of the node; nothing of what is known to be wrong already."""
     roles = [step.role for step in plan.steps]
     system = _system(facts)
@@ -185,7 +185,7 @@ def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequenc
     image = None
     if "training_image" in roles and "training_image" not in wrong:
         image = _image(node, facts)
-    return _Requested(packages, tuple(repositories) if packages else (), image, node.variables, wrong)
+    return Requested(packages, tuple(repositories) if packages else (), image, node.variables, wrong)
 
 
 def _enabled(node: Node) -> list[str]:
@@ -279,6 +279,7 @@ def _source(item: Repository) -> dict[str, Any]:
     return {
         "name": item.name,
         "uri": uris[0],
+        "written": item.role == "platform",
         "source": "\n".join(lines) + "\n",
         "auth": "".join(f"{a}\n" for a in auth),
     }
@@ -291,7 +292,7 @@ def _proxies(variables: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value and plain(value)}
 
 
-def _ask(found: Look, requested: Mapping[str, _Requested]) -> dict[str, PreflightAnswer | ProvisionError]:
+def _ask(found: Look, requested: Mapping[str, Requested]) -> dict[str, PreflightAnswer | ProvisionError]:
     """Ask the nodes that there is something to ask of, all at once."""
     from provision.connectors import each
     from provision.jobs.node_ask import ask
@@ -318,7 +319,7 @@ def _ask(found: Look, requested: Mapping[str, _Requested]) -> dict[str, Prefligh
 
 
 def _of_answer(
-    answer: PreflightAnswer | ProvisionError | None, asked: _Requested, plan: NodePlan
+    answer: PreflightAnswer | ProvisionError | None, asked: Requested, plan: NodePlan
 ) -> list[PreflightProblem]:
     """Return the problems in the answer of a node."""
     if answer is None:
@@ -330,7 +331,7 @@ def _of_answer(
     return [*_of_packages(answer, asked, role), *_of_image(answer, asked)]
 
 
-def _of_packages(answer: PreflightAnswer, asked: _Requested, role: str) -> Iterable[PreflightProblem]:
+def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterable[PreflightProblem]:
     configured: dict[str, Repository] = {item.name: item for item in asked.repositories}
     versions: dict[str, str | None] = {str(name): version for name, version in (answer.packages or {}).items()}
     for source in answer.sources:
@@ -385,7 +386,7 @@ def _repository_remedy(item: Repository | None, *, unreachable: bool) -> str:
     return f"Correct {item.variable} and its key in the inventory.{other}"
 
 
-def _of_image(answer: PreflightAnswer, asked: _Requested) -> Iterable[PreflightProblem]:
+def _of_image(answer: PreflightAnswer, asked: Requested) -> Iterable[PreflightProblem]:
     if answer.image is None or asked.image is None or answer.image.code not in _IMAGE_PROBLEMS:
         return
     code, problem, remedy = _IMAGE_PROBLEMS[answer.image.code]
