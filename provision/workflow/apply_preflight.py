@@ -78,8 +78,8 @@ def preflight(found: Look, *, read_only: bool = False) -> Look:
         node, facts = found.cluster.node(plan.name), found.facts[plan.name]
         node = replace(node, variables={**node.variables, **values.get(node.name, {})})
         own = problems.setdefault(node.name, [])
-        for step in plan.steps:
-            own.extend(setting_problems(step.role, node.variables, facts))
+        for role in dict.fromkeys(("platform", *(step.role for step in plan.steps))):  # platform runs with every role
+            own.extend(setting_problems(role, node.variables, facts))
         own.extend(_archive_problems(plan, node))
         requested[plan.name] = _requested(plan, node, facts, without=own)
     answers = {} if read_only else _ask(found, requested)

@@ -179,7 +179,7 @@ class Apt:
         """Fetch the lists of some sources."""
         wait = str(self.seconds)
         options = ["-o", "Acquire::http::Timeout=" + wait, "-o", "Acquire::https::Timeout=" + wait]
-        options += ["-o", "Acquire::Retries=0", "-o", "APT::Update::Error-Mode=any", "-o", "APT::Get::List-Cleanup=0"]
+        options += ["-o", "Acquire::Retries=1", "-o", "APT::Update::Error-Mode=any", "-o", "APT::Get::List-Cleanup=0"]
         options += [
             "-o",
             "Acquire::IndexTargets::deb::Translations::DefaultEnabled=false",
@@ -287,9 +287,9 @@ def check_image(image: Dict[str, Any], seconds: int) -> Dict[str, str]:
     places = image["mirrors"] if image["registry"] == HUB else []
     registry = HUB_HOST if image["registry"] == HUB else image["registry"]
     answer = {"code": "unreachable", "reason": ""}
-    for place in [*places, "https://" + registry]:
+    for place in 2 * [*places, "https://" + registry]:  # each once more: one lost packet stops no apply
         answer = check_place(place.rstrip("/"), image, seconds)
-        if answer["code"] == "ok":
+        if answer["code"] == "ok" or (answer["code"] != "unreachable" and not places):
             break
     return answer
 
