@@ -129,7 +129,7 @@ def apply(
         note(f"run {', '.join(asked.steps)} as it is, without a plan")
     else:
         found = checked(found)
-    stopped = found.plan.problems and not keep_going
+    stopped = not asked.steps and bool(workflow.blocked(found)) and not keep_going
     if not stopped and (asked.steps or workflow.agreeable(found)):
         _agree(found, steps=bool(asked.steps), yes=yes or plan is not None)
     from provision.cli.progress import ApplyProgress

@@ -141,10 +141,12 @@ def ask_become_password(*, ask: bool) -> Secret | None:
 
 def checked(found: Look, *, read_only: bool = False) -> Look:
     """Return the plan with what its steps install and write, and with what would make them fail."""
+    count = sum(bool(node.steps) for node in found.plan.nodes)
+    if not count:
+        return found
     from provision import workflow
 
-    count = sum(bool(node.steps) for node in found.plan.nodes)
-    if count and not read_only:
+    if not read_only:
         note(f"check packages, repositories and the image on {count} node{'s' * (count != 1)}")
     return workflow.preflight(found, read_only=read_only)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from provision.workflow.apply_preflight import preflight
     from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
     from provision.workflow.bundle import known_secrets, support_bundle
-    from provision.workflow.converge import Pace, apply, runnable
+    from provision.workflow.converge import Pace, apply, blocked, runnable
     from provision.workflow.differences import content_differences
     from provision.workflow.gpu_topology import topology
     from provision.workflow.gpudirect import gdr
@@ -53,6 +53,7 @@ __all__ = [
     "agreeable",
     "apply",
     "asked_for",
+    "blocked",
     "chosen",
     "chosen_roles",
     "content_differences",
@@ -99,7 +100,7 @@ __getattr__ = parts(
         "adopting": ("adopt", "plan_adopt"),
         "asking": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
         "bundle": ("known_secrets", "support_bundle"),
-        "converge": ("Pace", "apply", "runnable"),
+        "converge": ("Pace", "apply", "blocked", "runnable"),
         "differences": ("content_differences",),
         "gpudirect": ("gdr",),
         "idle_steps": ("agreeable", "drained_first"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from provision.engine import Event
     from provision.workflow.node_locks import NodeLocks
 
-__all__ = ["Pace", "apply", "runnable"]
+__all__ = ["Pace", "apply", "blocked", "runnable"]
 
 _MOST_ROUNDS = 3
 """What one run brings to light may need another: a new image, and then a container made of it."""
@@ -48,6 +48,12 @@ def runnable(plan: Plan) -> dict[str, tuple[Step, ...]]:
     """Return for each node the steps that an apply would run: those that wait for no job."""
     steps = {node.name: tuple(step for step in node.steps if not step.waits_for) for node in plan.nodes}
     return {name: found for name, found in steps.items() if found}
+
+
+def blocked(found: Look) -> list[str]:
+    """Return the nodes that an apply would change if their preflight had found no problem."""
+    changing = agreeable(found)
+    return [plan.name for plan in found.plan.nodes if plan.problems and plan.name in changing]
 
 
 def apply(
@@ -114,13 +120,12 @@ class _Apply:
         found = found or self._look(list(self._nodes), self._asked.request)
         self._saw(found)
         agreed = self._wanted(found)
+        failed = blocked(found)
         for plan in found.plan.nodes:
-            if plan.problems and self._outcomes.going(plan.name):
+            if plan.name in failed and self._outcomes.going(plan.name):
                 self._outcomes.refuse(plan)
-        failed = [plan.name for plan in found.plan.nodes if plan.problems]
         if failed and not self._asked.pace.keep_going:
-            left = [name for name in agreed if name not in failed]
-            self._outcomes.skip(left, *_refused(failed))
+            self._outcomes.skip([name for name in agreed if name not in failed], *_refused(failed))
             return self._outcomes.report()
         agreed = {name: steps for name, steps in agreed.items() if name not in failed}
         if not agreed:

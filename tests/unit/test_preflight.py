@@ -157,39 +157,64 @@ def test_passwords_travel_apart_from_addresses(asked):
 
 @pytest.fixture
 def played(monkeypatch, tmp_path):
-    """Which nodes Ansible was run on."""
+    """Which nodes Ansible was run on, and which were locked for it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     names: list[str] = []
+    locked: list[str] = []
 
     def run_playbook(_inventory, nodes, **_):
         names.extend(nodes)
         return ApplyReport(tuple(NodeReport(name, NodeStatus.CHANGED, ()) for name in nodes), 1.0)
 
     @contextmanager
-    def held_on(*_, **__):
+    def held_on(nodes, **_):
+        locked.extend(node.name for node in nodes)
         yield Locks()
 
     monkeypatch.setattr(engine, "run_playbook", run_playbook)
     monkeypatch.setattr(node_locks, "held_on", held_on)
-    return names
+    return names, locked
 
 
 def test_apply_changes_no_node_while_one_has_a_problem(asked, played):
     """The others are skipped, with the reason; the exit code is not 0."""
     del asked
     seen = look("training_image", training_image_reference="")
-    both = Plan(tuple(NodePlan(node.name, seen.plan.nodes[0].steps) for node in seen.plan.nodes))
-    checked = workflow.preflight(Look(seen.cluster, both, seen.facts, {}, stated=seen.stated))
-    one = Plan((checked.plan.nodes[0], both.nodes[1]))
-    report = workflow.apply(
-        seen.cluster, seen.cluster.nodes, found=Look(seen.cluster, one, seen.facts, {}, stated=seen.stated)
-    )
+    steps = seen.plan.nodes[0].steps
+    plans = [workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", steps)]
+    found = dataclasses.replace(seen, plan=Plan(tuple(plans)))
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, found=found)
 
     assert not report.ok
     assert [node.status for node in report.nodes] == [NodeStatus.FAILED, NodeStatus.SKIPPED]
     assert report.nodes[0].error.task == "preflight"
     assert "group_vars/all.yml" in report.nodes[0].error.remedy
-    assert played == []
+    assert played == ([], [])
+
+
+def test_keep_going_leaves_out_only_the_nodes_with_a_problem(asked, played):
+    """The exit code tells that they were."""
+    asked[0]["gpu2"] = ConnectionFailed("the test ends here")
+    seen = look("training_image", training_image_reference="")
+    plans = (workflow.preflight(seen).plan.nodes[0], NodePlan("gpu2", seen.plan.nodes[0].steps))
+    found = dataclasses.replace(seen, plan=Plan(plans))
+    report = workflow.apply(seen.cluster, seen.cluster.nodes, pace=workflow.Pace(keep_going=True), found=found)
+
+    assert played[1] == ["gpu2"]
+    assert not report.ok
+    assert report.nodes[0].error.task == "preflight"
+
+
+def test_a_node_whose_steps_wait_stops_no_other_node(asked, played):
+    """Nothing would be changed there now, whatever its preflight found."""
+    del asked, played
+    seen = look("training_image", training_image_reference="")
+    plan = workflow.preflight(seen).plan.nodes[0]
+    steps = tuple(dataclasses.replace(step, waits_for=("a job",)) for step in plan.steps)
+    waiting = dataclasses.replace(plan, steps=steps)
+
+    assert workflow.blocked(dataclasses.replace(seen, plan=Plan((plan,)))) == ["gpu1"]
+    assert workflow.blocked(dataclasses.replace(seen, plan=Plan((waiting,)))) == []
 
 
 def test_every_role_can_be_checked(asked):
