@@ -17,6 +17,7 @@ from provision.cli.common import (
     LimitOption,
     YesOption,
     ask_become_password,
+    checked,
     cluster_from,
     confirm,
     note,
@@ -69,6 +70,10 @@ def apply(
             help="Begin no further wave when N nodes failed. Default: 1 in the first wave, then a tenth of the nodes.",
         ),
     ] = None,
+    keep_going: Annotated[
+        bool,
+        typer.Option("--keep-going", help="When the preflight fails on some nodes, apply to the others."),
+    ] = False,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
@@ -77,6 +82,8 @@ def apply(
 
     Looks at every node, shows what has to be done and why, asks, does just that, and looks again: what
     counts is what that look shows. Where nothing is to be done, nothing is asked and nothing is written.
+    Before the first change a preflight checks variables, packages, repositories and the image; if it finds a
+    problem, nothing is changed on any node (--keep-going: on no node that has one).
     A failing node does not stop the others, and a second apply takes up just what is left.
     The exit code is 6 where nothing failed and a step only waits for jobs to end.
 
@@ -121,10 +128,14 @@ def apply(
         )
     if asked.steps:
         note(f"run {', '.join(asked.steps)} as it is, without a plan")
-    if asked.steps or workflow.agreeable(found):
+    else:
+        found = checked(found)
+    stopped = not asked.steps and bool(workflow.blocked(found)) and not keep_going
+    if not stopped and (asked.steps or workflow.agreeable(found)):
         _agree(found, steps=bool(asked.steps), yes=yes or plan is not None)
     from provision.cli.progress import ApplyProgress
     from provision.report.apply_report import as_document, as_text
+    from provision.report.plan_report import problems_document, problems_text
 
     with ApplyProgress([node.name for node in nodes]) as progress:
         report = workflow.apply(
@@ -132,13 +143,16 @@ def apply(
             nodes,
             request=request,
             steps=asked.steps,
-            pace=workflow.Pace(waves, max_failures),
+            pace=workflow.Pace(waves, max_failures, keep_going),
             found=found,
             become_password=password,
             on_event=progress.event,
         )
     if as_json:
-        print_json(as_document(report))
+        print_json(as_document(report) | {"problems": problems_document(found.plan)})
+    elif stopped:
+        show(problems_text(found.plan))
+        show("\nNothing was changed. To apply to the other nodes: --keep-going, or --limit.")
     else:
         show(as_text(report))
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)

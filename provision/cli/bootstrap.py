@@ -12,6 +12,7 @@ from provision.cli.common import (
     JsonOption,
     YesOption,
     ask_become_password,
+    checked,
     confirm,
     note,
     print_json,
@@ -80,11 +81,14 @@ def bootstrap(
             raise
         note(f"bootstrap this machine as {node_name}")
         confirm("Change this machine?", yes=yes)
+        request = workflow.Request(asked.roles)
+        found = None if asked.steps else checked(workflow.look(cluster, cluster.nodes, request))
         with ApplyProgress([node_name]) as progress:
             report = workflow.apply(
                 cluster,
                 cluster.nodes,
-                request=workflow.Request(asked.roles),
+                request=request,
+                found=found,
                 steps=asked.steps,
                 become_password=password,
                 on_event=progress.event,

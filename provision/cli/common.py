@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from provision.model import Cluster, Secret
+    from provision.workflow import Look
 
 __all__ = [
     "AllowDegradedOption",
@@ -31,6 +32,7 @@ __all__ = [
     "LimitOption",
     "YesOption",
     "ask_become_password",
+    "checked",
     "cluster_from",
     "confirm",
     "interactive",
@@ -38,6 +40,7 @@ __all__ = [
     "note",
     "print_json",
     "printable",
+    "prompt",
     "say",
     "show",
     "table",
@@ -136,6 +139,18 @@ def ask_become_password(*, ask: bool) -> Secret | None:
     return Secret(getpass.getpass("sudo password of the nodes: "))
 
 
+def checked(found: Look, *, read_only: bool = False) -> Look:
+    """Return the plan with what its steps install and write, and with what would make them fail."""
+    count = sum(bool(node.steps) for node in found.plan.nodes)
+    if not count:
+        return found
+    from provision import workflow
+
+    if not read_only:
+        note(f"check packages, repositories and the image on {count} node{'s' * (count != 1)}")
+    return workflow.preflight(found, read_only=read_only)
+
+
 def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str]]) -> None:
     """Say which nodes take ranks though they should take none, and why; and write it beside the logs of applies."""
     from provision import workflow
@@ -200,6 +215,16 @@ def confirm(question: str, *, yes: bool) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise UsageError("Not confirmed; nothing was changed.")
+
+
+def prompt(question: str) -> str:
+    """Ask on the terminal and return the answer without spaces around it; the caller has checked `interactive`."""
+    sys.stderr.write(f"{question} ")
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise UsageError("No answer: the input ended; nothing was changed.")
+    return line.strip()
 
 
 def table(headers: list[str], rows: list[list[str]], *, width: int = 80) -> str:

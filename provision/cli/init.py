@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +45,7 @@ def init(
         typer.Option("--data-network", metavar="CIDR", help="Find each node's address in this network. Repeatable."),
     ] = None,
     known_hosts: Annotated[
-        Path | None, typer.Option("--known-hosts", metavar="FILE", help="Take the host keys from here; ask nothing.")
+        Path | None, typer.Option("--known-hosts", metavar="FILE", help="Trust the host keys in this file.")
     ] = None,
     jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Go by way of this host.")] = None,
     add: Annotated[bool, typer.Option("--add", help="Add the hosts to an existing inventory.")] = False,
@@ -60,6 +61,27 @@ def init(
             help="Expected new host key; approves it without a question. Repeatable.",
         ),
     ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="REFERENCE", help="Training image, as REGISTRY/PATH:TAG.")
+    ] = None,
+    registry_ca: Annotated[
+        Path | None, typer.Option("--registry-ca", metavar="FILE", help="CA certificate (PEM) of the image's registry.")
+    ] = None,
+    nvidia_repository: Annotated[
+        str | None,
+        typer.Option(
+            "--nvidia-repository",
+            metavar="URL",
+            help="Package repository of the NVIDIA Container Toolkit, or none. [NVIDIA's]",
+        ),
+    ] = None,
+    nvidia_key: Annotated[
+        Path | None, typer.Option("--nvidia-key", metavar="FILE", help="Key that signs it, armored. [NVIDIA's]")
+    ] = None,
+    nvidia_fingerprint: Annotated[
+        str | None,
+        typer.Option("--nvidia-fingerprint", metavar="FINGERPRINT", help="Expected fingerprint of that key, in full."),
+    ] = None,
     inventory: InventoryOption = None,
     yes: YesOption = False,
     json: JsonOption = False,
@@ -67,6 +89,8 @@ def init(
     """Write an Ansible inventory under ./inventories, with the host key of every node pinned.
 
     Each new host key is shown with its fingerprint for approval; --yes approves what it prints.
+    On a terminal, init asks for the training image and for NVIDIA's package repository unless
+    options give them. Without a terminal, the image is a TODO in the inventory, and the repository is NVIDIA's.
     Quote ranges, because a shell may take brackets for itself.
 
     \b
@@ -74,14 +98,18 @@ def init(
       provision init 'gpu[01-16]' --name train --user ubuntu --key ~/.ssh/id_ed25519
       provision init 'gpu[1-4]=10.0.0.[11-14]' --user root --data-network 10.10.0.0/24
       provision init 'gpu[1-8]' --user root --known-hosts keys.txt
+      provision init 'gpu[1-8]' --image registry.example.com/team/train:1 --registry-ca ca.pem
+      provision init 'gpu[1-8]' --nvidia-repository https://mirror.example.com/nvidia --nvidia-key mirror.asc
       provision init 'gpu[9-12]' --add
       provision init 'gpu3' --remove
       provision init gpu3 --replace-key
       provision init gpu3 --replace-key --fingerprint SHA256:qLnv6cmX...
     """
+    from provision.cli.init_questions import SiteOptions, site_settings
     from provision.inventory.change import add as add_hosts
     from provision.inventory.change import remove as remove_hosts
-    from provision.inventory.init import InitRequest, create
+    from provision.inventory.init import InitRequest, create, new_folder
+    from provision.inventory.site_settings import site_variables
 
     chosen = [
         option for option, given in (("--add", add), ("--remove", remove), ("--replace-key", replace_key)) if given
@@ -90,6 +118,12 @@ def init(
         raise UsageError(f"{' and '.join(chosen)} exclude each other", remedy="Do one after the other.")
     if fingerprint and not replace_key:
         raise UsageError("--fingerprint belongs to --replace-key", remedy="See: provision init --help")
+    site = SiteOptions(image, registry_ca, nvidia_repository, nvidia_key, nvidia_fingerprint)
+    if chosen and site.given():
+        raise UsageError(
+            f"{site.given()[0]} is for a new inventory, not for {chosen[0]}",
+            remedy="Change the variables in the inventory's group_vars/all.yml.",
+        )
     request = InitRequest(
         words=tuple(hosts),
         name=name,
@@ -105,6 +139,9 @@ def init(
     if replace_key:
         _replace(request, _Person(yes=yes), as_json=json)
         return
+    if not chosen:
+        new_folder(request)  # refused before any question
+        request = replace(request, variables=site_variables(site_settings(site, yes=yes)))
     write = add_hosts if add else create
     result = remove_hosts(request) if remove else write(request, _Person(yes=yes))
     _tell(result, add=add)
@@ -227,7 +264,9 @@ def _tell(result: InitResult, *, add: bool) -> None:
         return
     count = len(result.pinned)
     note(f"{path}: {'added' if add else 'wrote'} {count} node{'s' if count != 1 else ''}, host keys pinned")
-    note(f"Next: look at {path}/group_vars/all.yml, then: provision apply")
+    if not add and not any(node.variables.get("training_image_reference") for node in cluster.nodes):
+        note(f"TODO: set training_image_reference in {path}/group_vars/all.yml; apply requires it")
+    note(f"Next: provision plan -i {path}, then: provision apply -i {path}")
 
 
 def _shown(path: Path) -> str:

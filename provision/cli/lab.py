@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import textwrap
 import time
@@ -272,3 +273,16 @@ def _show(report: LabReport, *, as_json: bool) -> None:
     for item in report.simulated:
         show(textwrap.fill(f"SIMULATED: {item}", 80, subsequent_indent="  "))
     show(f"inventory: {report.inventory}")
+    if report.site:
+        show("to write an inventory of your own for these nodes, as for a site:")
+        show(" \\\n".join(f"  {line}" for line in _command_lines(report.init_words())))
+
+
+def _command_lines(words: list[str]) -> list[str]:
+    """Return a command as lines for a shell: the verb, each host, each option with its value."""
+    first = next(number for number, word in enumerate(words) if word.startswith("-"))
+    pairs = zip(words[first::2], words[first + 1 :: 2], strict=True)
+    return [
+        shlex.join(words[:2]),
+        *(f"  {shlex.join(line)}" for line in [*([host] for host in words[2:first]), *pairs]),
+    ]

@@ -17,6 +17,7 @@ from provision.cli.common import (
     LabOption,
     LimitOption,
     ask_become_password,
+    checked,
     cluster_from,
     note,
     print_json,
@@ -62,8 +63,10 @@ def plan(
 ) -> None:
     """Show what apply would do, on which node, and why; change nothing.
 
-    Each node is looked at in one SSH session, all at once. A step is safe, or needs-idle (it can hurt a running
+    Each node is probed in one SSH session, all nodes in parallel. A step is safe, or needs-idle (it can hurt a running
     job and waits for it), or needs-reboot. With --diff Ansible compares the files of just these steps in check mode.
+    For nodes with steps, plan also shows the packages and files, and finds what would make apply fail: missing
+    variables, packages that no repository has, unreachable repositories and registries. Exit code 1 means so.
 
     \b
     Examples:
@@ -90,7 +93,8 @@ def plan(
     )
     note(f"plan {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}")
     found = workflow.look(cluster, nodes, request, read_only=read_only, meanwhile=_get_ready)
-    diffs = _differences(cluster, found, password) if diff else None
+    found = checked(found, read_only=read_only)
+    diffs = _differences(cluster, found, password) if diff and not found.plan.problems else None
     from provision.report.plan_report import as_document, as_text
 
     if as_json:
@@ -100,7 +104,7 @@ def plan(
     if out:
         workflow.save(found, out, request)
         note(f"saved to {out}; run it with: provision apply --plan {out}")
-    if any(node.error for node in found.plan.nodes):
+    if found.plan.problems or any(node.error for node in found.plan.nodes):
         raise typer.Exit(1)
     raise typer.Exit(_DRIFT if exit_code and not found.plan.converged else 0)
 

@@ -14,6 +14,7 @@ __all__ = [
     "KeptInventory",
     "RolesDocument",
     "Setting",
+    "TaskAnswer",
 ]
 
 InventoryDocument = dict[str, dict[str, Any]]
@@ -46,6 +47,7 @@ class RolesDocument(TypedDict):
 
     argument_specs: dict[str, dict[str, Any]]
     defaults: dict[str, Any]
+    systems: dict[str, dict[str, Any]]
     code: dict[str, tuple[str, list[str]]]
 
 
@@ -56,12 +58,14 @@ class Setting(Struct, frozen=True):
     value: Any = None
 
 
-class _Task(Struct, frozen=True):
+class TaskAnswer(Struct, frozen=True):
+    """The results of one task by host."""
+
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class _Play(Struct, frozen=True):
-    tasks: list[_Task] = field(default_factory=list)
+    tasks: list[TaskAnswer] = field(default_factory=list)
 
 
 class DebugAnswer(Struct, frozen=True):

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ from provision.inventory.write import (
 )
 from provision.model import Cluster, Connection
 
-__all__ = ["Asker", "InitRequest", "InitResult", "create", "pin", "staging"]
+__all__ = ["Asker", "InitRequest", "InitResult", "create", "new_folder", "pin", "staging"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
@@ -53,6 +53,8 @@ class InitRequest:
     """The existing inventory to change, by its path; None: by its name, or the only one."""
     fingerprints: tuple[str, ...] = ()
     """Expected fingerprints of replaced host keys, as ``[NODE=]SHA256:...``."""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of all nodes in a new inventory, as `site_settings` makes them."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,7 @@ def create(request: InitRequest, asker: Asker) -> InitResult:
     """Write a new inventory under the request's folder; nothing is left behind when anything fails."""
     words = expand(request.words)
     networks = checked_networks(request.data_networks)
-    path = request.folder / _checked_name(request.name or "cluster")
-    if path.exists():
-        raise UsageError(
-            f"{path} exists already",
-            remedy="Add hosts to it with --add, take some out with --remove, or choose another name with --name.",
-        )
+    path = new_folder(request)
     targets = targets_of(words, {word.name: _connection(request, word) for word in words})
     pinned = pin(targets, request.known_hosts, asker)
     with staging(path) as stage:
@@ -99,6 +96,17 @@ def create(request: InitRequest, asker: Asker) -> InitResult:
         cluster = load_staged(stage, path)
         stage.rename(path)
     return InitResult(moved(cluster, stage, path), tuple(pinned))
+
+
+def new_folder(request: InitRequest) -> Path:
+    """Return the folder of a new inventory; UsageError where there is one already."""
+    path = request.folder / _checked_name(request.name or "cluster")
+    if path.exists():
+        raise UsageError(
+            f"{path} exists already",
+            remedy="Add hosts to it with --add, take some out with --remove, or choose another name with --name.",
+        )
+    return path
 
 
 def targets_of(words: Sequence[HostWord], connections: Mapping[str, Connection]) -> list[Target]:
@@ -278,4 +286,4 @@ def _group_variables(
     if request.key is not None:
         variables["ansible_ssh_private_key_file"] = str(key_file(request.key))
     variables["ansible_ssh_common_args"] = common_args(request.jump)
-    return variables
+    return {**variables, **request.variables}

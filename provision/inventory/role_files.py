@@ -20,9 +20,9 @@ from provision.documents import decode
 from provision.documents.ansible import RolesDocument
 from provision.errors import InvalidDocument
 
-__all__ = ["argument_specs", "code_of_roles", "defaults"]
+__all__ = ["argument_specs", "code_of_roles", "defaults", "systems"]
 
-_FORMAT = 1
+_FORMAT = 2
 _KIND = "roles"
 _SETTLED_NS = 2_000_000_000
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -49,6 +49,11 @@ def defaults(roles: Path) -> dict[str, Any]:
 def code_of_roles(roles: Path) -> dict[str, tuple[str, list[str]]]:
     """Return for each role the hash of its files, and every word in them by which it can see a variable."""
     return dict(_document(roles)["code"])
+
+
+def systems(roles: Path) -> dict[str, dict[str, Any]]:
+    """Return for each supported system, such as ``debian_12``, what the role platform knows of it."""
+    return dict(_document(roles)["systems"])
 
 
 def _document(roles: Path) -> RolesDocument:
@@ -108,6 +113,7 @@ def _made(roles: Path) -> RolesDocument:
     return {
         "argument_specs": dict(_options(roles)),
         "defaults": _defaults(roles),
+        "systems": _systems(roles),
         "code": {role: (_hash(shared, own), sorted(_words(own))) for role, own in contents.items()},
     }
 
@@ -128,6 +134,13 @@ def _defaults(roles: Path) -> dict[str, Any]:
     for file in sorted(roles.glob("*/defaults/main.yml")):
         merged.update(yamltext.safe_load(file.read_text(encoding="utf-8")) or {})
     return merged
+
+
+def _systems(roles: Path) -> dict[str, Any]:
+    from provision import yamltext
+
+    files = sorted((roles / _SHARED / "vars").glob("*_*.yml"))
+    return {file.stem: yamltext.safe_load(file.read_text(encoding="utf-8")) or {} for file in files}
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from provision.documents import decode
-from provision.documents.ansible import DebugAnswer
+from provision.documents.ansible import DebugAnswer, TaskAnswer
 from provision.errors import InvalidDocument, InventoryError
 from provision.inventory.listing import VAULT_REMEDY, Listing, ansible_environment, ansible_program
 
-__all__ = ["READ_KEYS", "has_template", "is_vault", "rendered", "rendered_where_possible"]
+__all__ = ["READ_KEYS", "has_template", "is_vault", "rendered", "rendered_where_possible", "rendering_problems"]
 
 _ROLES = (
     "base_system",
@@ -62,6 +63,10 @@ READ_KEYS = (
 )
 """Variables of roles by which we judge nodes and start jobs: we need their values as the roles do. No secrets."""
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FINALIZATION = re.compile(
+    r"\A(Task failed: )?Finalization of task args for .*?Error while resolving value for 'msg': "
+)
 _SIMPLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _DEPTH = 8
 
@@ -140,6 +145,70 @@ def rendered_where_possible(path: Path, wanted: Mapping[str, Sequence[str]]) -> 
     return found
 
 
+_AT_RUN_TIME = re.compile(r"\b(ansible_\w+|platform_\w+|hostvars|groups|lookup|query|q|now|vars)\b")
+"""Names in Jinja whose values exist only while a play runs, or that do something when they are rendered."""
+
+
+def rendering_problems(
+    path: Path, variables: Mapping[str, Mapping[str, Any]], known: Collection[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, str]]]:
+    """Render the variables of roles that hold Jinja, and return values and problems, each by host and variable.
+
+    Nothing is connected. A value that needs facts of a node, other nodes or a lookup cannot be judged before a play
+    runs, and is in neither.
+
+    Args:
+        path: the inventory.
+        variables: host -> its inventory variables, Jinja not rendered.
+        known: the names of the roles' variables; others are rendered only as far as these use them.
+    """
+    asked: dict[tuple[str, ...], list[str]] = {}
+    for host, own in variables.items():
+        keys = tuple(sorted(key for key in own if key in known and has_template(own[key]) and _renders(key, own)))
+        if keys:
+            asked.setdefault(keys, []).append(host)
+    values: dict[str, dict[str, Any]] = {}
+    problems: dict[str, dict[str, str]] = {}
+    for keys, hosts in asked.items():
+        failed = []
+        for host, answer in _debug(path, hosts, {key: "{{ " + key + " }}" for key in keys}).items():
+            if isinstance(answer, str):
+                failed.append(host)
+            else:
+                values[host] = answer
+        for host, key, reason in _failures(path, failed, keys) if failed else ():
+            problems.setdefault(host, {})[key] = _FINALIZATION.sub("", reason)
+    return values, problems
+
+
+def _failures(path: Path, hosts: Sequence[str], keys: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield host, variable and reason for each value that Ansible cannot make; one run with a task for each."""
+    tasks = [{"ansible.builtin.debug": {"msg": "{{ " + key + " }}"}, "ignore_errors": True} for key in keys]
+    play = [{"hosts": list(hosts), "gather_facts": False, "tasks": tasks}]
+    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        playbook = Path(folder) / "play.json"
+        playbook.write_text(json.dumps(play), encoding="utf-8")
+        done = _run([ansible_program("ansible-playbook"), "-i", str(path), str(playbook)])
+    for key, task in zip(keys, _tasks(done, hosts, keys), strict=False):
+        for host, answer in task.hosts.items():
+            if answer.get("failed"):
+                yield host, key, str(answer.get("msg", ""))
+
+
+def _renders(key: str, own: Mapping[str, Any]) -> bool:
+    """Return whether a value, and what its Jinja names of the inventory, can be rendered before a play runs."""
+    seen, left = {key}, [key]
+    while left:
+        text = json.dumps(own[left.pop()], default=str)
+        words = set(_NAME.findall(text)) if "{{" in text or "{%" in text else set()
+        if any(word not in own and _AT_RUN_TIME.fullmatch(word) for word in words):
+            return False
+        more = {word for word in words if word in own and word not in seen}
+        seen |= more
+        left.extend(more)
+    return True
+
+
 def _inventory_folder(path: Path) -> Path | None:
     """Ansible's inventory_dir; None when the sources lie in folders below, where it differs from host to host."""
     if not path.is_dir():
@@ -170,28 +239,51 @@ def _plain(value: Any, otherwise: str) -> str:
 
 
 def _ask_ansible(path: Path, hosts: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-    message = {key: "{{ " + key + " | default(omit) }}" for key in keys}
+    answers = _debug(path, hosts, {key: "{{ " + key + " | default(omit) }}" for key in keys})
+    found: dict[str, dict[str, Any]] = {}
+    for host, answer in answers.items():
+        if isinstance(answer, str):
+            raise _cannot_render(host, keys, answer)
+        found[host] = answer
+    return found
+
+
+def _debug(path: Path, hosts: Sequence[str], message: Mapping[str, str]) -> dict[str, dict[str, Any] | str]:
+    """Return what Ansible's debug module makes of `message` for each host, or why it cannot."""
+    argv = [ansible_program("ansible"), "-i", str(path), ",".join(hosts), "-m", "ansible.builtin.debug"]
+    done = _run([*argv, "-a", json.dumps({"msg": message})])
+    results = _tasks(done, hosts, list(message))[0].hosts
+    answers = {host: results.get(host, {}).get("msg") for host in hosts}
+    return {
+        host: answer if isinstance(answer, dict) else str(answer or done.stderr) for host, answer in answers.items()
+    }
+
+
+def _tasks(done: subprocess.CompletedProcess[str], hosts: Sequence[str], keys: Sequence[str]) -> list[TaskAnswer]:
+    """Return the results of the tasks of a run with at least one task.
+
+    Raises:
+        InventoryError: Ansible printed no results.
+    """
+    try:
+        text = done.stdout[done.stdout.index("{") :]
+        tasks = decode(text, DebugAnswer, node="", what="answer of ansible").plays[0].tasks
+        return [tasks[0], *tasks[1:]]
+    except (ValueError, LookupError, InvalidDocument):
+        raise _cannot_render(hosts[0], keys, done.stderr) from None
+
+
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run an Ansible program that prints its results as JSON."""
     environment = ansible_environment() | {
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.json",
         "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1",
         "ANSIBLE_LOG_PATH": "/dev/null",
         "ANSIBLE_NO_LOG": "0",
     }
-    argv = [ansible_program("ansible"), "-i", str(path), ",".join(hosts), "-m", "ansible.builtin.debug"]
-    argv += ["-a", json.dumps({"msg": message})]
-    done = subprocess.run(
+    return subprocess.run(
         argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
-    try:
-        text = done.stdout[done.stdout.index("{") :]
-        results = decode(text, DebugAnswer, node="", what="answer of ansible").plays[0].tasks[0].hosts
-    except (ValueError, LookupError, InvalidDocument):
-        raise _cannot_render(hosts[0], keys, done.stderr) from None
-    for host in hosts:
-        message_back = results.get(host, {}).get("msg")
-        if not isinstance(message_back, dict):
-            raise _cannot_render(host, keys, str(message_back or done.stderr))
-    return {host: results[host]["msg"] for host in hosts}
 
 
 def _cannot_render(host: str, keys: Sequence[str], reason: str) -> InventoryError:

@@ -53,15 +53,30 @@ def hosts_text(entries: Iterable[HostEntry]) -> str:
 
 
 def group_vars_text(variables: Mapping[str, Any]) -> str:
-    """Return group_vars/all.yml with `variables`, and a hint at what a user sets next."""
+    """Return group_vars/all.yml with `variables`, and a TODO where the training image is not among them."""
     lines = ["---", "# Variables of all nodes. Every variable that exists: inventories/example/group_vars/all.yml."]
-    lines += [f"{key}: {scalar(value)}" for key, value in variables.items()]
-    lines += [
-        "",
-        "# The image that jobs run in, from a registry or a tar file:",
-        '# training_image_reference: "registry.example.com/training:1"',
-    ]
+    lines += [_variable(key, value) for key, value in variables.items()]
+    if not variables.get("training_image_reference"):
+        lines += [
+            "",
+            "# TODO: name the image that jobs run in, from a registry or a tar file. `provision apply` requires it:",
+            '# training_image_reference: "registry.example.com/training:1"',
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _variable(key: str, value: Any) -> str:
+    """Return a variable; keys and certificates are readable blocks."""
+    if isinstance(value, str) and "\n" in value:
+        return "\n".join([f"{key}: |", *(f"  {line}".rstrip() for line in value.rstrip("\n").split("\n"))])
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        lines = [f"{key}:"]
+        for item in value:
+            for number, (name, part) in enumerate(item.items()):
+                text = _variable(name, part).split("\n")
+                lines += [f"  {'-' if number == 0 else ' '} {text[0]}", *(f"    {line}".rstrip() for line in text[1:])]
+        return "\n".join(lines)
+    return f"{key}: {scalar(value)}"
 
 
 def common_args(jump: str | None) -> str:

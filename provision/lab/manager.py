@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -59,6 +59,11 @@ class LabReport:
     simulated: tuple[str, ...]
     services: tuple[tuple[str, bool], ...] = ()
     """Name of each service and whether it runs."""
+    site: Mapping[str, str] = field(default_factory=dict)
+    """Options of ``init`` for an inventory of one's own: image, registry CA, NVIDIA repository and its key."""
+    known_hosts: Path | None = None
+    key: Path | None = None
+    """The operator's private key."""
 
     @property
     def healthy(self) -> bool:
@@ -81,7 +86,15 @@ class LabReport:
             ],
             "services": [{"name": name, "running": running} for name, running in self.services],
             "inventory": str(self.inventory),
+            "init": self.init_words(),
         }
+
+    def init_words(self) -> list[str]:
+        """Return the command that writes an inventory of these nodes as one writes it for a site."""
+        hosts = [f"{node.name}={node.address}:{node.port}" for node in self.nodes if node.address]
+        words = ["provision", "init", *hosts, "--name", self.spec.name, "--user", "root"]
+        words += ["--key", str(self.key), "--known-hosts", str(self.known_hosts)]
+        return words + [word for option in self.site.items() for word in option]
 
 
 def up(name: str, wishes: Wishes, progress: Progress) -> LabReport:
@@ -115,6 +128,9 @@ def status(name: str) -> LabReport:
         inventory=inventory_of(folder),
         simulated=tuple(info.simulated) if info else (),
         services=tuple((service.name, service.running) for service in services.status(folder)),
+        site=info.site() if info else {},
+        known_hosts=folder / "known_hosts",
+        key=folder / "id_ed25519",
     )
 
 

@@ -8,6 +8,7 @@ from provision.model.cluster import Cluster, Connection, Node
 from provision.model.difference import Difference, FileDiff, RoleDiff
 from provision.model.identity import Same
 from provision.model.plan import NEVER_APPLIED, NodePlan, Plan, Step, StepClass
+from provision.model.preflight import PackageChange, PreflightCode, PreflightProblem
 from provision.model.rank_placement import NodePlacement, RankPlacement
 from provision.model.reload import NodeReload, ReloadResult
 from provision.model.reset import NodeReset, ResetResult
@@ -37,9 +38,12 @@ __all__ = [
     "NodeReport",
     "NodeReset",
     "NodeStatus",
+    "PackageChange",
     "PairBandwidth",
     "Plan",
     "Port",
+    "PreflightCode",
+    "PreflightProblem",
     "RankPlacement",
     "ReloadResult",
     "ResetResult",

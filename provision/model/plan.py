@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from provision.model.preflight import PackageChange, PreflightProblem
+
 __all__ = ["NEVER_APPLIED", "NodePlan", "Plan", "Step", "StepClass"]
 
 NEVER_APPLIED = "it was never applied here, or its receipt is gone"
@@ -36,6 +38,10 @@ class Step:
     """Those of `waits_for` that are no jobs: owners of differences that the inventory preserves."""
     disturbs: tuple[str, ...] = ()
     """The running jobs that it may hurt, because the operator allows that on this node (``--disruptive``)."""
+    packages: tuple[PackageChange, ...] = ()
+    """The packages that it installs; filled in by the preflight."""
+    files: tuple[str, ...] = ()
+    """The paths that it writes; filled in by the preflight."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,10 @@ class NodePlan:
     """What others set up and the inventory does not mention: variables that keep it, with their values as JSON."""
     findings: tuple[str, ...] = ()
     """What is wrong and no apply mends, or could not be seen: ``nvidia-smi did not answer within 20 seconds``."""
+    problems: tuple[PreflightProblem, ...] = ()
+    """What would make the steps fail; filled in by the preflight."""
+    dependencies: tuple[PackageChange, ...] = ()
+    """Packages that are installed because those of the steps depend on them; filled in by the preflight."""
 
 
 @dataclass(frozen=True)
@@ -67,3 +77,8 @@ class Plan:
     def converged(self) -> bool:
         """True when there is nothing to do and every node could be seen."""
         return not any(node.steps or node.error or not node.reachable for node in self.nodes)
+
+    @property
+    def problems(self) -> bool:
+        """True when the preflight found something that would make an apply fail."""
+        return any(node.problems for node in self.nodes)

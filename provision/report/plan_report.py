@@ -10,10 +10,20 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from provision.model import NEVER_APPLIED, FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
+from provision.model import (
+    NEVER_APPLIED,
+    FileDiff,
+    NodePlan,
+    PackageChange,
+    Plan,
+    PreflightProblem,
+    RoleDiff,
+    Step,
+    StepClass,
+)
 from provision.report.node_names import in_short
 
-__all__ = ["as_document", "as_text"]
+__all__ = ["as_document", "as_text", "problems_document", "problems_text"]
 
 _WIDTH = 80
 _MOST_LINES = 60
@@ -22,6 +32,8 @@ _MOST_NAMES = 4
 """Of nodes with the same diff."""
 _BRIEF = 40
 """Letters of a value."""
+_MOST_PACKAGES = 8
+"""Of the packages that others depend on."""
 _MOST_ALIKE = 3
 """Blocks of nodes that differ in details alone; where there are more, those of one node stand for all."""
 
@@ -31,7 +43,11 @@ def as_document(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> dict[str
 
     Those of `diffs` are there only when it was asked for them.
     """
-    document = {"converged": plan.converged, "nodes": [_node_document(node) for node in plan.nodes]}
+    document = {
+        "converged": plan.converged,
+        "nodes": [_node_document(node) for node in plan.nodes],
+        "problems": problems_document(plan),
+    }
     if diffs is not None:
         _add_diffs(document, diffs)
     return document
@@ -67,13 +83,57 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
                 "reasons": list(step.reasons),
                 "waits_for": list(step.waits_for),
                 "disturbs": list(step.disturbs),
+                "packages": [_package_document(package) for package in step.packages],
+                "files": list(step.files),
             }
             for step in node.steps
         ],
         "findings": list(node.findings),
+        "dependencies": [_package_document(package) for package in node.dependencies],
         "kept": {name: json.loads(value) for name, value in node.kept},
         "seconds": None if node.seconds is None else round(node.seconds, 1),
     }
+
+
+def _package_document(package: PackageChange) -> dict[str, str | None]:
+    return {"name": package.name, "version": package.version}
+
+
+def problems_document(plan: Plan) -> list[dict[str, Any]]:
+    """Return every problem that the preflight found, with the nodes that have it."""
+    return [
+        {
+            "code": problem.code.value,
+            "role": problem.role,
+            "object": problem.object,
+            "problem": problem.problem,
+            "remedy": problem.remedy,
+            "nodes": names,
+        }
+        for problem, names in _grouped_problems(plan).items()
+    ]
+
+
+def problems_text(plan: Plan) -> str:
+    """Return the same for a person; empty where there is none."""
+    found = _grouped_problems(plan)
+    if not found:
+        return ""
+    lines = [f"Preflight: {len(found)} problem{'s' * (len(found) != 1)}; apply changes nothing until they are fixed."]
+    for problem, names in found.items():
+        where = in_short(names)
+        lines += ["", *_wrapped(f"{where}: {problem.role}", "  ", "    ")]
+        lines += _wrapped(f"{problem.object}: {problem.problem}", "    ", "      ")
+        lines += _wrapped(f"hint: {problem.remedy}", "    ", "      ")
+    return "\n".join(lines)
+
+
+def _grouped_problems(plan: Plan) -> dict[PreflightProblem, list[str]]:
+    found: dict[PreflightProblem, list[str]] = {}
+    for node in plan.nodes:
+        for problem in node.problems:
+            found.setdefault(problem, []).append(node.name)
+    return found
 
 
 def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> str:
@@ -89,6 +149,8 @@ def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> str:
     done = sum(not node.steps and not node.error for node in plan.nodes)
     lines.append(f"{done} of {len(plan.nodes)} nodes are as wanted.")
     lines += _last_word(plan)
+    if problems := problems_text(plan):
+        lines += ["", problems]
     lines += _diffs(diffs or ())
     return "\n".join(lines)
 
@@ -126,7 +188,7 @@ def _shown_step(step: Step) -> Step:
 
 
 def _whole(node: NodePlan) -> Hashable:
-    return node.steps, node.error, node.findings, node.kept if node.steps else ()
+    return node.steps, node.error, node.findings, node.kept if node.steps else (), node.dependencies
 
 
 def _outline(node: NodePlan) -> Hashable:
@@ -171,11 +233,25 @@ def _steps(node: NodePlan) -> list[str]:
         lines.append(f"  {step.role:<20}{step.step_class.value}")
         for reason in step.reasons:
             lines += _wrapped(reason, "    - ", "      ")
+        if step.packages:
+            lines += _wrapped(f"installs {', '.join(map(_package, step.packages))}", "    + ", "      ")
+        if step.files:
+            lines += _wrapped(f"writes {', '.join(step.files)}", "    + ", "      ")
         for job in step.waits_for:
             lines += _wrapped(f"waits for: {job}", "    ! ", "      ")
         for job in step.disturbs:
             lines += _wrapped(f"may disturb: {job}", "    ! ", "      ")
+    if node.dependencies:
+        names = [package.name for package in node.dependencies]
+        more = len(names) - _MOST_PACKAGES
+        told = ", ".join(names[:_MOST_PACKAGES]) + (f" and {more} more (--json has all)" if more > 0 else "")
+        plural = "s" * (len(names) != 1)
+        lines += _wrapped(f"with {len(names)} package{plural} that these depend on: {told}", "  + ", "    ")
     return lines
+
+
+def _package(package: PackageChange) -> str:
+    return f"{package.name} {package.version}" if package.version else package.name
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:

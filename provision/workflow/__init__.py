@@ -11,9 +11,10 @@ from provision.lazily import parts
 
 if TYPE_CHECKING:
     from provision.workflow.adopting import adopt, plan_adopt
+    from provision.workflow.apply_preflight import preflight
     from provision.workflow.asking import Asked, asked_for, chosen_roles, named_nodes, refuse_steps
     from provision.workflow.bundle import known_secrets, support_bundle
-    from provision.workflow.converge import Pace, apply, runnable
+    from provision.workflow.converge import Pace, apply, blocked, runnable
     from provision.workflow.differences import content_differences
     from provision.workflow.gpu_topology import topology
     from provision.workflow.gpudirect import gdr
@@ -52,6 +53,7 @@ __all__ = [
     "agreeable",
     "apply",
     "asked_for",
+    "blocked",
     "chosen",
     "chosen_roles",
     "content_differences",
@@ -71,6 +73,7 @@ __all__ = [
     "places_for_jobs",
     "plan_adopt",
     "plan_reset",
+    "preflight",
     "probe",
     "read_saved",
     "refuse_steps",
@@ -97,7 +100,7 @@ __getattr__ = parts(
         "adopting": ("adopt", "plan_adopt"),
         "asking": ("Asked", "asked_for", "chosen_roles", "named_nodes", "refuse_steps"),
         "bundle": ("known_secrets", "support_bundle"),
-        "converge": ("Pace", "apply", "runnable"),
+        "converge": ("Pace", "apply", "blocked", "runnable"),
         "differences": ("content_differences",),
         "gpudirect": ("gdr",),
         "idle_steps": ("agreeable", "drained_first"),
@@ -106,6 +109,7 @@ __getattr__ = parts(
         "places": ("log_folder",),
         "placing": ("places_among", "places_for_jobs"),
         "plan": ("Look", "Request", "look", "read_saved", "save", "saved_differences"),
+        "apply_preflight": ("preflight",),
         "reloading": ("reload",),
         "resetting": ("plan_reset", "reset"),
         "survey": (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from provision.engine import Event
     from provision.workflow.node_locks import NodeLocks
 
-__all__ = ["Pace", "apply", "runnable"]
+__all__ = ["Pace", "apply", "blocked", "runnable"]
 
 _MOST_ROUNDS = 3
 """What one run brings to light may need another: a new image, and then a container made of it."""
@@ -40,12 +40,20 @@ class Pace:
     """Sizes of the waves as ``1,10%,100%``. None: so, or all at once where nodes are provisioned for the first time."""
     max_failures: int | None = None
     """How many failed nodes stop the apply. None: one in the first wave, a tenth of all nodes later."""
+    keep_going: bool = False
+    """Whether nodes without a problem are changed although the preflight failed on others."""
 
 
 def runnable(plan: Plan) -> dict[str, tuple[Step, ...]]:
     """Return for each node the steps that an apply would run: those that wait for no job."""
     steps = {node.name: tuple(step for step in node.steps if not step.waits_for) for node in plan.nodes}
     return {name: found for name, found in steps.items() if found}
+
+
+def blocked(found: Look) -> list[str]:
+    """Return the nodes that an apply would change if their preflight had found no problem."""
+    changing = agreeable(found)
+    return [plan.name for plan in found.plan.nodes if plan.problems and plan.name in changing]
 
 
 def apply(
@@ -64,6 +72,9 @@ def apply(
     What is run is what the plan names, or the single `steps` of roles alone where these are given. `found` is a look
     that was just taken and shown. Nodes that cannot be reached are reported with the exact reason; they never hold up
     or stop the others. Where there is nothing to do, nothing is locked and nothing is written.
+
+    Where the plan of `found` has problems (see `preflight`), nothing is changed at all; with `Pace.keep_going` the
+    nodes without a problem are.
 
     Raises:
         LockedError: another apply is at work on the inventory or on one of the nodes; the message says whose.
@@ -109,6 +120,14 @@ class _Apply:
         found = found or self._look(list(self._nodes), self._asked.request)
         self._saw(found)
         agreed = self._wanted(found)
+        failed = blocked(found)
+        for plan in found.plan.nodes:
+            if plan.name in failed and self._outcomes.going(plan.name):
+                self._outcomes.refuse(plan)
+        if failed and not self._asked.pace.keep_going:
+            self._outcomes.skip([name for name in agreed if name not in failed], *_refused(failed))
+            return self._outcomes.report()
+        agreed = {name: steps for name, steps in agreed.items() if name not in failed}
         if not agreed:
             self._draining.tell(self._nodes)
             return self._outcomes.report()
@@ -296,6 +315,14 @@ class _Apply:
             )
         reasons = {name: {step.role: step.reasons for step in steps} for name, steps in wanted.items()}
         self._outcomes.ran(report, reasons)
+
+
+def _refused(failed: Sequence[str]) -> tuple[str, str]:
+    """Return why nodes without a problem of their own are skipped, and what to do."""
+    from provision.report.node_names import in_short
+
+    why = f"not started, because the preflight failed on {in_short(failed)}"
+    return why, "Fix the problems, or apply to the other nodes with --keep-going."
 
 
 def _stopped(failed: Sequence[str], number: int, waves: int) -> tuple[str, str]:

@@ -71,6 +71,14 @@ class Outcomes:
         node.status = NodeStatus.UNREACHABLE if lost else NodeStatus.FAILED
         node.error = Failure(role, task, error.message, error.output, error.remedy)
 
+    def refuse(self, plan: NodePlan) -> None:
+        """Record that the preflight failed on a node, with every problem; nothing was started there."""
+        first, *others = plan.problems
+        output = "\n".join(f"{item.role}: {item.object}: {item.problem}. {item.remedy}" for item in others)
+        node = self._nodes[plan.name]
+        message = f"{first.object}: {first.problem}"
+        node.status, node.error = NodeStatus.FAILED, Failure(first.role, "preflight", message, output, first.remedy)
+
     def ran(self, report: ApplyReport, reasons: Mapping[str, Mapping[str, tuple[str, ...]]]) -> None:
         """Take what a run of Ansible did; `reasons` say for each node and role why it was run."""
         self.tasks += report.tasks

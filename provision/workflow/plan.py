@@ -55,6 +55,8 @@ class Look:
     sources: Mapping[str, RoleSource] = field(default_factory=dict)
     seconds: float = 0.0
     """How long the look took."""
+    stated: Cluster | None = None
+    """As the inventory has it, without the roles' defaults."""
     kept: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     """What others set up and the inventory does not mention: node -> role -> variables that keep it."""
 
@@ -116,7 +118,7 @@ def look(
     plan = Plan(
         tuple(replace(node, seconds=took.get(node.name), kept=_told(kept.get(node.name, {}))) for node in plans)
     )
-    return Look(complete, plan, facts, errors, sources(), time.monotonic() - started, kept)
+    return Look(complete, plan, facts, errors, sources(), time.monotonic() - started, cluster, kept)
 
 
 def _told(kept: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
@@ -127,7 +129,14 @@ def _digest(plan: NodePlan, facts: NodeFacts | None) -> str:
     """Return a hash of the plan and of the facts that a step's outcome depends on, none of which changes by itself."""
     from provision.facts import Unknown
 
-    seen: dict[str, Any] = {"plan": repr(replace(plan, seconds=None))}
+    bare = replace(
+        plan,
+        seconds=None,
+        steps=tuple(replace(step, packages=(), files=()) for step in plan.steps),
+        problems=(),
+        dependencies=(),
+    )
+    seen: dict[str, Any] = {"plan": repr(bare)}
     if facts is not None:
         boot = facts.boot
         seen |= {

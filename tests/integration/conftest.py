@@ -97,7 +97,7 @@ def own_inventory(provision: Provision, cluster: dict, ssh_files: Path):
     def make(name: str) -> Path:
         hosts = [f"{node['name']}={node['address']}:{node['port']}" for node in cluster["nodes"]]
         provision.ok(
-            "init", *hosts, "--name", name, "--user", "root",
+            "init", *hosts, "--name", name, "--user", "root", "--nvidia-repository", "none",
             "--key", str(ssh_files / "id_ed25519"), "--known-hosts", str(ssh_files / "known_hosts"),
         )  # fmt: skip
         made.append(provision.folder / "inventories" / name)

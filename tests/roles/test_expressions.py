@@ -153,6 +153,22 @@ def test_a_repository_without_password_leaves_no_login() -> None:
     }
 
 
+def test_a_repository_that_the_node_has_from_others_is_not_written_again() -> None:
+    """apt refuses one address with two different keys, and then no package can be installed at all."""
+    names = {
+        "nvidia_container_repository_uri": "https://m.example.org/deb/$(ARCH)",
+        "nvidia_container_repository_key": "-----BEGIN PGP PUBLIC KEY BLOCK-----",
+        "__platform_wanted_roles": ["nvidia_container"],
+        "platform_extra_repositories": [],
+    }
+    node = {"repository_files": [], "leftovers": [], "architecture": "amd64"}
+    fresh = Role("platform", **names, platform_node=node | {"other_sources": ["https://m.example.org/deb/arm64"]})
+    known = Role("platform", **names, platform_node=node | {"other_sources": ["https://m.example.org/deb/amd64"]})
+
+    assert fresh.value("__platform_repositories | map(attribute='name')") == ["nvidia-container"]
+    assert known.value("__platform_repositories") == []
+
+
 def test_pools_are_checked_for_every_node() -> None:
     """Docker's address pools are compared once, on a node that takes part, and each node says that they do not fit."""
     role = Role(

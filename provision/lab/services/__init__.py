@@ -47,6 +47,22 @@ class ServiceInfo:
     """What of all this is SIMULATED, one sentence each."""
     peer_memory_url: str = ""
     """Git repository of the stand-in for nv_peer_mem, as this machine sees it: the controller fetches it."""
+    nvidia_repository: str = ""
+    """The NVIDIA Container Toolkit's stand-ins, as a site's mirror of NVIDIA's repository has them."""
+    nvidia_key: str = ""
+    """File with the key that signs it."""
+    registry_ca: str = ""
+    """File with the CA certificate of the registry."""
+
+    def site(self) -> dict[str, str]:
+        """Return what an operator of the nodes would know of the site, as options of ``init``."""
+        options = {
+            "--image": self.image_reference,
+            "--registry-ca": self.registry_ca,
+            "--nvidia-repository": self.nvidia_repository,
+            "--nvidia-key": self.nvidia_key,
+        }
+        return {name: value for name, value in options.items() if value}
 
 
 @dataclass(frozen=True)
@@ -98,6 +114,9 @@ class Services:
                     }
                 ],
                 simulated=simulated_things(spec.machine),
+                nvidia_repository=f"http://{host_address}:{ports['repository']}/{repository.NVIDIA_PATH}",
+                nvidia_key=str(own / "repository.pub"),
+                registry_ca=str(certificates.authority),
                 peer_memory_url=f"http://127.0.0.1:{ports['repository']}/{GIT_FOLDER}",
             )
             write_private(own / "info.json", json.dumps(asdict(info), indent=2))

@@ -19,12 +19,15 @@ from provision.lab.access import write_private
 from provision.lab.services import processes
 from provision.lab.services.kernel import GIT_FOLDER, build_git, git_history
 
-__all__ = ["COMPONENT", "SUITE", "ensure_repository", "ensure_running", "record_of"]
+__all__ = ["COMPONENT", "NVIDIA_PATH", "SUITE", "ensure_repository", "ensure_running", "record_of"]
 
 SUITE = "lab"
 COMPONENT = "main"
+NVIDIA_PATH = "libnvidia-container/stable/deb/amd64"
+"""A flat repository of the NVIDIA Container Toolkit's stand-ins, laid out as NVIDIA's own or a site's mirror of it."""
 
 _SERVER = Path(__file__).parent.parent / "files" / "serve_repository.py"
+_NVIDIA_PACKAGES = ("nvidia-container-toolkit", "libnvidia-container", "nvidia-docker2")
 _PROGRAMS = {"apt-ftparchive": "apt-utils", "gpg": "gnupg"}
 
 
@@ -41,7 +44,7 @@ def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
             )
     root, public, secret = folder / "repository", folder / "repository.pub", folder / "repository.key"
     held = {path.name: path.read_bytes() for path in packages} | {GIT_FOLDER: git_history().encode()}
-    contents = json.dumps({name: hashlib.sha256(data).hexdigest() for name, data in held.items()})
+    contents = json.dumps({"layout": 2} | {name: hashlib.sha256(data).hexdigest() for name, data in held.items()})
     with tempfile.TemporaryDirectory(prefix="provision-gpg-") as home:
         gpg = _Gpg(Path(home))
         try:
@@ -99,10 +102,24 @@ def _build(root: Path, packages: Sequence[Path], contents: str, gpg: _Gpg) -> No
     release.write_text(_run(["apt-ftparchive", *options, "release", str(suite.relative_to(made))], cwd=made))
     gpg.run(["--clearsign", "--output", str(suite / "InRelease"), str(release)])
     gpg.run(["--armor", "--detach-sign", "--output", str(suite / "Release.gpg"), str(release)])
+    _build_flat(made / NVIDIA_PATH, [package for package in packages if package.name.startswith(_NVIDIA_PACKAGES)], gpg)
     build_git(made / GIT_FOLDER)
     (made / "contents.json").write_text(contents)
     shutil.rmtree(root, ignore_errors=True)
     made.replace(root)
+
+
+def _build_flat(folder: Path, packages: Sequence[Path], gpg: _Gpg) -> None:
+    """Build a signed repository whose index lies beside its packages."""
+    folder.mkdir(parents=True)
+    for package in packages:
+        shutil.copyfile(package, folder / package.name)
+    (folder / "Packages").write_text(_run(["apt-ftparchive", "packages", "."], cwd=folder))
+    values = {"Origin": "provision lab", "Label": "provision lab, SIMULATED", "Architectures": "amd64"}
+    options = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in values.items()]
+    release = _run(["apt-ftparchive", *options, "release", "."], cwd=folder)
+    (folder / "Release").write_text(release)
+    gpg.run(["--clearsign", "--output", str(folder / "InRelease"), str(folder / "Release")])
 
 
 class _Gpg:

@@ -30,6 +30,12 @@ def platform_logins(uris):
     return lines
 
 
+def platform_has_source(node, uri):
+    """Return whether a source of others on the node has this address: apt refuses one address with two keys."""
+    known = str(uri).replace("$(ARCH)", node.get("architecture", "")).rstrip("/")
+    return known in node.get("other_sources", [])
+
+
 def _listed(uris):
     return [str(uri) for uri in ([uris] if isinstance(uris, str) else uris)]
 
@@ -48,6 +54,7 @@ class FilterModule:
     def filters(self):
         """Return the filters by name."""
         return {
+            "platform_has_source": platform_has_source,
             "platform_host_name": platform_host_name,
             "platform_logins": platform_logins,
             "platform_without_logins": platform_without_logins,

@@ -40,6 +40,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.platform_busy import running_jobs
 
 HOSTS = "/etc/hosts"
+SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 REPOSITORY_FILES = ("/etc/apt/sources.list.d/provision-*.sources", "/etc/apt/auth.conf.d/provision-*.conf")
 POLICY = "/usr/sbin/policy-rc.d"
 POLICY_MARK = "# provision: for the length of one package transaction"
@@ -245,6 +247,15 @@ def leftovers():
     return policy + [path for path in (IMAGE_COPY,) if os.path.isdir(path)]
 
 
+def other_sources():
+    """Return the addresses of the package sources that are not ours, $(ARCH) replaced and without a slash at the end."""
+    paths = sorted(path for pattern in SOURCES for path in glob.glob(pattern))
+    lines = [line for path in paths if "/provision-" not in path for line in text(path).splitlines()]
+    found = [word for line in lines if not line.lstrip().startswith("#") for word in re.findall(r"https?://\S+", line)]
+    machine = os.uname().machine
+    return sorted({word.replace("$(ARCH)", ARCHITECTURES.get(machine, machine)).rstrip("/") for word in found})
+
+
 def main():
     """Run the module."""
     module = AnsibleModule(
@@ -277,6 +288,8 @@ def main():
         "downgraded": downgraded(module, installed),
         "recorded_images": recorded("images"),
         "repository_files": sorted(path for pattern in REPOSITORY_FILES for path in glob.glob(pattern)),
+        "other_sources": other_sources(),
+        "architecture": ARCHITECTURES.get(os.uname().machine, os.uname().machine),
         "leftovers": leftovers(),
     }
     node.update(os_release())

@@ -275,6 +275,17 @@ _PROGRAMS = {
     "supervisor": _supervisor,
     "sampler": _sampler,
     "data-check": _data,
+    "node-preflight": lambda q: _text(
+        json.dumps(
+            {
+                "packages": dict.fromkeys(q.request["packages"], "1.0"),
+                "install": [{"name": name, "version": "1.0"} for name in q.request["packages"]],
+                "sources": [],
+                "conflict": "",
+                **({"image": {"code": "ok", "reason": ""}} if q.request.get("image") else {}),
+            }
+        )
+    ),
     "tensorboard": lambda _: _text(json.dumps({"running": True, "port": 6006})),
     "code-sync": lambda q: _text(json.dumps({"sha": "a" * 40, **({"error": None} if not q.request else {})})),
 }

@@ -1,0 +1,173 @@
+"""OpenPGP keys that sign package repositories: read from a file, identified by their full fingerprint."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import UsageError
+
+__all__ = [
+    "NVIDIA_FINGERPRINT",
+    "NVIDIA_REPOSITORY",
+    "SigningKey",
+    "nvidia_key",
+    "parse_fingerprint",
+    "parse_key",
+    "read_key",
+]
+
+NVIDIA_REPOSITORY = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
+"""The repository of the NVIDIA Container Toolkit; apt replaces $(ARCH) on each node."""
+NVIDIA_FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
+"""Of the key that signs it: NVIDIA CORPORATION (Open Source Projects) <cudatools@nvidia.com>."""
+
+_NVIDIA_FILE = Path(__file__).parent / "files" / "nvidia-container-toolkit.asc"
+_BLOCK = re.compile(
+    r"-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(.*?)\r?\n-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL
+)
+_SIZE_LIMIT = 256 * 1024
+_PUBLIC_KEY, _USER_ID = 6, 13
+_VERSION = 4
+_OLD_LENGTHS = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """One public key."""
+
+    text: str
+    """Armored, as a repository's ``key`` variable holds it."""
+    fingerprint: str
+    """40 hexadecimal digits in upper case."""
+    owner: str
+    """The key's first user ID; its owner chose it, so it proves nothing."""
+
+    @property
+    def spaced(self) -> str:
+        """The fingerprint as ``gpg --show-keys`` prints it."""
+        groups = [self.fingerprint[start : start + 4] for start in range(0, 40, 4)]
+        return " ".join(groups[:5]) + "  " + " ".join(groups[5:])
+
+
+def nvidia_key() -> SigningKey:
+    """Return the key of NVIDIA's repository; its fingerprint is compared with the known one at each call."""
+    key = parse_key(_NVIDIA_FILE.read_text(encoding="ascii"), str(_NVIDIA_FILE))
+    if key.fingerprint != NVIDIA_FINGERPRINT:
+        raise UsageError(
+            f"{_NVIDIA_FILE}: the fingerprint is {key.fingerprint}, not NVIDIA's {NVIDIA_FINGERPRINT}",
+            remedy="Reinstall this program; the file was changed.",
+        )
+    return key
+
+
+def read_key(path: Path) -> SigningKey:
+    """Read one armored public key.
+
+    Raises:
+        UsageError: the file cannot be read or does not hold exactly one key.
+    """
+    try:
+        with path.expanduser().open("rb") as stream:
+            data = stream.read(_SIZE_LIMIT + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy="Name a file with the key.") from error
+    if len(data) > _SIZE_LIMIT:
+        raise UsageError(f"{path}: larger than {_SIZE_LIMIT} bytes; this is not a public key")
+    return parse_key(data.decode(errors="replace"), str(path))
+
+
+def parse_key(text: str, where: str) -> SigningKey:
+    """Return the one public key in an armored text.
+
+    Raises:
+        UsageError: there is no key, more than one, or one of a version without a 40-digit fingerprint.
+    """
+    remedy = "Give the armored public key (-----BEGIN PGP PUBLIC KEY BLOCK-----); gpg --armor --export makes one."
+    blocks = _BLOCK.findall(text)
+    if not blocks:
+        raise UsageError(f"{where}: no armored OpenPGP public key", remedy=remedy)
+    try:
+        packets = [packet for block in blocks for packet in _packets(_unarmored(block))]
+    except (binascii.Error, ValueError, IndexError) as error:
+        raise UsageError(f"{where}: the OpenPGP key is damaged ({error})", remedy=remedy) from error
+    keys = [body for tag, body in packets if tag == _PUBLIC_KEY]
+    if len(keys) != 1:
+        raise UsageError(
+            f"{where}: holds {len(keys)} public keys; apt would trust each of them",
+            remedy="Export the one key that signs the repository: gpg --armor --export FINGERPRINT",
+        )
+    if keys[0][:1] != bytes([_VERSION]):
+        raise UsageError(f"{where}: unsupported OpenPGP key version {keys[0][0] if keys[0] else '?'}", remedy=remedy)
+    owner = next((body.decode(errors="replace") for tag, body in packets if tag == _USER_ID), "")
+    shown = "".join(letter if letter.isprintable() else "?" for letter in owner)[:200]
+    armored = "\n".join(line.rstrip() for line in _BLOCK.search(text)[0].splitlines())  # type: ignore[index]
+    return SigningKey(armored, _fingerprint(keys[0]), shown)
+
+
+def parse_fingerprint(text: str) -> str:
+    """Return a full fingerprint in upper case without spaces.
+
+    Raises:
+        UsageError: it has not 40 hexadecimal digits; a short key ID can be forged.
+    """
+    digits = re.sub(r"[\s:]", "", text).removeprefix("0x").upper()
+    if not re.fullmatch("[0-9A-F]{40}", digits):
+        raise UsageError(
+            f"'{text}' is not a full key fingerprint",
+            remedy="Give all 40 hexadecimal digits; gpg --show-keys FILE prints them.",
+        )
+    return digits
+
+
+def _fingerprint(body: bytes) -> str:
+    """Return the fingerprint of a version 4 key (RFC 4880, section 12.2), which is defined by SHA-1."""
+    return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body, usedforsecurity=False).hexdigest().upper()
+
+
+def _unarmored(block: str) -> bytes:
+    """Return what an armored block holds: headers end at an empty line, and a line with ``=`` first is a checksum."""
+    lines = [line.strip() for line in block.splitlines()]
+    if "" in lines and any(":" in line for line in lines[: lines.index("")]):
+        lines = lines[lines.index("") :]
+    return base64.b64decode("".join(line for line in lines if line and not line.startswith("=")), validate=True)
+
+
+def _packets(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and body of each packet (RFC 4880, section 4.2)."""
+    at = 0
+    while at < len(data):
+        head = data[at]
+        if not head & 0x80:
+            raise ValueError("not an OpenPGP packet")
+        at += 1
+        if head & 0x40:
+            tag = head & 0x3F
+            size, at = _new_length(data, at)
+        else:
+            tag = (head >> 2) & 0x0F
+            if head & 3 == len(_OLD_LENGTHS):
+                raise ValueError("a packet without a length")
+            width = _OLD_LENGTHS[head & 3]
+            size, at = int.from_bytes(data[at : at + width], "big"), at + width
+        if at + size > len(data):
+            raise ValueError("it ends early")
+        yield tag, data[at : at + size]
+        at += size
+
+
+def _new_length(data: bytes, at: int) -> tuple[int, int]:
+    """Return the length in the new packet format, and where the body begins."""
+    first = data[at]
+    if first < 192:  # noqa: PLR2004 - RFC 4880, section 4.2.2
+        return first, at + 1
+    if first < 224:  # noqa: PLR2004
+        return ((first - 192) << 8) + data[at + 1] + 192, at + 2
+    if first == 255:  # noqa: PLR2004
+        return int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
+    raise ValueError("a packet in parts")

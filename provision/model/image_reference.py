@@ -1,0 +1,25 @@
+"""The name of a container image, as docker takes it."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["DOCKER_HUB", "is_image_reference", "registry_of"]
+
+DOCKER_HUB = "docker.io"
+_FORM = re.compile(
+    r"(([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/)?"
+    r"[a-z0-9]+(([._]|__|-+|/)[a-z0-9]+)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+"""[HOST[:PORT]/]PATH[:TAG][@DIGEST]; the role training_image has the same."""
+
+
+def is_image_reference(text: str) -> bool:
+    """Return whether docker accepts the text as the name of an image."""
+    return _FORM.fullmatch(text) is not None
+
+
+def registry_of(reference: str) -> str:
+    """Return the registry that docker pulls the image from."""
+    first, slash, _ = reference.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else DOCKER_HUB

@@ -1,0 +1,425 @@
+"""The preflight: what would make the steps of a plan fail, found before anything changes, and what they will install.
+
+Only nodes that have steps are asked, each in one SSH session, all at once. A converged plan costs nothing here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from provision.documents.preflight import PreflightAnswer
+from provision.errors import InventoryError, ProvisionError
+from provision.facts import NodeFacts, Unknown, plain
+from provision.facts.docker import Image
+from provision.model import Node, NodePlan, PackageChange, Plan, PreflightCode, PreflightProblem, Secret, Step
+from provision.model.image_reference import registry_of
+from provision.planning.requirements import (
+    REQUIREMENTS,
+    Repository,
+    packages_of,
+    repositories_of,
+    setting_problems,
+)
+
+if TYPE_CHECKING:
+    from provision.connectors import Connector
+    from provision.workflow.plan import Look
+
+__all__ = ["Requested", "preflight"]
+
+_PROGRAM = "node_preflight.py"
+_ANSWER_SECONDS = 10
+"""How long a package source or a registry may take to answer."""
+_LIMIT_SECONDS = 420.0
+"""How long the checks of a node may take: a node without package lists fetches all of them."""
+
+
+@dataclass(frozen=True)
+class Requested:
+    """What is asked of one node."""
+
+    packages: Mapping[str, tuple[str, ...]]
+    """Role -> its packages that are not installed."""
+    repositories: tuple[Repository, ...] = ()
+    image: Mapping[str, Any] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    wrong: frozenset[str] = frozenset()
+    """Roles whose settings are wrong: what follows from that is not reported again."""
+
+    def request(self) -> dict[str, Any]:
+        """Return it as the program on the node reads it."""
+        return {
+            "packages": sorted({name for names in self.packages.values() for name in names}),
+            "repositories": [_source(item) for item in self.repositories],
+            "image": self.image,
+            "environment": _proxies(self.variables),
+            "seconds": _ANSWER_SECONDS,
+        }
+
+
+def preflight(found: Look, *, read_only: bool = False) -> Look:
+    """Return the plan with what its steps will install and write, and with every problem that would make one fail.
+
+    Args:
+        found: a look at the nodes.
+        read_only: ask no node; versions and problems of repositories and registries are not known then.
+    """
+    planned = [plan for plan in found.plan.nodes if plan.steps and not plan.error and plan.name in found.facts]
+    if not planned:
+        return found
+    values, problems = _rendered(found, planned)
+    requested: dict[str, Requested] = {}
+    for plan in planned:
+        node, facts = found.cluster.node(plan.name), found.facts[plan.name]
+        node = replace(node, variables={**node.variables, **values.get(node.name, {})})
+        own = problems.setdefault(node.name, [])
+        for role in dict.fromkeys(("platform", *(step.role for step in plan.steps))):  # platform runs with every role
+            own.extend(setting_problems(role, node.variables, facts))
+        own.extend(_archive_problems(plan, node))
+        requested[plan.name] = _requested(plan, node, facts, without=own)
+    answers = {} if read_only else _ask(found, requested)
+    return replace(
+        found, plan=Plan(tuple(_completed(plan, found, requested, problems, answers) for plan in found.plan.nodes))
+    )
+
+
+def _completed(
+    plan: NodePlan,
+    found: Look,
+    requested: Mapping[str, Requested],
+    problems: Mapping[str, Sequence[PreflightProblem]],
+    answers: Mapping[str, PreflightAnswer | ProvisionError],
+) -> NodePlan:
+    """Return the plan of a node with all that is known of it."""
+    if plan.name not in requested:
+        return plan
+    asked, answer = requested[plan.name], answers.get(plan.name)
+    known = answer if isinstance(answer, PreflightAnswer) else PreflightAnswer()
+    versions: dict[str, str] = {entry.name: entry.version for entry in known.install}
+    versions |= {name: version for name, version in (known.packages or {}).items() if version}
+    variables, facts = asked.variables, found.facts[plan.name]
+
+    def complete(step: Step) -> Step:
+        packages = tuple(PackageChange(name, versions.get(name)) for name in asked.packages.get(step.role, ()))
+        required = REQUIREMENTS[step.role]
+        files = tuple(required.files(variables, facts)) if required.applies(facts) else ()
+        return replace(step, packages=packages, files=tuple(filter(plain, files)))
+
+    direct = {name for names in asked.packages.values() for name in names}
+    more = tuple(PackageChange(entry.name, entry.version) for entry in known.install if entry.name not in direct)
+    every = [*problems.get(plan.name, ()), *_of_answer(answer, asked, plan)]
+    return replace(
+        plan, steps=tuple(map(complete, plan.steps)), problems=tuple(dict.fromkeys(every)), dependencies=more
+    )
+
+
+def _rendered(
+    found: Look, planned: Sequence[NodePlan]
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[PreflightProblem]]]:
+    """Render the variables with Jinja that the steps' roles use, and return values and problems by node."""
+    from provision.inventory.listing import VAULT_REMEDY
+    from provision.inventory.specs import read_specs, roles_folder
+    from provision.inventory.templates import has_template, rendering_problems
+
+    specs = read_specs(roles_folder()).options
+    problems: dict[str, list[PreflightProblem]] = {}
+    stated = found.stated or found.cluster
+    variables = {
+        plan.name: {
+            key: value for key, value in stated.node(plan.name).variables.items() if not isinstance(value, Secret)
+        }
+        for plan in planned
+    }
+    steps = {plan.name: {step.role for step in plan.steps} for plan in planned}
+    if not any(has_template(own[key]) for own in variables.values() for key in own.keys() & specs.keys()):
+        return {}, problems
+    try:
+        values, failures = rendering_problems(found.cluster.inventory, variables, specs.keys())
+    except InventoryError as error:
+        missing_password = error.remedy == VAULT_REMEDY
+        remedy = VAULT_REMEDY if missing_password else "Fix the inventory; `ansible-inventory --list -i FILE` reads it."
+        code = PreflightCode.VARIABLE_TEMPLATE
+        problem = PreflightProblem(code, "platform", "inventory", error.message, remedy)
+        return {}, {plan.name: [problem] for plan in planned}
+    for host, reasons in failures.items():
+        for variable, reason in sorted(reasons.items()):
+            role = specs[variable].role
+            if role in steps[host] or role == "platform":
+                remedy = f"Fix the value of {variable} in the inventory, or define what it names."
+                problem = PreflightProblem(PreflightCode.VARIABLE_TEMPLATE, role, variable, reason, remedy)
+                problems.setdefault(host, []).append(problem)
+    return values, problems
+
+
+def _archive_problems(plan: NodePlan, node: Node) -> Iterable[PreflightProblem]:
+    """Yield that the image's archive is not on the controller; Ansible looks for relative paths in several folders."""
+    archive = node.variables.get("training_image_archive")
+    absolute = isinstance(archive, str) and plain(archive) and archive.startswith("/")
+    if absolute and any(step.role == "training_image" for step in plan.steps) and not Path(str(archive)).is_file():
+        remedy = "Write it with `docker save -o FILE IMAGE`, or correct training_image_archive."
+        problem = f"there is no file {archive} on this machine"
+        yield PreflightProblem(PreflightCode.FILE_MISSING, "training_image", "training_image_archive", problem, remedy)
+
+
+def _requested(plan: NodePlan, node: Node, facts: NodeFacts, *, without: Sequence[PreflightProblem]) -> Requested:
+    """Return what has to be asked of the node; nothing of what is known to be wrong already."""
+    roles = [step.role for step in plan.steps]
+    system = _system(facts)
+    installed = {} if isinstance(facts.packages, Unknown) else facts.packages
+    packages: dict[str, tuple[str, ...]] = {}
+    for role in roles:
+        known = {*installed, *(name for names in packages.values() for name in names)}
+        packages[role] = tuple(name for name in packages_of(role, node.variables, system, facts) if name not in known)
+    packages = {role: names for role, names in packages.items() if names}
+    wrong = frozenset(problem.role for problem in without)
+    repositories = [
+        item
+        for item in repositories_of(_enabled(node), node.variables, system)
+        if item.role not in wrong and item.uris and REQUIREMENTS[item.role].applies(facts)
+    ]
+    image = None
+    if "training_image" in roles and "training_image" not in wrong:
+        image = _image(node, facts)
+    return Requested(packages, tuple(repositories) if packages else (), image, node.variables, wrong)
+
+
+def _enabled(node: Node) -> list[str]:
+    """Return the roles whose repositories a run configures: all that are enabled, with or without a step."""
+    off = {"false", "no", "off", "0"}
+    return [role for role in REQUIREMENTS if str(node.variables.get(f"{role}_enabled", True)).lower() not in off]
+
+
+def _system(facts: NodeFacts) -> Mapping[str, Any]:
+    """Return what the role platform knows of the node's system."""
+    from provision.inventory.role_files import systems
+    from provision.inventory.specs import roles_folder
+
+    if isinstance(facts.system, Unknown):
+        return {}
+    found: Mapping[str, Any] = systems(roles_folder()).get(f"{facts.system.id}_{facts.system.version}", {})
+    return found
+
+
+def _image(node: Node, facts: NodeFacts) -> Mapping[str, Any] | None:
+    """Return what is asked of the registry; None where no registry is asked, or only Ansible knows which one."""
+    variables = node.variables
+    names = (
+        "training_image_reference",
+        "training_image_digest",
+        "training_image_archive",
+        "docker_engine_daemon_options",
+    )
+    if variables.get("training_image_archive") or not all(plain(variables.get(name)) for name in names):
+        return None
+    reference = str(variables["training_image_reference"])
+    digest = str(variables.get("training_image_digest") or "")
+    name, _, pinned = reference.partition("@")
+    digest = digest or pinned
+    if isinstance(facts.image, Image) and (not digest or any(digest in known for known in facts.image.digests)):
+        return None
+    registry = registry_of(reference)
+    path, _, tag = name.removeprefix(f"{registry}/").partition(":")
+    if registry == registry_of("x") and "/" not in path:
+        path = f"library/{path}"
+    options = variables.get("docker_engine_daemon_options")
+    insecure = options.get("insecure-registries") if isinstance(options, Mapping) else None
+    mirrors = variables.get("docker_engine_registry_mirrors")
+    return {
+        "reference": reference,
+        "registry": registry,
+        "path": path,
+        "tag": tag or "latest",
+        "digest": digest,
+        "ca": _certificate(variables, registry),
+        "login": _login(variables, registry),
+        "mirrors": [str(mirror) for mirror in mirrors if plain(mirror)] if isinstance(mirrors, list) else [],
+        "insecure": isinstance(insecure, list) and registry in insecure,
+    }
+
+
+def _certificate(variables: Mapping[str, Any], registry: str) -> str:
+    entries = variables.get("docker_engine_registry_ca")
+    for item in entries if isinstance(entries, list) else []:
+        if isinstance(item, Mapping) and item.get("registry") == registry and plain(item.get("certificate")):
+            return str(item["certificate"])
+    return ""
+
+
+def _login(variables: Mapping[str, Any], registry: str) -> dict[str, str] | None:
+    entries = variables.get("docker_engine_registry_logins")
+    for item in entries if isinstance(entries, list) else []:
+        if isinstance(item, Mapping) and item.get("registry") == registry and plain(dict(item)):
+            password = item.get("password_secret")
+            text = password.reveal() if isinstance(password, Secret) else password
+            if isinstance(text, str):
+                return {"username": str(item.get("username")), "password": text}
+    return None
+
+
+def _source(item: Repository) -> dict[str, Any]:
+    """Return a repository as apt reads it, logins apart from the URL: the same as the role platform writes.
+
+    One of a role is not written where the node has a source with this address from others.
+    """
+    uris = [re.sub(r"(?<=://)[^/?#]*@", "", uri) for uri in item.uris]
+    lines = ["Types: deb", f"URIs: {' '.join(uris)}", f"Suites: {' '.join(item.suites)}"]
+    lines += [f"Components: {' '.join(item.components)}"] if item.components else []
+    lines += ["Signed-By:", *(f" {line.strip() or '.'}" for line in item.key.strip().splitlines())]
+    auth = []
+    for uri, bare in zip(item.uris, uris, strict=True):
+        userinfo, at, _ = urlsplit(uri).netloc.rpartition("@")
+        if at:
+            user, _, password = userinfo.partition(":")
+            auth.append(f"machine {bare.rstrip('/')} login {unquote(user)} password {unquote(password)}")
+    return {
+        "name": item.name,
+        "uri": uris[0],
+        "written": item.role == "platform",
+        "source": "\n".join(lines) + "\n",
+        "auth": "".join(f"{a}\n" for a in auth),
+    }
+
+
+def _proxies(variables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the proxies as environment of the program on the node; they are on no command line."""
+    http, https = variables.get("cluster_http_proxy"), variables.get("cluster_https_proxy")
+    values = {"http_proxy": http, "https_proxy": https or http, "no_proxy": variables.get("cluster_no_proxy")}
+    return {name: str(value) for name, value in values.items() if value and plain(value)}
+
+
+def _ask(found: Look, requested: Mapping[str, Requested]) -> dict[str, PreflightAnswer | ProvisionError]:
+    """Ask the nodes that there is something to ask of, all at once."""
+    from provision.connectors import each
+    from provision.jobs.node_ask import ask
+
+    nodes = [found.cluster.node(name) for name, asked in requested.items() if asked.packages or asked.image]
+    if not nodes:
+        return {}
+
+    def one(connector: Connector) -> PreflightAnswer:
+        node = found.cluster.node(connector.name)
+        python = node.variables.get("ansible_python_interpreter")
+        usable = isinstance(python, str) and python.startswith("/") and plain(python)
+        request = requested[connector.name].request()
+        return ask(
+            connector,
+            _PROGRAM,
+            request,
+            PreflightAnswer,
+            seconds=_LIMIT_SECONDS,
+            python=str(python) if usable else "python3",
+        )
+
+    return each(nodes, one)
+
+
+def _of_answer(
+    answer: PreflightAnswer | ProvisionError | None, asked: Requested, plan: NodePlan
+) -> list[PreflightProblem]:
+    """Return the problems in the answer of a node."""
+    if answer is None:
+        return []
+    role = next(iter(asked.packages), plan.steps[0].role)
+    if isinstance(answer, ProvisionError):
+        remedy = answer.remedy or f"Log in to {plan.name} and look, then run the same command again."
+        return [PreflightProblem(PreflightCode.NODE_UNCHECKED, role, "preflight", answer.message, remedy)]
+    return [*_of_packages(answer, asked, role), *_of_image(answer, asked)]
+
+
+def _of_packages(answer: PreflightAnswer, asked: Requested, role: str) -> Iterable[PreflightProblem]:
+    configured: dict[str, Repository] = {item.name: item for item in asked.repositories}
+    versions: dict[str, str | None] = {str(name): version for name, version in (answer.packages or {}).items()}
+    for source in answer.sources:
+        item = configured.get(source.repository)
+        unreachable = source.code == "unreachable"
+        code = PreflightCode.REPOSITORY_UNREACHABLE if unreachable else PreflightCode.REPOSITORY_INVALID
+        what = "the node cannot reach it" if unreachable else "apt refuses it"
+        yield PreflightProblem(
+            code,
+            item.role if item else role,
+            source.uri or "the node's package sources",
+            f"{what} ({source.reason})" if source.reason else what,
+            _repository_remedy(item, unreachable=unreachable),
+        )
+    for owner, wanted in asked.packages.items():
+        missing = [name for name in wanted if answer.packages is not None and not versions.get(name)]
+        if missing and not answer.sources and owner not in asked.wrong:
+            yield PreflightProblem(
+                PreflightCode.PACKAGE_MISSING,
+                owner,
+                ", ".join(missing),
+                "no configured package repository has it" if len(missing) == 1 else "no configured repository has them",
+                _PACKAGE_REMEDIES.get(owner, _PACKAGE_REMEDY),
+            )
+    if answer.conflict:
+        names = ", ".join(sorted({name for names in asked.packages.values() for name in names}))
+        remedy = "Remove or hold the packages that stand in the way, or set platform_package_sets for this node."
+        yield PreflightProblem(
+            PreflightCode.PACKAGE_CONFLICT, role, names, f"apt cannot install them ({answer.conflict})", remedy
+        )
+
+
+_PACKAGE_REMEDY = "Add a repository that has it to the node, or to platform_extra_repositories in the inventory."
+_PACKAGE_REMEDIES = {
+    "nvidia_container": "Set nvidia_container_repository_uri and nvidia_container_repository_key in the inventory "
+    "(`provision init` writes NVIDIA's), or add a mirror to platform_extra_repositories.",
+    "docker_engine": "Set docker_engine_source: docker with docker_engine_repository_key for Docker's own packages, or "
+    "add a repository to platform_extra_repositories.",
+}
+
+
+def _repository_remedy(item: Repository | None, *, unreachable: bool) -> str:
+    if item is None:
+        return (
+            "Check the node's DNS, proxy (cluster_http_proxy) and firewall, or correct its /etc/apt/sources.list.d."
+            if unreachable
+            else "Correct the source in /etc/apt/sources.list.d on the node, or its key."
+        )
+    other = " Set it to '' where the nodes' own sources have the packages." if item.role == "nvidia_container" else ""
+    if unreachable:
+        return f"Open the way from the node to it, set cluster_http_proxy, or set {item.variable} to a mirror.{other}"
+    return f"Correct {item.variable} and its key in the inventory.{other}"
+
+
+def _of_image(answer: PreflightAnswer, asked: Requested) -> Iterable[PreflightProblem]:
+    if answer.image is None or asked.image is None or answer.image.code not in _IMAGE_PROBLEMS:
+        return
+    code, problem, remedy = _IMAGE_PROBLEMS[answer.image.code]
+    registry = str(asked.image["registry"])
+    said = f" ({answer.image.reason})" if answer.image.reason else ""
+    yield PreflightProblem(
+        code,
+        "training_image",
+        str(asked.image["reference"]),
+        problem.format(registry=registry) + said,
+        remedy.format(registry=registry),
+    )
+
+
+_IMAGE_PROBLEMS = {
+    "unreachable": (
+        PreflightCode.REGISTRY_UNREACHABLE,
+        "the node cannot reach the registry {registry}",
+        "Check training_image_reference, the registry, and the way from the node to it (DNS, proxy, firewall).",
+    ),
+    "untrusted": (
+        PreflightCode.REGISTRY_UNTRUSTED,
+        "the node does not trust the certificate of {registry}",
+        "Add the certificate of the registry's CA to docker_engine_registry_ca; `init --registry-ca FILE` writes it.",
+    ),
+    "missing": (
+        PreflightCode.IMAGE_MISSING,
+        "{registry} has no such image",
+        "Push the image, or correct training_image_reference and training_image_digest.",
+    ),
+    "refused": (
+        PreflightCode.IMAGE_REFUSED,
+        "{registry} refuses it without a login, or with this one",
+        "Set docker_engine_registry_logins for {registry} (the password in ansible-vault), or check the image's name.",
+    ),
+}

@@ -1,0 +1,226 @@
+"""The program that checks packages and the training image on a node, run on this machine."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import os
+import shutil
+import ssl
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from provision.commands.signing_keys import nvidia_key
+from provision.documents.preflight import PreflightAnswer
+from provision.jobs.files import node_preflight
+from provision.jobs.node_ask import FILES, ask
+from provision.lab.services.ca import ensure_certificates
+from provision.planning.requirements import Repository
+from provision.workflow.apply_preflight import Requested
+from tests.support.git_server import NodeFolder
+
+IMAGE = {"registry": "r", "path": "team/train", "tag": "1", "digest": "", "mirrors": []}
+LOGIN = {"username": "bob", "password": "pass:word"}
+MANIFEST = "/v2/team/train/manifests/1"
+POLICY = """docker.io:
+  Installed: (none)
+  Candidate: 20.10.24
+  Version table:
+     20.10.24 500
+nothing:
+  Installed: (none)
+  Candidate: (none)
+"""
+
+
+@contextmanager
+def registry(answer, certificates=None):
+    """Serve HTTP (with certificates HTTPS): `answer` gets path and headers, and returns status, headers and body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, headers, body = answer(self.path, self.headers)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificates:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.certificate, certificates.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"{'https' if certificates else 'http'}://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def check(place, **more):
+    """Ask one registry for the image."""
+    return node_preflight.check_place(place, {**IMAGE, **more}, 5)["code"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(200, "ok"), (404, "missing"), (403, "refused"), (401, "refused"), (429, "unchecked"), (500, "unreachable")],
+)
+def test_what_a_registry_answers(status, code):
+    """Its status tells."""
+    challenge = {"WWW-Authenticate": 'Basic realm="r"'}
+    with registry(lambda path, _: (status if path == MANIFEST else 400, challenge, b"{}")) as place:
+        assert check(place) == code
+
+
+def test_a_closed_port_is_unreachable():
+    """With the reason."""
+    with registry(lambda *_: (200, {}, b"")) as place:
+        pass
+
+    answer = node_preflight.check_place(place, IMAGE, 5)
+
+    assert answer["code"] == "unreachable"
+    assert "refused" in answer["reason"]
+
+
+def test_a_login_is_sent_when_the_registry_asks_for_one():
+    """As HTTP carries it."""
+    expected = "Basic " + base64.b64encode(b"bob:pass:word").decode()
+
+    def answer(_path, headers):
+        good = headers.get("Authorization") == expected
+        return (200 if good else 401), {"WWW-Authenticate": 'Basic realm="r"'}, b"{}"
+
+    with registry(answer) as place:
+        assert check(place, login=LOGIN) == "ok"
+        assert check(place, login={**LOGIN, "password": "other"}) == "refused"
+        assert check(place) == "refused"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """Those of a CA that nobody trusts yet."""
+    return ensure_certificates(tmp_path_factory.mktemp("ca"), "test", ["127.0.0.1", "localhost"])
+
+
+def test_a_certificate_counts_only_by_its_ca(certificates):
+    """The inventory's, as docker gets it."""
+    with registry(lambda *_: (200, {}, b"{}"), certificates) as place:
+        untrusted = "untrusted" if Path(node_preflight.CA_BUNDLE).exists() else "unchecked"
+        assert check(place) == untrusted
+        assert check(place, ca=certificates.authority.read_text()) == "ok"
+        assert check(place, insecure=True) == "ok"
+
+
+def test_a_token_is_fetched_where_the_registry_names_a_server_for_it(certificates):
+    """Docker Hub and most others do; one that is not HTTPS is not sent a login."""
+    asked = []
+
+    def answer(path, headers):
+        if path.startswith("/token"):
+            asked.append((path, headers.get("Authorization", "")))
+            return 200, {}, json.dumps({"token": "abc"}).encode()
+        if headers.get("Authorization") == "Bearer abc":
+            return 200, {}, b"{}"
+        return 401, {"WWW-Authenticate": f'Bearer realm="{realm}/token",service="reg"'}, b""
+
+    with registry(answer, certificates) as place:
+        realm, ca = place, certificates.authority.read_text()
+        assert check(place, ca=ca, login=LOGIN) == "ok"
+        assert "scope=repository%3Ateam%2Ftrain%3Apull" in asked[0][0]
+        assert asked[0][1].startswith("Basic ")
+        realm = place.replace("https", "http")
+        assert check(place, ca=ca, login=LOGIN) == "unchecked"
+        assert len(asked) == 1
+
+
+def test_a_mirror_counts_for_docker_hub_alone():
+    """docker asks mirrors for no other registry."""
+    with registry(lambda path, _: (200 if "/v2/library/x/" in path else 404, {}, b"{}")) as place:
+        hub = {**IMAGE, "registry": "docker.io", "path": "library/x", "mirrors": [place]}
+        assert node_preflight.check_image(hub, 5)["code"] == "ok"
+        closed = place.removeprefix("http://").rpartition(":")[0] + ":9"
+        other = {**hub, "registry": closed}
+        assert node_preflight.check_image(other, 2)["code"] == "unreachable"
+
+
+def test_versions_are_those_that_apt_would_install():
+    """A package that no source has has none."""
+    assert node_preflight.candidates(POLICY) == {"docker.io": "20.10.24"}
+
+
+UNREACHABLE = (
+    """Err:1 http://m x InRelease
+  Could not connect to m:80. - connect (111: Connection refused)
+E: Failed to fetch http://m/x/InRelease  Could not connect to m:80.""",
+    "E: Failed to fetch http://m/x  Temporary failure resolving 'm'",
+    "E: no answer within 120 seconds",
+)
+INVALID = (
+    """W: GPG error: http://m ./ InRelease: The following signatures couldn't be verified: NO_PUBKEY 0F9E9307B2628BFC
+E: The repository 'http://m ./ InRelease' is not signed.""",
+    "E: The repository 'http://m ./ Release' does not have a Release file.",
+    "E: Failed to fetch http://m/InRelease  401  Unauthorized [IP: 1.2.3.4 80]",
+    "E: Conflicting values set for option Signed-By regarding source http://m/ /: /a != /b",
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "code"), [*((text, "unreachable") for text in UNREACHABLE), *((text, "invalid") for text in INVALID)]
+)
+def test_sources_that_do_not_answer_differ_from_those_that_answer_wrongly(output, code):
+    """The remedy is another one."""
+    problem = node_preflight.problem_of(output, "http://m", "site")
+
+    assert problem["code"] == code
+    assert problem["reason"]
+
+
+def test_sources_of_others_are_known_by_their_addresses(tmp_path, monkeypatch):
+    """In both of apt's formats; comments and what provision wrote do not count."""
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (tmp_path / "sources.list").write_text("deb http://deb.example.org/debian/ bookworm main\n# deb http://old/ x\n")
+    (parts / "nvidia.list").write_text("deb [signed-by=/k.gpg] https://n.example.org/deb/$(ARCH) /\n")
+    (parts / "docker.sources").write_text("Types: deb\nURIs: https://d.example.org/linux\nSuites: x\n")
+    (parts / "provision-site.sources").write_text("URIs: https://ours.example.org\n")
+    monkeypatch.setattr(node_preflight, "SOURCES", str(tmp_path / "sources.list"))
+    monkeypatch.setattr(node_preflight, "PARTS", str(parts))
+
+    assert sorted(node_preflight.other_sources()) == [
+        "http://deb.example.org/debian",
+        "https://d.example.org/linux",
+        node_preflight.address("https://n.example.org/deb/$(ARCH)/"),
+    ]
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None or os.geteuid() != 0, reason="apt needs Debian and root")
+def test_it_takes_the_request_that_the_controller_makes(tmp_path):
+    """It reports a repository that does not answer; apt of this machine is asked, and nothing is left behind."""
+    address, role = "http://127.0.0.1:9/x", "platform"
+    repository = Repository("site", (address,), ("/",), (), nvidia_key().text, "x", role)
+    request = Requested({"docker_engine": ("no-such-package-anywhere",)}, (repository,)).request()
+
+    answer = ask(NodeFolder("gpu1", tmp_path), "node_preflight.py", request, PreflightAnswer)
+
+    assert answer.packages == {"no-such-package-anywhere": None}
+    assert ("unreachable", "site", address) in {(item.code, item.repository, item.uri) for item in answer.sources}
+    assert list(Path("/var/tmp").glob("provision-preflight.*")) == []
+
+
+def test_the_program_speaks_old_python():
+    """The nodes may have Python 3.6."""
+    assert ast.parse((FILES / "node_preflight.py").read_text(), feature_version=(3, 6))
