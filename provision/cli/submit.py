@@ -153,7 +153,7 @@ def _dry_run(typed: Words, found: Submission, runner: Engine) -> None:
     present(
         form,
         as_json=typed.true("json"),
-        document=lambda: dry_run_document(found.spec, plan),
+        document=lambda: dry_run_document(found, plan),
         text=lambda: dry_run_text(plan),
     )
 
