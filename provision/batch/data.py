@@ -20,6 +20,7 @@ __all__ = [
     "as_entry",
     "check_target",
     "judge",
+    "mount_command",
     "mounts_for",
     "new_volume",
     "volumes_for",
@@ -203,7 +204,7 @@ def _problems(volume: Volume, answer: Any, seconds: float) -> Iterator[tuple[str
     if not isinstance(answer, Mapping):
         yield "the node gave no answer that makes sense", ""
         return
-    mend = f"mount it there: {_mount_command(volume)}" if volume.source else f"make it there: mkdir -p {volume.path}"
+    mend = f"mount it there: {mount_command(volume)}" if volume.source else f"make it there: mkdir -p {volume.path}"
     if answer.get("hung"):
         yield (
             f"{volume.path} does not answer within {seconds:g} s: its server is dead, or the way to it",
@@ -268,7 +269,8 @@ def _between(volume: Volume, answers: Mapping[str, Any]) -> Iterator[DataFinding
             )
 
 
-def _mount_command(volume: Volume) -> str:
+def mount_command(volume: Volume) -> str:
+    """Return how a person mounts a volume on a node."""
     if volume.kind == "s3fs":
         return f"s3fs {volume.source} {volume.path}" + (" -o ro" if volume.read_only else "")
     option = " -o ro" if volume.read_only else ""

@@ -32,7 +32,8 @@ app = typer.Typer(
     help="""Name the data that jobs mount (submit --data NAME:/path), and check that all nodes have it.
 
 Volumes are written into the inventory (cluster_data in group_vars), so that all operators see the same.
-Mounting them on the nodes is left to you: /etc/fstab, automounter, or your storage's own client.
+provision does not mount them: mount them on every node by /etc/fstab, systemd or your storage's own client.
+`data check` and `verify` (check node.data) fail on nodes where a volume is not mounted.
 
 \b
 Examples:
@@ -64,6 +65,8 @@ def add(
 ) -> None:
     """Write a volume into the inventory; nothing is changed on any node.
 
+    You mount it on every node, at --at. Then run: provision data check NAME
+
     \b
     Examples:
       provision data add imagenet --nfs storage:/export/imagenet --ro
@@ -72,7 +75,7 @@ def add(
     """
     import datetime as dt
 
-    from provision.batch.data import VARIABLE, as_entry, new_volume
+    from provision.batch.data import VARIABLE, as_entry, mount_command, new_volume
     from provision.errors import UsageError
     from provision.inventory.data_volumes import add_volume
     from provision.locks import user
@@ -87,8 +90,12 @@ def add(
     if as_json:
         print_json({"name": name, **as_entry(volume)})
         return
-    say(f"{name} is written into the inventory; it has to be at {volume.path} on every node")
-    say(f"look whether it is: provision data check {name}")
+    say(f"{name} is written into the inventory; no node was changed")
+    if volume.source:
+        say(f"mount it on every node: {mount_command(volume)}")
+    else:
+        say(f"{volume.path} has to be on every node")
+    say(f"then run: provision data check {name}")
 
 
 @app.command("list")
