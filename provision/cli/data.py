@@ -123,6 +123,7 @@ def list_(
     rows = [_row(volume, answers[volume.name]) for volume in usable]
     headers = ["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
     show(table(headers, [[*row[:2], _short(row[2]), *row[3:]] for row in rows]))
+    _say_none(volumes)
     if hidden := len(volumes) - len(usable):
         say(f"{hidden} more cannot be used now: provision data check; -a shows them")
 
@@ -154,6 +155,7 @@ def check(
     wrong = {item.volume for item in findings}
     rows += [[volume.name, "all", "ok", volume.path] for volume in volumes if volume.name not in wrong]
     show(table(["NAME", "NODE", "RESULT", "WHY"], rows))
+    _say_none(volumes)
     for remedy in dict.fromkeys(item.remedy for item in findings if item.remedy):
         say(f"hint: {remedy}")
     raise typer.Exit(1 if failed else 0)
@@ -188,6 +190,11 @@ def _looked(
     volumes = [volume for volume in there.values() if name in (None, volume.name)]
     answers = look(chosen(cluster, limit), volumes)
     return volumes, answers, [item for volume in volumes for item in judge(volume, answers[volume.name])]
+
+
+def _say_none(volumes: Sequence[Volume]) -> None:
+    if not volumes:
+        say("the inventory names no data volume; add one: provision data add --help")
 
 
 def _row(volume: Volume, answers: dict[str, Any]) -> list[str]:

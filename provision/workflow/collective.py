@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.errors import InventoryError, ProvisionError
+from provision.errors import Interrupted, InventoryError, ProvisionError
 from provision.model import Collective, Node
 from provision.model.cluster import NO_JOBS
 
@@ -29,6 +30,8 @@ _LIMIT_SECONDS = 900
 _OUTPUT_BYTES = 4 << 20
 _LAST_LINES = 5
 _MIB = 1 << 20
+_ROW = re.compile(rb"(?:\[[0-9]{1,7}\] )?\s{0,20}([0-9]{5,15})\s{1,20}[0-9]{4,15}\s")
+"""The beginning of a line of the table: bytes and elements of a message."""
 _FEW = 2
 """Ranks, or nodes: with one there is nothing to reduce over."""
 _IMAGE = (
@@ -83,7 +86,7 @@ def all_reduce(
         f"all-reduce: {program.title}, {ranks} ranks on {len(entries)} node{'s' * (len(entries) != 1)}, "
         f"at most {_LIMIT_SECONDS // 60} minutes"
     )
-    return _result(measured, cluster, entries, program, reached)
+    return _result(measured, cluster, entries, program, reached, say)
 
 
 def _entries(
@@ -197,12 +200,15 @@ def _result(
     entries: list[HostEntry],
     program: _Program,
     facts: Mapping[str, NodeFacts],
+    say: Say,
 ) -> Collective:
     from provision.benchmarks.collective import parse_all_reduce
 
     measured = _with_prediction(measured, cluster, facts) if program.memory == "gpu" else measured
     try:
-        code, text = _run(cluster, entries, program, facts)
+        code, text = _run(cluster, entries, program, facts, say)
+    except Interrupted:
+        raise
     except ProvisionError as error:
         return replace(measured, reason=str(error), remedy=error.remedy or _IDLE)
     found = parse_all_reduce(text)
@@ -224,7 +230,7 @@ def _result(
 
 
 def _run(
-    cluster: Cluster, entries: list[HostEntry], program: _Program, facts: Mapping[str, NodeFacts]
+    cluster: Cluster, entries: list[HostEntry], program: _Program, facts: Mapping[str, NodeFacts], say: Say
 ) -> tuple[int, str]:
     """Start the job as `provision run` does, and return its exit code and the end of its output."""
     from provision import jobs
@@ -247,6 +253,8 @@ def _run(
         output.extend(line)
         if len(output) > 2 * _OUTPUT_BYTES:
             del output[:-_OUTPUT_BYTES]
+        if found := _ROW.match(line):
+            say(f"all-reduce: measured messages of {int(found[1]) >> 20} MiB")
 
     return jobs.run(plan, keep), output.decode(errors="replace")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import InventoryError, NodeError
+from provision.errors import Interrupted, InventoryError, LaunchError, NodeError
 from provision.facts.managed import Managed
 from provision.model import Cluster, Connection, Node
 from provision.workflow import collective
@@ -44,7 +44,9 @@ class Started(list):
     code = 0
     text = TABLE.format(rate="9.00", wrong="0 OK")
 
-    def run(self, _cluster, entries, program, _facts):
+    def run(self, _cluster, entries, program, _facts, _say):
+        if isinstance(self.text, Exception):
+            raise self.text
         self.append(([(entry.name, entry.slots) for entry in entries], program))
         return self.code, self.text
 
@@ -147,6 +149,25 @@ def test_what_gave_no_bandwidth_says_why(programs, started, code, text, said):
     assert not found.measured
     assert said in found.reason
     assert len(started) == 1
+
+
+def test_a_gpu_that_another_job_took_meanwhile_is_the_reason(programs, started):
+    """The leases are those of `provision run`."""
+    programs("all_reduce_perf")
+    started.text = LaunchError("GPU-0 is held by the job mnist", node="gpu1", remedy="wait until it has ended")
+    found = measured(nodes(), known())
+
+    assert not found.measured
+    assert "mnist" in found.reason
+    assert found.remedy == "wait until it has ended"
+
+
+def test_ctrl_c_ends_the_verification(programs, started):
+    """It is not a measurement that failed."""
+    programs("all_reduce_perf")
+    started.text = Interrupted("interrupted; the job was ended on all its nodes")
+    with pytest.raises(Interrupted):
+        measured(nodes(), known())
 
 
 def test_wrong_sums_are_counted(programs, started):
