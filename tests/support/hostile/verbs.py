@@ -63,7 +63,9 @@ VERBS: dict[str, Verb] = {
     "history": Verb(("history --nodes --json",), _field("error", None)),
     "unlock": Verb(("unlock gpu0001 gpu0002 gpu0003 --yes --json",), _field("result", "unlocked")),
     "bootstrap": Verb(("bootstrap --yes --name gpu0001 --only docker_engine",), codes=_FAILING),
-    "verify": Verb(("verify --json", "verify --level full --json"), _reached, codes=_FAILING),
+    "verify": Verb(
+        ("verify --json", "verify --level full --json", "verify --level full --collective --json"), _reached, codes=_FAILING
+    ),
     "gdr": Verb(("gdr --json",), _field("path", "dma_buf")),
     "topo": Verb(("topo gpu0001", "topo gpu0001 --json", "topo gpu0001 --svg {folder}/x.svg")),
     "reload": Verb(("reload --yes --json",), _field("result", "skipped")),
