@@ -582,3 +582,18 @@ def test_data_that_there_is_not_is_refused_before_anything_is_reserved(engine, t
 
     assert (code, engine.calls) == (2, [])
     assert "--data nowhere: there is no such volume" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        (["exec", "--", "uptime"], "exec"),
+        (["exec", "--limit", "gpu1", "--timeout", "5", "--json", "--", "uptime", "-p"], "exec"),
+        (["--lab", "demo", "exec", "--", "uptime"], "exec"),
+        (["exec", "mnist", "--", "env"], "attach"),
+        (["exec", "-i", "mnist-worker-0", "mnist"], "attach"),
+    ],
+)
+def test_exec_runs_on_nodes_unless_a_job_is_named(words, verb):
+    """A name in front of the command is that of a job, as with docker and kubectl."""
+    assert normalise(words)[0] == verb
