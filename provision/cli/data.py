@@ -63,9 +63,10 @@ def add(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a volume into the inventory; nothing is changed on any node.
+    """Write a volume into the inventory.
 
-    You mount it on every node, at --at. Then run: provision data check NAME
+    No node is changed: mount the volume on every node yourself, then run `provision data check NAME`. A command that
+    mounts it everywhere is printed.
 
     \b
     Examples:
@@ -75,7 +76,7 @@ def add(
     """
     import datetime as dt
 
-    from provision.batch.data import VARIABLE, as_entry, mount_command, new_volume
+    from provision.batch.data import VARIABLE, as_entry, mount_everywhere, new_volume
     from provision.errors import UsageError
     from provision.inventory.data_volumes import add_volume
     from provision.locks import user
@@ -92,7 +93,7 @@ def add(
         return
     say(f"{name} is written into the inventory; no node was changed")
     if volume.source:
-        say(f"mount it on every node: {mount_command(volume)}")
+        say(f"mount it on every node, for example: {mount_everywhere(volume)}")
     else:
         say(f"{volume.path} has to be on every node")
     say(f"then run: provision data check {name}")

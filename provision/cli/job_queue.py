@@ -56,7 +56,9 @@ def list_(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the batch jobs that wait, in scheduling order, and why.
+    """List waiting batch jobs and why each waits.
+
+    They are in the order in which they are scheduled.
 
     \b
     Examples:

@@ -40,9 +40,10 @@ def add(
     server: ServerOption,
     username: Annotated[str, typer.Option("--username", metavar="NAME", help="The name to log in with.")] = "",
 ) -> None:
-    """Store a password or token for a server, in place of the one before.
+    """Store a password or token for a server.
 
-    It is asked for, or read from standard input, and never taken as an argument. `secret set` is the same.
+    It replaces the one that is stored. It is asked for, or read from standard input, and never taken as an argument.
+    `secret set` is the same.
 
     \b
     Examples:
@@ -90,7 +91,9 @@ def list_(as_json: JsonOption = False) -> None:
 
 @app.command("rm")
 def remove(kind: KindArgument, server: ServerOption) -> None:
-    """Remove a stored login; the exit code is 3 when there is none.
+    """Remove a stored login.
+
+    The exit code is 3 when there is none.
 
     \b
     Examples:

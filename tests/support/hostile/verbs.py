@@ -64,7 +64,9 @@ VERBS: dict[str, Verb] = {
     "unlock": Verb(("unlock gpu0001 gpu0002 gpu0003 --yes --json",), _field("result", "unlocked")),
     "bootstrap": Verb(("bootstrap --yes --name gpu0001 --only docker_engine",), codes=_FAILING),
     "verify": Verb(
-        ("verify --json", "verify --level full --json", "verify --level full --collective --json"), _reached, codes=_FAILING
+        ("verify --json", "verify --level full --json", "verify --level full --collective --json"),
+        _reached,
+        codes=_FAILING,
     ),
     "gdr": Verb(("gdr --json",), _field("path", "dma_buf")),
     "exec": Verb(("exec --json -- uname -r",), _field("exit_code", 0), codes=_FAILING),

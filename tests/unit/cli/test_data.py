@@ -104,7 +104,7 @@ def test_an_added_volume_is_said_not_to_be_mounted(typed, tmp_path):
 
     assert code == 0, err
     assert "no node was changed" in err
-    assert "mount -t nfs -o ro nas:/x /mnt/x" in err
+    assert "nas:/x /mnt/x nfs ro,_netdev 0 0" in err
     assert "provision data check x" in err
 
 
