@@ -22,8 +22,8 @@ def collective(provision, cluster):
 
 def held(provision):
     """The GPUs of the lab that a job holds."""
-    nodes = provision.ok("top", "node", "--lab", LAB, "-o", "json").document
-    return [gpu for node in nodes for gpu in node.get("gpus", []) if gpu.get("job")]
+    nodes = provision.ok("top", "node", "--lab", LAB, "-o", "json").document["nodes"]
+    return [gpu for node in nodes for gpu in node["gpus"] if gpu["job"]]
 
 
 def test_all_idle_nodes_take_part_and_the_gpus_are_marked_as_simulated(provision, collective):
