@@ -127,7 +127,10 @@ def _busy(facts: NodeFacts | ProvisionError) -> str:
 def _program(
     cluster: Cluster, entries: Sequence[HostEntry], facts: Mapping[str, NodeFacts], left_out: Mapping[str, str]
 ) -> tuple[list[HostEntry], _Program | None, dict[str, str]]:
-    """Return who measures, and with which program: the first that most of the nodes have."""
+    """Return who measures, and with which program: the first that most of the nodes have.
+
+    Where some nodes have GPUs, the others are not missed; `cluster.skew_gpus` reports a node that has lost its GPUs.
+    """
     from provision.connectors import each
     from provision.facts import Unknown
     from provision.facts.collective_tools import parse_tools, tools_script
@@ -137,7 +140,6 @@ def _program(
         return [], None, others
     real = [e for e in entries if e.kind == "gpu" and not _simulated([facts[e.name]])]
     taking = real or list(entries)
-    others |= {entry.name: "it has no GPU, and others have" for entry in entries if entry not in taking}
     containers = {e.name: str(cluster.node(e.name).variables.get("training_container_name")) for e in taking}
 
     answers = each(

@@ -103,6 +103,17 @@ def test_busy_nodes_and_nodes_that_were_not_reached_are_left_out(programs, start
     assert "did not answer" in found.left_out["gpu4"]
 
 
+def test_nodes_without_gpus_are_not_missed_where_others_have_some(programs, started):
+    """They are no part of what is measured."""
+    programs("all_reduce_perf")
+    facts = known(3)
+    facts["gpu3"] = dataclasses.replace(facts["gpu3"], gpus=(), gpu_pci=())
+    found = measured(nodes(3), facts)
+
+    assert [name for name, _ in started[0][0]] == ["gpu1", "gpu2"]
+    assert found.left_out == {}
+
+
 def test_simulated_gpus_are_measured_in_host_memory_with_a_rank_for_each_node(programs, started, monkeypatch):
     """And never compared."""
     programs()
