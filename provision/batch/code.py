@@ -101,7 +101,7 @@ def check_source(source: CodeSource) -> None:
     if source.mode != "local" and re.match(r"https?://[^/]*@|[a-z+]+://[^/@]*:[^/]*@", text, re.IGNORECASE):
         raise UsageError(
             "--sync-source holds a login, and everybody who lists processes or jobs would see it",
-            remedy="leave it out of the address: `provision secret set git --server HOST --username NAME` (or --env"
+            remedy="leave it out of the address: `provision secret add git --server HOST --username NAME` (or --env"
             " GIT_SYNC_USERNAME=NAME --env GIT_SYNC_PASSWORD, without a value: it is taken from your environment)",
         )
     if source.mode == "local" and not text.startswith("/"):
@@ -235,7 +235,7 @@ _KNOWN_HOSTS_REMEDY = (
     " --env GIT_SYNC_SSH_KNOWN_HOSTS_FILE=FILE"
 )
 _LOGIN_REMEDY = (
-    "--env GIT_SYNC_USERNAME=NAME with `provision secret set git --server HOST` (or --env GIT_SYNC_PASSWORD), or a key:"
+    "--env GIT_SYNC_USERNAME=NAME with `provision secret add git --server HOST` (or --env GIT_SYNC_PASSWORD), or a key:"
     " --env GIT_SYNC_SSH_KEY_FILE=FILE"
 )
 _UNREACHABLE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,10 @@ __all__ = [
     "access_mode",
     "as_entry",
     "check_target",
+    "fstab_line",
     "judge",
+    "mount_command",
+    "mount_everywhere",
     "mounts_for",
     "new_volume",
     "volumes_for",
@@ -203,7 +207,7 @@ def _problems(volume: Volume, answer: Any, seconds: float) -> Iterator[tuple[str
     if not isinstance(answer, Mapping):
         yield "the node gave no answer that makes sense", ""
         return
-    mend = f"mount it there: {_mount_command(volume)}" if volume.source else f"make it there: mkdir -p {volume.path}"
+    mend = f"mount it there: {mount_command(volume)}" if volume.source else f"make it there: mkdir -p {volume.path}"
     if answer.get("hung"):
         yield (
             f"{volume.path} does not answer within {seconds:g} s: its server is dead, or the way to it",
@@ -268,8 +272,26 @@ def _between(volume: Volume, answers: Mapping[str, Any]) -> Iterator[DataFinding
             )
 
 
-def _mount_command(volume: Volume) -> str:
+def mount_command(volume: Volume) -> str:
+    """Return how a person mounts a volume on a node, now and at every boot."""
     if volume.kind == "s3fs":
-        return f"s3fs {volume.source} {volume.path}" + (" -o ro" if volume.read_only else "")
-    option = " -o ro" if volume.read_only else ""
-    return f"mount -t {volume.kind}{option} {volume.source} {volume.path}, and a line in /etc/fstab"
+        command = f"s3fs {volume.source} {volume.path}" + (" -o ro" if volume.read_only else "")
+    else:
+        option = " -o ro" if volume.read_only else ""
+        command = f"mount -t {volume.kind}{option} {volume.source} {volume.path}"
+    return f"{command}; for every boot, add to /etc/fstab: {fstab_line(volume)}"
+
+
+def fstab_line(volume: Volume) -> str:
+    """Return the line of /etc/fstab for a volume that has a source."""
+    options = ["ro"] if volume.read_only else []
+    options += ["_netdev", *(["allow_other"] if volume.kind == "s3fs" else [])]
+    return f"{volume.source} {volume.path} {KINDS[volume.kind][0]} {','.join(options)} 0 0"
+
+
+def mount_everywhere(volume: Volume) -> str:
+    """Return one command that mounts a volume on all nodes of the inventory, now and at every boot."""
+    path = shlex.quote(volume.path)
+    line = shlex.quote(fstab_line(volume))
+    script = f"mkdir -p {path} && echo {line} >>/etc/fstab && mount {path}"
+    return f"provision exec -- {shlex.quote(script)}"

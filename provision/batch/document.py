@@ -1,20 +1,23 @@
-"""Spec files of jobs: YAML (or JSON) whose keys are the flags of ``provision submit``, with underscores or dashes."""
+"""Spec files of jobs: YAML (or JSON) whose keys are the flags of ``provision submit``, with underscores or dashes.
+
+What ``submit --dry-run -o yaml`` (or json) prints is a spec file too: its part ``spec`` is read.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from provision.batch.fields import FIELDS, Given, field_value, form
+from provision.batch.fields import FIELDS, PULL_SECRET, Given, field_value, form
 from provision.errors import UsageError
 from provision.model.job import JobSpec, as_document
 
-__all__ = ["as_yaml", "brief", "read_document"]
+__all__ = ["DRY_RUN_KEYS", "as_yaml", "brief", "read_document"]
 
 _OTHERS = {
     "type": "kind",
@@ -26,6 +29,8 @@ _OTHERS = {
     "ulimit": "ulimits",
 }
 """Other words for a key."""
+DRY_RUN_KEYS = frozenset({"fits", "reason", "placement", "env", "commands", "files", "warnings", "spec"})
+"""Keys of the document that a dry run prints."""
 _FIRST = ("kind", "name", "image", "gpus", "workers", "command")
 
 
@@ -44,7 +49,7 @@ def read_document(text: str, where: str) -> dict[str, Any]:
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{where}: a job's spec is a list of `key: value` lines", remedy=_example())
     found: dict[str, Any] = {}
-    for key, node, line in _items(root, where):
+    for key, node, line in _items(_spec(root), where):
         field = _field(key, f"{where}:{line}")
         if field in found:
             raise UsageError(f"{where}:{line}: {key} is given twice")
@@ -55,13 +60,26 @@ def read_document(text: str, where: str) -> dict[str, Any]:
     return found
 
 
+def _spec(root: yaml.MappingNode) -> yaml.MappingNode:
+    """Return the part ``spec`` of a dry run's document, and any other document as it is."""
+    parts = {key.value: value for key, value in root.value if isinstance(key, yaml.ScalarNode)}
+    spec = parts.get("spec")
+    return spec if isinstance(spec, yaml.MappingNode) and parts.keys() <= DRY_RUN_KEYS else root
+
+
 def as_yaml(spec: JobSpec) -> str:
-    """Return a spec file that means `spec`; what is as it always is stands not in it."""
+    """Return a spec file that means `spec`, without default values."""
     return yaml.safe_dump(brief(spec), sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
 
 
-def brief(spec: JobSpec) -> dict[str, Any]:
-    """Return a spec as a document without what is as it always is."""
+def brief(spec: JobSpec, *, sync_secrets: Sequence[str] = (), pull_secrets: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a spec as a document without default values.
+
+    Args:
+        spec: the job.
+        sync_secrets: names of the secret variables that only fetch the code; their values come from the environment.
+        pull_secrets: names of the logins for registries.
+    """
     whole = as_document(spec)
     usual = {item.name: _usual(item) for item in dataclasses.fields(spec)}
     short = {key: whole[key] for key in (*_FIRST, *whole) if key in _FIRST[:2] or whole[key] != as_document(usual[key])}
@@ -74,6 +92,10 @@ def brief(spec: JobSpec) -> dict[str, Any]:
         short["sync"] = {key: value for key, value in parts.items() if value}
         short["env"] = {**short.get("env", {}), **spec.sync.options} or None
         short = {key: value for key, value in short.items() if value is not None}
+    if sync_secrets:
+        short["secret_env"] = [*spec.secret_env, *sync_secrets]
+    if pull_secrets:
+        short[PULL_SECRET] = list(pull_secrets)
     return short
 
 
@@ -94,12 +116,12 @@ def _items(node: yaml.MappingNode, where: str) -> Iterator[tuple[str, yaml.Node,
 def _field(key: str, where: str) -> str:
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|-", "_", key).lower()
     field = _OTHERS.get(name, name)
-    if field in FIELDS:
+    if field in FIELDS or field == PULL_SECRET:
         return field
     close = difflib.get_close_matches(field, FIELDS, 1, 0.6)
     raise UsageError(
         f"{where}: there is no key {key}" + (f"; did you mean {close[0]}?" if close else ""),
-        remedy=f"Keys are {', '.join(FIELDS)}.",
+        remedy=f"Keys are {', '.join((*FIELDS, PULL_SECRET))}.",
     )
 
 

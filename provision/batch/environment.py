@@ -119,7 +119,7 @@ def _seen(name: str) -> str:
     return (
         f"the value of {name} can be seen in this machine's list of processes and in the shell's history; "
         f"export it and give --env {name} alone, or write it into a file for --env-file (chmod 600), "
-        "or keep it with `provision secret set`"
+        "or keep it with `provision secret add`"
     )
 
 

@@ -14,12 +14,14 @@ from provision.batch.durations import duration
 from provision.batch.names import KINDS
 from provision.model.job import CodeSource, JobSpec
 
-__all__ = ["FIELDS", "Given", "field_value", "form", "switch"]
+__all__ = ["FIELDS", "PULL_SECRET", "Given", "field_value", "form", "switch"]
 
 Given = str | Sequence[str] | Mapping[str, str]
 """Text as it was written: one value, several, or names with values."""
 
 FIELDS = tuple(item.name for item in dataclasses.fields(JobSpec))
+PULL_SECRET = "image_pull_secret"  # noqa: S105 # nosec B105 # a key, not a secret
+"""A key of spec files that is not a field of JobSpec: the names of the logins travel beside the spec."""
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1", "t"}), frozenset({"false", "no", "off", "0", "f"})
 _WHOLE_LINES = frozenset({"command", "mounts", "config_files"})
 """Lists whose items may have commas."""
@@ -43,6 +45,8 @@ def form(field: str) -> str:
     """Return how a field of JobSpec is written: text, whole, switch, duration, words, numbers, pairs, ..."""
     if field in {"kind", "data", "share_memory", "sync", "pull", "clean_task_policy"}:
         return field
+    if field == PULL_SECRET:
+        return "words"
     hint: Any = typing.get_type_hints(JobSpec)[field]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in {types.UnionType, typing.Union}:

@@ -51,7 +51,7 @@ _TABLE = {
     --env-file|env_file|FILE|Lines of K=V, of a file that only you can read (chmod 600). May be repeated.
     --shell|shell|SHELL|What runs a command of one quoted word: sh or bash. [sh]
     --command|command_text|LINE|The command, for those who like it as a flag.
-    --file -f|file|SPEC|A spec in YAML or JSON, - for standard input; flags override it.
+    --file -f|file|SPEC|A spec in YAML or JSON, as --dry-run -o yaml prints it; - for standard input; flags override it.
     """,
     _DATA: """
     --data -d|data|NAME:/PATH|Mount what `provision data list` calls NAME. May be repeated.

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from provision.batch.environment import Environment, IsSecret, Variable, sorted_out, typed, written
-from provision.batch.fields import FIELDS, field_value, form, switch
+from provision.batch.fields import FIELDS, PULL_SECRET, field_value, form, switch
 from provision.batch.flags import scan
 from provision.batch.inference import inferred
 from provision.batch.names import kind_of
@@ -119,6 +119,8 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
         UsageError: what is asked for cannot be.
     """
     base = dict(document or {})
+    recorded = base.pop(PULL_SECRET, ())
+    pull_secrets = words.values.get(PULL_SECRET) or recorded
     fields = {**base, **_own(words, base)}
     notes = list(words.notes)
     environment = _environment(words, here, base)
@@ -136,7 +138,7 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
     if spec.ranks and not spec.launcher:
         spec = replace(spec, launcher="mpirun")
     check(spec)
-    if spec.no_container and words.values.get("image_pull_secret"):
+    if spec.no_container and pull_secrets:
         raise UsageError("--image-pull-secret is for images, and --no-container takes none", remedy="Leave it out.")
     notes += [*environment.notes, *doubts(spec)]
     if words.text("sync_revision") and code is None:
@@ -147,7 +149,7 @@ def submission(words: Words, here: Here, document: Mapping[str, Any] | None = No
         spec,
         environment.secret,
         environment.sync if code else {},
-        tuple(words.values.get("image_pull_secret", ())),
+        tuple(pull_secrets),
         tuple(dict.fromkeys(notes)),
     )
 
@@ -168,12 +170,12 @@ def _own(words: Words, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(words: Words, here: Here, base: Mapping[str, Any]) -> Environment:
+    given = [variable for name, text in here.env_files for variable in written(text, name, here.environ)]
+    given += typed(words.values.get("env", ()), here.environ)
+    named = dict.fromkeys(base.get("secret_env", ()))
+    missing = [name for name in named if name not in {variable.name for variable in given}]
     variables = [Variable(name, value) for name, value in base.get("env", {}).items()]
-    variables += typed(base.get("secret_env", ()), here.environ)
-    for name, text in here.env_files:
-        variables += written(text, name, here.environ)
-    variables += typed(words.values.get("env", ()), here.environ)
-    named = set(base.get("secret_env", ()))
+    variables += [*typed(missing, here.environ), *given]
     return sorted_out(variables, lambda name, value: name in named or here.is_secret(name, value))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 # Importing an area registers its checks.
+from provision.batch.data import DataFinding
 from provision.checks import (
     bandwidth as _bandwidth,  # noqa: F401
 )
@@ -13,7 +14,13 @@ from provision.checks import (
     cluster as _cluster,  # noqa: F401
 )
 from provision.checks import (
+    collective as _collective,  # noqa: F401
+)
+from provision.checks import (
     container_ssh as _container_ssh,  # noqa: F401
+)
+from provision.checks import (
+    data as _data,  # noqa: F401
 )
 from provision.checks import (
     docker_engine as _docker_engine,  # noqa: F401
@@ -54,7 +61,7 @@ from provision.checks.hosts import host_entry
 from provision.checks.pairs import PAIR_SECONDS, pairs_script, parse_pairs
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts
-from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Node
+from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Collective, Node
 
 __all__ = [
     "CHECKS",
@@ -79,12 +86,13 @@ def judge(
     all_facts: Mapping[str, NodeFacts] | None = None,
     supported: Sequence[str] = (),
     bandwidth: Bandwidth | None = None,
+    data: Sequence[DataFinding] | None = None,
 ) -> tuple[CheckResult, ...]:
     """Judge one node that was reached; `all_facts` of the other nodes sharpen what is expected of names and keys."""
     everybody = all_facts or {}
     if everybody.get(node.name) is not facts:
         everybody = {**everybody, node.name: facts}
-    return run(Scene(node, facts, cluster, everybody, supported, bandwidth))
+    return run(Scene(node, facts, cluster, everybody, supported, bandwidth, data))
 
 
 def judge_cluster(
@@ -93,10 +101,16 @@ def judge_cluster(
     facts: Mapping[str, NodeFacts],
     pairs: Sequence[PairOutcome] | None = None,
     bandwidth: Bandwidth | None = None,
+    collective: Collective | None = None,
+    data: Sequence[DataFinding] | None = None,
 ) -> tuple[CheckResult, ...]:
     """Judge what only all of `nodes` together show; `facts` are of those that were reached."""
-    scene = ClusterScene(cluster, nodes, facts, pairs, bandwidth)
-    verdicts = {item.id: item.judge(scene) for item in CLUSTER_CHECKS.values() if bandwidth or not item.full}
+    scene = ClusterScene(cluster, nodes, facts, pairs, bandwidth, collective, data)
+    verdicts = {
+        item.id: item.judge(scene)
+        for item in CLUSTER_CHECKS.values()
+        if (bandwidth or not item.full) and (collective or not item.collective) and (data is not None or not item.data)
+    }
     return tuple(CheckResult(id, v.status, v.reason, v.remedy, v.simulated) for id, v in verdicts.items())  # noqa: A001
 
 

@@ -157,6 +157,8 @@ def _of_cluster(scene: ClusterScene) -> Verdict:
     if said:
         count = f"{len(good)} of {len(found.pairs)} measurements are as they should be" if found.pairs else ""
         return fail("; ".join(filter(None, [*said, count])), _LOOK)
+    if not found.pairs and scene.collective is not None and scene.collective.measured:
+        return skip(f"no pair was measured ({_nothing_measured(found)}); see cluster.collective")
     if not found.pairs:
         return fail(f"nothing was measured: {_nothing_measured(found)}", _TAKE_PART)
     reason = _summary(good) + _notes(found)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
+from provision.batch.data import DataFinding
 from provision.facts import NodeFacts, Unknown, is_container, plain, simulated
-from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Node
+from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Collective, Node
 from provision.model.cluster import JOB_ROLES, NO_JOBS
 
 __all__ = [
@@ -71,6 +72,8 @@ class Scene:
     """Supported systems as ``debian 12``; empty: unknown."""
     bandwidth: Bandwidth | None = None
     """None when none was measured."""
+    data: Sequence[DataFinding] | None = None
+    """What is wrong with data volumes, on all nodes; None when none was looked at."""
 
     def want(self, name: str, default: T) -> T:
         """Return an inventory variable; `default` when it is unset, of another type, or holds Jinja."""
@@ -110,6 +113,10 @@ class ClusterScene:
     """None when no pairs were tried."""
     bandwidth: Bandwidth | None = None
     """None when none was measured."""
+    collective: Collective | None = None
+    """None when no all-reduce was asked for."""
+    data: Sequence[DataFinding] | None = None
+    """What is wrong with data volumes; None when none was looked at."""
 
 
 class NotKnownError(Exception):
@@ -155,6 +162,10 @@ class Check(Generic[SceneT_contra]):
     """What to do when a fact that it needs cannot be had."""
     full: bool = False
     """Judged only where bandwidth was measured (level ``full``)."""
+    collective: bool = False
+    """Judged only where an all-reduce was asked for (``--collective``)."""
+    data: bool = False
+    """Judged only where data volumes were looked at."""
 
 
 CHECKS: dict[str, Check[Scene]] = {}
@@ -186,16 +197,17 @@ def check(
     after: str | None = None,
     remedy: str = _FACT_REMEDY,
     full: bool = False,
+    data: bool = False,
 ) -> Callable[[Callable[[Scene], Verdict]], Callable[[Scene], Verdict]]:
     """Register a check of one node: skipped when `role` is disabled there or the check `after` failed.
 
-    One that is `full` is judged only where bandwidth was measured.
+    One that is `full` is judged only where bandwidth was measured, one of `data` only where volumes were looked at.
     """
 
     def register(function: Callable[[Scene], Verdict]) -> Callable[[Scene], Verdict]:
         if id in CHECKS:
             raise ValueError(f"two checks are called {id}")
-        CHECKS[id] = Check(id, function, role, after, remedy, full)
+        CHECKS[id] = Check(id, function, role, after, remedy, full, data=data)
         return function
 
     return register
@@ -205,13 +217,15 @@ def cluster_check(
     id: str,  # noqa: A002 - as above
     *,
     full: bool = False,
+    collective: bool = False,
+    data: bool = False,
 ) -> Callable[[Callable[[ClusterScene], Verdict]], Callable[[ClusterScene], Verdict]]:
     """Register a check that only all nodes together can answer."""
 
     def register(function: Callable[[ClusterScene], Verdict]) -> Callable[[ClusterScene], Verdict]:
         if id in CLUSTER_CHECKS:
             raise ValueError(f"two checks are called {id}")
-        CLUSTER_CHECKS[id] = Check(id, function, full=full)
+        CLUSTER_CHECKS[id] = Check(id, function, full=full, collective=collective, data=data)
         return function
 
     return register
@@ -221,7 +235,7 @@ def run(scene: Scene) -> tuple[CheckResult, ...]:
     """Judge one node by every check, area by area."""
     done: dict[str, CheckResult] = {}
     for item in map(CHECKS.__getitem__, _in_order(tuple(CHECKS))):
-        if item.full and scene.bandwidth is None:
+        if (item.full and scene.bandwidth is None) or (item.data and scene.data is None):
             continue
         verdict = _verdict(item, scene, done)
         done[item.id] = CheckResult(item.id, verdict.status, verdict.reason, verdict.remedy, verdict.simulated)

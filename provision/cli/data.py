@@ -32,7 +32,8 @@ app = typer.Typer(
     help="""Name the data that jobs mount (submit --data NAME:/path), and check that all nodes have it.
 
 Volumes are written into the inventory (cluster_data in group_vars), so that all operators see the same.
-Mounting them on the nodes is left to you: /etc/fstab, automounter, or your storage's own client.
+provision does not mount them: mount them on every node by /etc/fstab, systemd or your storage's own client.
+`data check` and `verify` (check node.data) fail on nodes where a volume is not mounted.
 
 \b
 Examples:
@@ -62,7 +63,10 @@ def add(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a volume into the inventory; nothing is changed on any node.
+    """Write a volume into the inventory.
+
+    No node is changed: mount the volume on every node yourself, then run `provision data check NAME`. A command that
+    mounts it everywhere is printed.
 
     \b
     Examples:
@@ -72,7 +76,7 @@ def add(
     """
     import datetime as dt
 
-    from provision.batch.data import VARIABLE, as_entry, new_volume
+    from provision.batch.data import VARIABLE, as_entry, mount_everywhere, new_volume
     from provision.errors import UsageError
     from provision.inventory.data_volumes import add_volume
     from provision.locks import user
@@ -87,8 +91,12 @@ def add(
     if as_json:
         print_json({"name": name, **as_entry(volume)})
         return
-    say(f"{name} is written into the inventory; it has to be at {volume.path} on every node")
-    say(f"look whether it is: provision data check {name}")
+    say(f"{name} is written into the inventory; no node was changed")
+    if volume.source:
+        say(f"mount it on every node, for example: {mount_everywhere(volume)}")
+    else:
+        say(f"{volume.path} has to be on every node")
+    say(f"then run: provision data check {name}")
 
 
 @app.command("list")
@@ -116,6 +124,7 @@ def list_(
     rows = [_row(volume, answers[volume.name]) for volume in usable]
     headers = ["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
     show(table(headers, [[*row[:2], _short(row[2]), *row[3:]] for row in rows]))
+    _say_none(volumes)
     if hidden := len(volumes) - len(usable):
         say(f"{hidden} more cannot be used now: provision data check; -a shows them")
 
@@ -147,6 +156,7 @@ def check(
     wrong = {item.volume for item in findings}
     rows += [[volume.name, "all", "ok", volume.path] for volume in volumes if volume.name not in wrong]
     show(table(["NAME", "NODE", "RESULT", "WHY"], rows))
+    _say_none(volumes)
     for remedy in dict.fromkeys(item.remedy for item in findings if item.remedy):
         say(f"hint: {remedy}")
     raise typer.Exit(1 if failed else 0)
@@ -181,6 +191,11 @@ def _looked(
     volumes = [volume for volume in there.values() if name in (None, volume.name)]
     answers = look(chosen(cluster, limit), volumes)
     return volumes, answers, [item for volume in volumes for item in judge(volume, answers[volume.name])]
+
+
+def _say_none(volumes: Sequence[Volume]) -> None:
+    if not volumes:
+        say("the inventory names no data volume; add one: provision data add --help")
 
 
 def _row(volume: Volume, answers: dict[str, Any]) -> list[str]:

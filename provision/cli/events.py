@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import engine_of, now, say_missing
+from provision.cli.job_options import engine_of, now, say_missing, survey_code
 from provision.cli.levels import info, patience
 
 __all__ = ["events"]
@@ -30,12 +30,14 @@ def events(
     from provision.report.job_document import event_documents
 
     runner = engine_of(inventory, lab, through_agent=True)
+    code = 0
     with patience("asking the nodes"):
         if name:
             jobs = [runner.get(name)]
         else:
             survey = runner.jobs()
             say_missing(survey)
+            code = survey_code(survey)
             jobs = [runner.get(job.spec.name) for job in survey.jobs if not job.status.over]
     if as_json:
         print_json([event for job in jobs for event in event_documents(job)])
@@ -43,3 +45,4 @@ def events(
         show(events_text(jobs, now()))
     else:
         info(f"nothing is told of {name}" if name else "nothing is told of any job that waits or runs")
+    raise typer.Exit(code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,11 @@ from provision.cli.common import (
     say,
     show,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from provision.model.history import Entry
 
 __all__ = ["history"]
 
@@ -35,6 +40,9 @@ def history(
     number: Annotated[
         int, typer.Option("-n", "--newest", metavar="N", min=1, max=100000, help="Only the newest N.")
     ] = 20,
+    user: Annotated[
+        str, typer.Option("--user", "-u", metavar="USER,...", help="Only of these people: NAME, or NAME@HOST.")
+    ] = "",
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,18 +60,28 @@ def history(
     Examples:
       provision history
       provision history --limit gpu3 -n 5
+      provision history --user alice
       provision history --nodes --json
       provision history --audit --limit head -n 100
     """
     from provision import workflow
     from provision.errors import ProvisionError
+    from provision.model.people import is_one_of
     from provision.report import history_report as report
     from provision.workflow import history as past
 
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     chosen = workflow.chosen(cluster, limit)
+
+    def mine(entries: Iterable[Entry]) -> Iterator[Entry]:
+        return (entry for entry in entries if is_one_of(f"{entry.user}@{entry.host}", user))
+
     if nodes and not audit:
-        told = past.read_nodes(chosen, newest=number)
+        told = past.read_nodes(chosen, newest=number if not user else past.KEPT)
+        told = {
+            name: found if isinstance(found, ProvisionError) else tuple(mine(found))[-number:]
+            for name, found in told.items()
+        }
         if as_json:
             print_json(report.nodes_document(told))
         else:
@@ -73,17 +91,18 @@ def history(
         from provision.report.audit_report import audit_document, audit_text
         from provision.workflow.auditing import read_audit
 
-        trails = read_audit(chosen, newest=number)
+        trails = read_audit(chosen, newest=number, user=user)
         if as_json:
             print_json(audit_document(trails))
         else:
             show(audit_text(trails))
         raise typer.Exit(1 if any(isinstance(found, ProvisionError) for found in trails.values()) else 0)
     names = {node.name for node in chosen}
-    found = [entry for entry in past.read(cluster) if limit is None or names & set(entry.nodes)][-number:]
+    found = [entry for entry in mine(past.read(cluster)) if limit is None or names & set(entry.nodes)][-number:]
     if as_json:
         print_json(report.fleet_document(found))
     elif found:
         show(report.fleet_text(found))
     else:
-        say(f"no apply of {cluster.inventory} is recorded on this machine; --nodes asks the nodes")
+        by = f" by {user}" if user else ""
+        say(f"no apply of {cluster.inventory}{by} is recorded on this machine; --nodes asks the nodes")

@@ -42,7 +42,7 @@ def pull(
 ) -> None:
     """Pull an image on all nodes at once, so that jobs start without waiting for it; 1 when they then differ.
 
-    A login that `provision secret set registry` keeps for its server is used.
+    A login that `provision secret add registry` keeps for its server is used.
 
     \b
     Examples:

@@ -26,6 +26,7 @@ __all__ = [
     "JobArgument",
     "LongInventoryOption",
     "TypeOption",
+    "UserOption",
     "cluster_and_engine",
     "engine_of",
     "exit_code_of",
@@ -38,6 +39,7 @@ __all__ = [
     "report",
     "say_missing",
     "seconds",
+    "survey_code",
 ]
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
@@ -46,6 +48,12 @@ FormOption = Annotated[
 ]
 TypeOption = Annotated[
     str, typer.Option("--type", "-T", metavar="TYPE", help="Only of this type: mpijob, pytorchjob or runjob.")
+]
+UserOption = Annotated[
+    str,
+    typer.Option(
+        "--user", "-u", metavar="USER,...", help="Only of these people: NAME, or NAME@HOST.", show_default=False
+    ),
 ]
 AllOption = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="As in arena; there is one namespace here.", hidden=True)
@@ -140,6 +148,13 @@ def say_missing(survey: JobSurvey) -> None:
 
     for line in (*unreachable_lines(survey.unreachable), *survey.problems):
         warn(line)
+
+
+def survey_code(survey: JobSurvey) -> int:
+    """Return the exit code of a list: 7 when it is empty because nodes did not answer, else 0."""
+    from provision.errors import NodeUnreachable
+
+    return NodeUnreachable.exit_code if survey.unreachable and not survey.jobs else 0
 
 
 def insist_on_kind(job: JobRecord, kind: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, inventory_from, print_json, show
-from provision.cli.job_options import engine_of, now, one_by_one, say_missing, seconds
+from provision.cli.job_options import UserOption, engine_of, now, one_by_one, say_missing, seconds, survey_code
 from provision.cli.levels import info, patience, warn
 from provision.errors import UsageError
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 \b
 Examples:
-  provision queue
+  provision queue list
   provision queue run
   provision queue release mnist
   provision queue unit | sudo tee /etc/systemd/system/provision-queue.service
@@ -44,24 +44,49 @@ def queue(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the batch jobs that wait, in the order in which they are tried, and why each waits."""
+    """Show the batch jobs that wait, and start those that fit; alone the same as `queue list`."""
+    if ctx.invoked_subcommand is None:
+        _show_waiting(inventory, lab, "", as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    user: UserOption = "",
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List waiting batch jobs and why each waits.
+
+    They are in the order in which they are scheduled.
+
+    \b
+    Examples:
+      provision queue list
+      provision queue list -u alice --json
+    """
+    _show_waiting(inventory, lab, user, as_json=as_json)
+
+
+def _show_waiting(inventory: str | None, lab: str | None, user: str, *, as_json: bool) -> None:
     from provision.model.job import JobStatus
     from provision.report.job_document import survey_documents
     from provision.report.job_list import queue_text
+    from provision.workflow.job_watch import chosen_jobs
 
-    if ctx.invoked_subcommand is not None:
-        return
     runner = engine_of(inventory, lab, through_agent=True)
     with patience("asking the nodes"):
         survey = runner.jobs()
     say_missing(survey)
-    waiting = [job for job in survey.jobs if job.status in {JobStatus.PENDING, JobStatus.QUEUING}]
+    mine = chosen_jobs(survey.jobs, user=user)
+    waiting = [job for job in mine if job.status in {JobStatus.PENDING, JobStatus.QUEUING}]
     if as_json:
         print_json(survey_documents(waiting, now(), runner.name))
     elif waiting:
         show(queue_text(waiting, now()))
     else:
         info("no job waits")
+    raise typer.Exit(survey_code(survey))
 
 
 @app.command("run")
@@ -135,7 +160,9 @@ def release(
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:
-    """Let jobs go that were handed in with --hold or --queue: they start when there is room.
+    """Release jobs that were submitted with --hold or --queue: they start when their GPUs are free.
+
+    A job that waits or runs already is left as it is; one that has ended is an error.
 
     \b
     Examples:
@@ -147,6 +174,8 @@ def release(
 
     def let_go(name: str) -> None:
         job = runner.get(name)
+        if job.status.over:
+            raise UsageError(f"{name}: it is not held, it has {job.status}", remedy=f"provision restart {name}")
         if job.status is JobStatus.QUEUING:
             with patience(f"releasing {name}"):
                 job = runner.release(name, info)

@@ -151,7 +151,9 @@ def list_labs(as_json: JsonOption = False) -> None:
 
 @app.command("down")
 def down(name: NameArgument) -> None:
-    """Remove a lab: nodes, services, networks, firewall rules, files.
+    """Remove a lab: nodes, services, networks, files.
+
+    A lab that does not exist is no error, so that a cleanup can be repeated; a message says so.
 
     \b
     Example:
@@ -160,7 +162,10 @@ def down(name: NameArgument) -> None:
     from provision.lab import manager
 
     existed = manager.down(name, _Telling())
-    note(f"Lab {name} is gone." if existed else f"There is no lab called {name}; nothing to do.")
+    if existed:
+        note(f"Lab {name} is gone.")
+    else:
+        say(f"There is no lab called {name}; nothing was removed.")
 
 
 @app.command("ssh", context_settings={"allow_interspersed_args": False})

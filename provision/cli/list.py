@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption
-from provision.cli.job_options import AllOption, FormOption, TypeOption, engine_of, now, pairs, present, say_missing
+from provision.cli.job_options import (
+    AllOption,
+    FormOption,
+    TypeOption,
+    UserOption,
+    engine_of,
+    now,
+    pairs,
+    present,
+    say_missing,
+    survey_code,
+)
 from provision.cli.levels import patience
 
 if TYPE_CHECKING:
@@ -29,6 +40,7 @@ def list_(
         list[str] | None, typer.Option("--selector", "-l", metavar="K=V", help="Only with this label; may be repeated.")
     ] = None,
     status: Annotated[str, typer.Option("--status", metavar="STATUS", help="Only with this status.")] = "",
+    user: UserOption = "",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every two seconds.")] = False,
     form: FormOption = "",
     as_json: JsonOption = False,
@@ -43,6 +55,7 @@ def list_(
     Examples:
       provision list
       provision list -T pytorchjob -l team=vision
+      provision list -u alice,bob --status running
       provision list -o wide --watch
       provision ls -o name --status failed
     """
@@ -55,9 +68,7 @@ def list_(
     while True:
         with patience("asking the nodes"):
             survey = runner.jobs()
-        found = [
-            job for job in chosen_jobs(survey.jobs, kind=kind, labels=wanted) if status.upper() in {"", job.status}
-        ]
+        found = chosen_jobs(survey.jobs, kind=kind, labels=wanted, user=user, status=status)
         jobs, moment = job_list.newest_first(found), now()
         present(
             form,
@@ -69,7 +80,7 @@ def list_(
         if not watch:
             break
         time.sleep(_EVERY)
-    raise typer.Exit(7 if survey.unreachable and not survey.jobs else 0)
+    raise typer.Exit(survey_code(survey))
 
 
 def _text(form: str, jobs: Sequence[JobRecord], moment: float) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import AllOption, engine_of, now, one_by_one, say_missing, seconds
+from provision.cli.job_options import AllOption, engine_of, now, one_by_one, say_missing, seconds, survey_code
 from provision.cli.levels import info, patience
 from provision.errors import NodeUnreachable, NotFound, UsageError
 
@@ -67,4 +67,4 @@ def prune(
         print_json({"deleted": gone, "found": names})
     elif not names:
         info(f"no job has been over for longer than {since}")
-    raise typer.Exit(code)
+    raise typer.Exit(code or survey_code(survey))

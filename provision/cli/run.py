@@ -152,6 +152,7 @@ def run(
       provision run --preset taco -n 16 --lightcc --dry-run --offline -- ./train.py
     """
     from provision import jobs, workflow
+    from provision.workflow.job_requests import LaunchOptions
 
     with _before_the_start():
         wish = run_options.wish(preset, fabric, lightcc=lightcc, gdr=gdr)
@@ -174,19 +175,8 @@ def run(
                 degraded = [(name, why) for name, why in degraded if name in chosen[0].nodes]
             found = workflow.found_networks(full, facts)
             take_degraded(cluster, "run --dry-run" if dry_run or explain else "run", degraded)
-        request = run_options.request(
-            full,
-            entries,
-            tuple(command),
-            None if chosen else ranks,
-            sync,
-            environment,
-            workdir,
-            wish,
-            found,
-            facts,
-            seats,
-        )
+        options = LaunchOptions(wish, seats, None if chosen else ranks, sync, environment, workdir)
+        request = workflow.job_request(full, entries, tuple(command), options, found, facts)
         plan = _offline(request) if offline else _plan(request, dry_run or explain, yes)
         _say_lossy(plan)
         _judge(plan, no_lint=no_lint)

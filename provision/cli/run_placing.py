@@ -11,11 +11,11 @@ from provision.errors import LaunchError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from provision.cli.run_options import Seats
     from provision.facts import NodeFacts
     from provision.hostfiles import HostEntry
     from provision.model import Cluster
     from provision.topology.placement import Placement, Places, Request
+    from provision.workflow.job_requests import Seats
 
 __all__ = ["Chosen", "as_document", "choose", "wanted"]
 

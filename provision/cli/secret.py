@@ -21,7 +21,7 @@ server that it fetches from, for as long as it fetches. The values are never sho
 
 \b
 Examples:
-  provision secret set git --server git.example.com --username alice
+  provision secret add git --server git.example.com --username alice
   provision secret list
 """,
 )
@@ -33,18 +33,22 @@ ServerOption = Annotated[
 _LONGEST = 64 * 1024
 
 
-@app.command("set")
-def set_(
+@app.command("set", hidden=True)
+@app.command("add")
+def add(
     kind: KindArgument,
     server: ServerOption,
     username: Annotated[str, typer.Option("--username", metavar="NAME", help="The name to log in with.")] = "",
 ) -> None:
-    """Keep a password or token; it is asked for, or read from standard input, never taken as an argument.
+    """Store a password or token for a server.
+
+    It replaces the one that is stored. It is asked for, or read from standard input, and never taken as an argument.
+    `secret set` is the same.
 
     \b
     Examples:
-      provision secret set git --server git.example.com --username alice
-      provision secret set registry --server registry.example.com \\
+      provision secret add git --server git.example.com --username alice
+      provision secret add registry --server registry.example.com \\
         --username robot < token
     """
     from provision.model import Secret
@@ -87,12 +91,17 @@ def list_(as_json: JsonOption = False) -> None:
 
 @app.command("rm")
 def remove(kind: KindArgument, server: ServerOption) -> None:
-    """Forget a login; one that is not there is fine.
+    """Remove a stored login.
+
+    The exit code is 3 when there is none.
 
     \b
     Examples:
       provision secret rm git --server git.example.com
     """
+    from provision.errors import NotFound
     from provision.workflow.kept_secrets import forget
 
-    say(f"forgotten: {kind} {server}" if forget(kind, server) else f"there was none: {kind} {server}")
+    if not forget(kind, server):
+        raise NotFound(f"{kind} {server}: no login is stored", remedy="`provision secret list` shows those that are.")
+    say(f"{kind} {server} removed")

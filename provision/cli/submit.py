@@ -66,7 +66,8 @@ def submit(
       provision submit mpi --name=vgg --gpus=8 --workers=2 --image=IMAGE \\
         --np auto -- python3 train.py
       provision submit -f job.yaml --name=again --follow
-      provision submit -f job.yaml --dry-run -o yaml
+      provision submit -f job.yaml --dry-run -o yaml > again.yaml
+      provision submit -f again.yaml
     """
     from provision.batch.submission import read_words, submission
 
@@ -153,7 +154,7 @@ def _dry_run(typed: Words, found: Submission, runner: Engine) -> None:
     present(
         form,
         as_json=typed.true("json"),
-        document=lambda: dry_run_document(found.spec, plan),
+        document=lambda: dry_run_document(found, plan),
         text=lambda: dry_run_text(plan),
     )
 

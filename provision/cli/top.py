@@ -19,11 +19,13 @@ from provision.cli.job_options import (
     FormOption,
     LongInventoryOption,
     TypeOption,
+    UserOption,
     cluster_and_engine,
     insist_on_kind,
     now,
     present,
     say_missing,
+    survey_code,
 )
 from provision.cli.levels import info, patience
 from provision.errors import NotFound, UsageError
@@ -113,6 +115,7 @@ def job(
     name: Annotated[str, typer.Argument(metavar="[JOB]", help="This job's GPUs. [all jobs]")] = "",
     instance: Annotated[str, typer.Option("--instance", "-i", metavar="INSTANCE", help="Only this instance.")] = "",
     kind: TypeOption = "",
+    user: UserOption = "",
     refresh: RefreshOption = False,
     inventory: LongInventoryOption = None,
     lab: LabOption = None,
@@ -125,6 +128,7 @@ def job(
     \b
     Examples:
       provision top job
+      provision top job -u alice
       provision top job mnist -r
     """
     from provision.report.job_document import survey_documents
@@ -133,6 +137,8 @@ def job(
     from provision.workflow.job_watch import chosen_jobs
 
     del all_namespaces
+    if user and name:
+        raise UsageError("--user is for the list of all jobs", remedy=f"Leave it out, or leave {name} out.")
     if refresh and not name:
         raise UsageError("-r is for one job", remedy="Name it: provision top job NAME -r")
     cluster, runner = cluster_and_engine(inventory, lab)
@@ -142,7 +148,7 @@ def job(
     with patience("asking the nodes"):
         survey = runner.jobs(nodes=True)
     say_missing(survey)
-    jobs = chosen_jobs(survey.jobs, kind=kind)
+    jobs = chosen_jobs(survey.jobs, kind=kind, user=user)
     notes = simulated_note([one.name for one in survey.nodes if one.simulated])
     present(
         form,
@@ -150,6 +156,7 @@ def job(
         document=lambda: survey_documents(jobs, now(), runner.name),
         text=lambda: names_text(jobs) if form == "name" else "\n".join([top_text(jobs, now()), *notes]),
     )
+    raise typer.Exit(survey_code(survey))
 
 
 @app.command("gpu")

@@ -39,6 +39,9 @@ def verify(
         Level,
         typer.Option("--level", help="quick, or full: measure the bandwidth between all idle nodes too."),
     ] = Level.QUICK,
+    collective: Annotated[
+        bool, typer.Option("--collective", help="With --level full: run an all-reduce over all idle nodes too.")
+    ] = False,
     profile: Annotated[
         str, typer.Option("--profile", metavar="NAME", help="Hold the nodes against a guide too: topology or taco.")
     ] = "",
@@ -55,6 +58,10 @@ def verify(
     a way to it, and compares with the line rate. It puts load on the network; how long it takes is said first. A
     measurement without two idle nodes that can take part fails.
 
+    --collective also runs an all-reduce over all idle nodes, as a job of `provision run`: nccl-tests (or PyTorch) on
+    GPUs, MPI on nodes without. Its bus bandwidth must reach cluster_collective_fraction of what `provision place`
+    predicts. The GPUs are leased while it runs; a busy node is left out. Result: cluster.collective.
+
     --profile holds each node against what a guide asks for, component by component: topology is topology-aware
     scheduling (driver, NCCL, docker, system, card), taco is training on bare metal with RDMA (disk, RDMA, driver,
     docker, container toolkit). Newer than asked for passes; too old or missing fails.
@@ -64,6 +71,7 @@ def verify(
       provision verify
       provision verify --lab demo --verbose
       provision verify --level full
+      provision verify --level full --collective
       provision verify --profile topology
       provision verify -i inventories/prod --limit 'gpu[1-4]' --json
     """
@@ -72,10 +80,13 @@ def verify(
     from provision.report.verify_report import as_document, as_text, profile_document, profile_text
 
     _check_profile(profile)
+    if collective and level is not Level.FULL:
+        raise UsageError("--collective is for --level full", remedy="Run: provision verify --level full --collective")
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
     note(f"verify {cluster.inventory} ({level.value}) on {len(nodes)} node{'s' * (len(nodes) != 1)}")
-    survey = workflow.verify(cluster, limit, full=Steps().step if level is Level.FULL else None, profile=profile)
+    full = Steps().step if level is Level.FULL else None
+    survey = workflow.verify(cluster, limit, full=full, profile=profile, collective=collective)
     if as_json:
         more = {"profile": profile_document(profile, survey.held)} if profile else {}
         print_json(as_document(survey.verification) | more)

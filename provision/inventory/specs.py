@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -69,6 +70,8 @@ def as_type(option: Option, value: Any) -> Any:
     """Return `value` as the roles take it: INI files and templates give text where a number or a truth is meant."""
     if option.type == "int" and isinstance(value, str) and value.strip().lstrip("-").isdigit():
         return int(value)
+    if option.type == "float" and isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value.strip()):
+        return float(value)
     if option.type == "bool" and not isinstance(value, bool) and isinstance(value, str | int):
         return _TRUTH.get(str(value).strip().lower(), value)
     return value

@@ -33,6 +33,7 @@ READ_KEYS = (
     *(f"{role}_enabled" for role in _ROLES),
     "cluster_agent",
     "cluster_agent_account",
+    "cluster_collective_fraction",
     "cluster_data_address",
     "cluster_data_interface",
     "cluster_data_networks",

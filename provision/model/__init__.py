@@ -5,6 +5,7 @@ from provision.model.apply import ApplyReport, Failure, NodeReport, NodeStatus, 
 from provision.model.bandwidth import Bandwidth, PairBandwidth, Port
 from provision.model.check import CheckResult, CheckStatus, NodeChecks, Verification
 from provision.model.cluster import Cluster, Connection, Node
+from provision.model.collective import Collective
 from provision.model.difference import Difference, FileDiff, RoleDiff
 from provision.model.identity import Same
 from provision.model.plan import NEVER_APPLIED, NodePlan, Plan, Step, StepClass
@@ -24,6 +25,7 @@ __all__ = [
     "CheckResult",
     "CheckStatus",
     "Cluster",
+    "Collective",
     "CommandResult",
     "Connection",
     "Difference",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from provision.model.bandwidth import Bandwidth
+from provision.model.collective import Collective
 
 __all__ = ["CheckResult", "CheckStatus", "NodeChecks", "Verification"]
 
@@ -51,6 +52,8 @@ class Verification:
     cluster: tuple[CheckResult, ...] = ()
     bandwidth: Bandwidth | None = None
     """None when none was measured (level ``quick``)."""
+    collective: Collective | None = None
+    """None when no all-reduce was asked for."""
 
     @property
     def ok(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Person"]
+__all__ = ["Person", "is_one_of"]
 
 
 @dataclass(frozen=True)
@@ -18,3 +18,14 @@ class Person:
     role: Literal["operator", "submitter"]
     user: str = ""
     """``UID:GID`` that the jobs of a submitter run as."""
+
+
+def is_one_of(owner: str, names: str) -> bool:
+    """Return whether an owner (``name@host``, or a name of the inventory) is one of these people.
+
+    Args:
+        owner: who submitted or did something.
+        names: names, or ``name@host``, separated by commas; empty for everybody.
+    """
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    return not wanted or owner in wanted or owner.partition("@")[0] in wanted

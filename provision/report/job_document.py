@@ -121,8 +121,15 @@ def survey_documents(jobs: Sequence[JobRecord], now: float, engine: str = "direc
 def written(document: Any, form: str) -> str:
     """Return a document as ``json`` or ``yaml``."""
     if form == "yaml":
-        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False).rstrip("\n")
+        text = _yaml(document, unicode=True)
+        # A terminal gets no control characters; escaped, they are still part of the value.
+        plain = all(letter.isprintable() or letter in "\n\t\u00a0" for letter in text)
+        return text if plain else _yaml(document, unicode=False)
     return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _yaml(document: Any, *, unicode: bool) -> str:
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=unicode, default_flow_style=False).rstrip("\n")
 
 
 def _failure(job: JobRecord) -> Mapping[str, Any] | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from provision.batch.document import brief
 from provision.batch.names import trainer
 from provision.commands.shell import join
-from provision.model.job import JobRecord, JobSpec, JobStatus
+from provision.model.job import JobRecord, JobStatus
 from provision.model.job_views import DryRun
 from provision.report.job_words import ruled, told_reason
+
+if TYPE_CHECKING:
+    from provision.batch.submission import Submission
 
 __all__ = ["closing_lines", "dry_run_document", "dry_run_text"]
 
@@ -25,8 +28,13 @@ def closing_lines(job: JobRecord) -> list[str]:
     return [*lines, f"You can run `provision get {name} --type {kind}` to check the job status"]
 
 
-def dry_run_document(spec: JobSpec, found: DryRun) -> dict[str, Any]:
-    """Return what ``submit --dry-run -o json`` prints."""
+def dry_run_document(submission: Submission, found: DryRun) -> dict[str, Any]:
+    """Return what ``submit --dry-run -o json`` prints; ``submit -f`` accepts it and makes the same job of it.
+
+    Args:
+        submission: what is submitted.
+        found: where it would go, and what would be started.
+    """
     return {
         "fits": not found.reason,
         "reason": found.reason,
@@ -46,7 +54,7 @@ def dry_run_document(spec: JobSpec, found: DryRun) -> dict[str, Any]:
         "commands": {name: list(argv) for name, argv in found.commands.items()},
         "files": dict(found.files),
         "warnings": list(found.notes),
-        "spec": brief(spec),
+        "spec": brief(submission.spec, sync_secrets=tuple(submission.sync), pull_secrets=submission.pull_secrets),
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from provision.checks.minimums import NONE, Held
-from provision.model import CheckResult, CheckStatus, NodeChecks, PairBandwidth, Verification
+from provision.model import CheckResult, CheckStatus, Collective, NodeChecks, PairBandwidth, Verification
 from provision.report.job_words import columns
 
 __all__ = ["as_document", "as_text", "profile_document", "profile_text"]
@@ -35,7 +35,28 @@ def as_document(verification: Verification) -> dict[str, Any]:
     }
     if verification.bandwidth is not None:
         document["pairs"] = [_pair_document(pair) for pair in verification.bandwidth.pairs]
+    if verification.collective is not None:
+        document["collective"] = _collective_document(verification.collective)
     return document
+
+
+def _collective_document(found: Collective) -> dict[str, Any]:
+    """Bandwidths are GB/s."""
+    return {
+        "program": found.program,
+        "memory": found.memory,
+        "nodes": list(found.nodes),
+        "ranks": found.ranks,
+        "size_bytes": found.size_bytes,
+        "bus_bandwidth_gb_s": found.bus_bandwidth,
+        "predicted_gb_s": found.predicted,
+        "fraction": None if found.fraction is None else round(found.fraction, 4),
+        "minimum_fraction": found.minimum,
+        "wrong": found.wrong,
+        "simulated": found.simulated,
+        "left_out": [{"node": name, "reason": reason} for name, reason in found.left_out.items()],
+        "reason": found.reason or None,
+    }
 
 
 def _pair_document(pair: PairBandwidth) -> dict[str, Any]:
@@ -80,6 +101,7 @@ def as_text(
         if status in shown:
             lines += _details(groups, status)
     lines += _pairs(verification.bandwidth.pairs) if verification.bandwidth else []
+    lines += _collective(verification.collective) if verification.collective else []
     lines += _stand_ins(simulated)
     return "\n".join([*lines, "", _verdict(verification)])
 
@@ -173,6 +195,20 @@ def _pairs(pairs: Sequence[PairBandwidth]) -> list[str]:
     if len(pairs) > _PAIRS_SHOWN:
         lines.append(f"  and {len(pairs) - _PAIRS_SHOWN} more (all of them: --json)")
     return lines
+
+
+def _collective(found: Collective) -> list[str]:
+    """Return the measured all-reduce; why there is none is told by its check."""
+    if found.bus_bandwidth is None:
+        return []
+    predicted = "" if found.fraction is None else f", {found.fraction:.0%} of the predicted {found.predicted:.4g}"
+    mark = "  SIMULATED GPUs" if found.simulated else ""
+    count = len(found.nodes)
+    line = (
+        f"all-reduce over {found.ranks} ranks on {count} node{'s' * (count != 1)} ({found.program}, {found.memory} "
+        f"memory): {found.bus_bandwidth:.4g} GB/s bus bandwidth{predicted}{mark}"
+    )
+    return ["", *_wrap(line, "  ")]
 
 
 def _of_any_node(check: CheckResult, name: str) -> CheckResult:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from provision.workflow.gpu_topology import topology
     from provision.workflow.gpudirect import gdr
     from provision.workflow.idle_steps import agreeable, drained_first
+    from provision.workflow.job_requests import job_request
     from provision.workflow.launching import found_networks, stated_container, stated_entries, stated_networks
     from provision.workflow.overrides import note_degraded
     from provision.workflow.places import log_folder
@@ -63,6 +64,7 @@ __all__ = [
     "gdr",
     "host_entries",
     "hostfile",
+    "job_request",
     "known_secrets",
     "local_inventory",
     "log_folder",
@@ -104,6 +106,7 @@ __getattr__ = parts(
         "differences": ("content_differences",),
         "gpudirect": ("gdr",),
         "idle_steps": ("agreeable", "drained_first"),
+        "job_requests": ("job_request",),
         "launching": ("found_networks", "stated_container", "stated_entries", "stated_networks"),
         "overrides": ("note_degraded",),
         "places": ("log_folder",),

@@ -72,7 +72,7 @@ def _registry(spec: JobSpec, names: Sequence[str]) -> dict[str, str]:
         if not secrets_for("registry", name):
             raise UsageError(
                 f"--image-pull-secret {name}: no login of a registry is kept under this name",
-                remedy=f"provision secret set registry --server {name} --username NAME",
+                remedy=f"provision secret add registry --server {name} --username NAME",
             )
         if name.lower() not in servers:
             raise UsageError(

@@ -22,9 +22,9 @@ from provision.model import Cluster, Node
 from provision.model.history import Entry
 from provision.workflow.places import identity, state_folder
 
-__all__ = ["begin", "end", "interrupted", "read", "read_nodes"]
+__all__ = ["KEPT", "begin", "end", "interrupted", "read", "read_nodes"]
 
-_KEPT = 200
+KEPT = 200
 """As many applies of an inventory, and of a node, are remembered."""
 
 
@@ -85,10 +85,10 @@ def read(cluster: Cluster) -> tuple[Entry, ...]:
     except OSError:
         return ()
     found = (entry_of(record, file) for record in merged(text.splitlines()))
-    return tuple(_as_it_is(entry) for entry in found if entry)[-_KEPT:]
+    return tuple(_as_it_is(entry) for entry in found if entry)[-KEPT:]
 
 
-def read_nodes(nodes: Sequence[Node], *, newest: int = _KEPT) -> Mapping[str, tuple[Entry, ...] | ProvisionError]:
+def read_nodes(nodes: Sequence[Node], *, newest: int = KEPT) -> Mapping[str, tuple[Entry, ...] | ProvisionError]:
     """Return the applies that each node remembers, of all operators, oldest first; one SSH session per node."""
     from provision.workflow.remote_keeper import look_at
 
@@ -137,9 +137,9 @@ def _append(file: Path, record: Mapping[str, Any]) -> None:
 def _shorten(file: Path) -> None:
     """Keep the newest applies only, once there are twice as many lines."""
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
-    if len(lines) <= 2 * _KEPT:
+    if len(lines) <= 2 * KEPT:
         return
     draft = file.with_suffix(".new")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(record) + "\n" for record in merged(lines)[-_KEPT:])
+        stream.writelines(json.dumps(record) + "\n" for record in merged(lines)[-KEPT:])
     draft.replace(file)

@@ -65,7 +65,7 @@ def pull(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageS
     for state in found.values():
         if isinstance(state, NodeError) and re.search(NO_LOGIN, state.output):
             state.remedy = (
-                "give a login that may pull it: provision secret set registry "
+                "give a login that may pull it: provision secret add registry "
                 f"--server {server_of_image(image)} --username NAME"
             )
     return found

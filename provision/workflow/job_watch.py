@@ -80,14 +80,33 @@ def _in_line(job: JobRecord) -> bool:
 
 
 def chosen_jobs(
-    jobs: Sequence[JobRecord], *, kind: str = "", labels: dict[str, str] | None = None
+    jobs: Sequence[JobRecord],
+    *,
+    kind: str = "",
+    labels: dict[str, str] | None = None,
+    user: str = "",
+    status: str = "",
 ) -> tuple[JobRecord, ...]:
-    """Return the jobs of a kind (a word as it is typed, empty for all) that have all the labels.
+    """Return the jobs that match all filters.
+
+    Args:
+        jobs: all of them.
+        kind: a type as it was typed; empty for all.
+        labels: labels that a job must have.
+        user: names of owners, separated by commas; empty for all.
+        status: a status as it was typed; empty for all.
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: there is no such type or status.
     """
     from provision.batch.names import kind_of
+    from provision.model.people import is_one_of
+
+    if status and status.upper() not in JobStatus.__members__:
+        raise UsageError(
+            f"--status {status}: there is no such status",
+            remedy=f"Statuses are {', '.join(word.lower() for word in JobStatus.__members__)}.",
+        )
 
     wanted = kind_of(kind) if kind else None
     if kind and wanted is None:
@@ -96,6 +115,8 @@ def chosen_jobs(
         job
         for job in jobs
         if wanted in {None, job.spec.kind}
+        and status.upper() in {"", job.status}
+        and is_one_of(job.owner, user)
         and all(job.spec.labels.get(name) == value for name, value in (labels or {}).items())
     )
 

@@ -14,6 +14,7 @@ from provision.errors import NodeError, ProvisionError
 from provision.model import Cluster, CommandResult, Node, NodeChecks, Verification
 
 if TYPE_CHECKING:
+    from provision.batch.data import DataFinding
     from provision.checks import PairOutcome
     from provision.checks.base import Verdict
     from provision.checks.minimums import Held
@@ -234,15 +235,17 @@ def verify(
     full: Callable[[str], None] | None = None,
     keep: bool = False,
     profile: str = "",
+    collective: bool = False,
 ) -> Survey:
     """Probe the nodes and judge them by all checks; `pairs` tries all logins between containers too.
 
     With `full` the bandwidth between the containers is measured as well, and `full` is told how that goes. With `keep`
     the facts hold the text that they were read from. With `profile` the nodes are held against what that guide asks
-    for too, one of `checks.minimums.MINIMUMS`.
+    for too, one of `checks.minimums.MINIMUMS`. With `collective` and `full` an all-reduce runs over all idle nodes.
     """
     from provision import checks
     from provision.workflow.bandwidth import measure
+    from provision.workflow.collective import all_reduce
 
     complete = with_defaults(cluster)
     nodes = chosen(complete, limit)
@@ -253,21 +256,37 @@ def verify(
     supported = supported_systems()
     outcomes = try_pairs([node for node in nodes if node.name in reached], reached) if pairs else None
     bandwidth = measure(nodes, reached, full) if full else None
+    data = _data_findings(cluster, [node for node in nodes if node.name in reached and node.takes_jobs])
     judged = tuple(
         NodeChecks(
             node.name,
             checks.unreachable(found)
             if isinstance(found := facts[node.name], ProvisionError)
-            else checks.judge(node, found, complete, all_facts=reached, supported=supported, bandwidth=bandwidth),
+            else checks.judge(
+                node, found, complete, all_facts=reached, supported=supported, bandwidth=bandwidth, data=data
+            ),
         )
         for node in nodes
     )
-    results = checks.judge_cluster(complete, nodes, reached, outcomes, bandwidth)
+    reduced = all_reduce(complete, nodes, facts, full) if full and collective else None
+    results = checks.judge_cluster(complete, nodes, reached, outcomes, bandwidth, reduced, data)
     held = _held(profile, [node for node in nodes if node.name in reached], reached, complete) if profile else {}
     judged = tuple(
         replace(node, checks=(*node.checks, *(item.as_check() for item in held.get(node.name, ())))) for node in judged
     )
-    return Survey(complete, facts, Verification(judged, results, bandwidth), held)
+    return Survey(complete, facts, Verification(judged, results, bandwidth, reduced), held)
+
+
+def _data_findings(cluster: Cluster, nodes: Sequence[Node]) -> list[DataFinding] | None:
+    """Return what is wrong with the data volumes of the inventory on these nodes; None when it names none."""
+    from provision.batch.data import judge, volumes_of
+    from provision.workflow.data import look
+
+    volumes = list(volumes_of(cluster).values())
+    if not volumes or not nodes:
+        return None
+    answers = look(nodes, volumes)
+    return [item for volume in volumes for item in judge(volume, answers[volume.name])]
 
 
 def _held(

@@ -188,7 +188,7 @@ def test_the_documents_line_for_private_code_works_with_a_warning(jobs, forge, o
 
 @pytest.mark.row(24)
 def test_a_login_that_is_not_typed_works_without_a_warning(jobs, forge, own, on_both, tmp_path):
-    """From the environment (and kept for a job that others let start), from a file, and by `secret set`."""
+    """From the environment (and kept for a job that others let start), from a file, and by `secret add`."""
     password, server = forge.marker.password, forge.url.split("/")[2]
     file = tmp_path / "login.env"
     file.write_text(f"GIT_SYNC_USERNAME={USER}\nGIT_SYNC_PASSWORD={password}\n")
@@ -243,7 +243,7 @@ def test_a_wrong_password_is_told_with_node_reason_and_remedy_and_without_it(job
     assert told.code == 1, str(told)
     assert NODES[0] in told.err
     assert "the server wants a login, or takes another than this one" in told.err
-    assert "provision secret set git" in told.err
+    assert "provision secret add git" in told.err
     failed = jobs.get("wrong")
     assert (failed["status"], "takes another than this one" in failed["reason"]) == ("FAILED", True)
     hidden(jobs, on_both, wrong, ["wrong"], told.err, told.out)
@@ -348,7 +348,7 @@ def test_an_image_of_a_private_registry_by_secret_set(jobs, registry, own, on_bo
     for failed in (without, unpulled, refused):
         assert failed.code == 1, str(failed)
         assert any(node in failed.out + failed.err for node in NODES)
-        assert f"provision secret set registry --server {server}" in failed.err
+        assert f"provision secret add registry --server {server}" in failed.err
     assert pulled.document["same"], str(pulled)
     assert len(pulled.document["nodes"]) == len(NODES)
     assert any("docker --config" in program for program in watch.there), "docker was seen at work on a node"

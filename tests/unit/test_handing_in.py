@@ -93,7 +93,7 @@ def test_a_registry_login_that_is_not_there_or_not_for_the_image_is_refused() ->
     """With the command that keeps one."""
     with pytest.raises(UsageError, match="kept under this name") as refused:
         taken("--image-pull-secret=registry.example.com")
-    assert "provision secret set registry --server registry.example.com" in str(refused.value.remedy)
+    assert "provision secret add registry --server registry.example.com" in str(refused.value.remedy)
     kept("registry", "registry.example.com", "pw")
     with pytest.raises(UsageError, match="its own server alone"):
         taken("--image-pull-secret=registry.example.com", image="docker.io/team/train")

@@ -135,7 +135,7 @@ class Puller:
             last = "\n".join((err or out).splitlines()[-6:])
             remedy = "is it there, and may this node?"
             if re.search(NO_LOGIN, last):
-                remedy = "give a login that may pull it: provision secret set registry --server {} --username NAME"
+                remedy = "give a login that may pull it: provision secret add registry --server {} --username NAME"
                 remedy = remedy.format(registry_of(reference))
             raise Refused("the image {} could not be pulled".format(reference), remedy, last)
 

@@ -1,12 +1,14 @@
 """Data volumes as text: what can be one, where it goes in a container, and what nodes' answers mean."""
 
 import re
+import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from provision.batch.data import access_mode, as_entry, judge, mounts_for, new_volume, volumes_of
+from provision.batch.data import access_mode, as_entry, judge, mount_everywhere, mounts_for, new_volume, volumes_of
 from provision.errors import InventoryError, NodeError, UsageError
 from provision.model import Cluster
 from provision.model.job import JobSpec, Kind
@@ -159,3 +161,27 @@ def test_access_modes_are_those_of_arena():
     assert access_mode(replace(NFS, read_only=True), {}) == "ReadOnlyMany"
     assert access_mode(PATH, disk) == "ReadWriteOnce"
     assert access_mode(PATH, share) == "ReadWriteMany"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "read_only", "line"),
+    [
+        ("nfs", "nas:/a", False, "nas:/a /mnt/a nfs _netdev 0 0"),
+        ("nfs", "nas:/$(touch x)'\"", True, "nas:/$(touch x)'\" /mnt/a nfs ro,_netdev 0 0"),
+        ("lustre", "10.0.0.1@tcp:/a", False, "10.0.0.1@tcp:/a /mnt/a lustre _netdev 0 0"),
+        ("s3fs", "bucket", True, "bucket /mnt/a fuse.s3fs ro,_netdev,allow_other 0 0"),
+    ],
+)
+def test_the_command_that_mounts_on_all_nodes_means_what_it_says(tmp_path, kind, source, read_only, line):
+    """Whatever characters the source has: a shell reads it twice, here and on the node."""
+    source = source.replace(" ", "")
+    line = line.replace("$(touch x)", "$(touchx)")
+    words = shlex.split(mount_everywhere(new_volume("a", kind, source, read_only=read_only)))
+    assert words[:3] == ["provision", "exec", "--"]
+    fstab = tmp_path / "fstab"
+    script = (
+        words[3].replace("/etc/fstab", str(fstab)).replace("mkdir -p /mnt/a", "true").replace("mount /mnt/a", "true")
+    )
+    subprocess.run(["sh", "-c", script], check=True)
+
+    assert fstab.read_text() == line + "\n"

@@ -142,7 +142,7 @@ def test_a_login_in_the_address_is_refused_and_not_repeated():
         least("--sync-mode=git", "--sync-source=https://me:p%40ss@git.example.com/o/r.git", "x")
 
     assert "p%40ss" not in f"{refused.value.message} {refused.value.remedy}"
-    assert "provision secret set git" in refused.value.remedy
+    assert "provision secret add git" in refused.value.remedy
 
 
 def test_the_training_sees_nothing_of_how_its_code_is_fetched():

@@ -152,7 +152,7 @@ def test_a_wrong_password_is_told_without_it(forge, nodes):
 
     assert caught.value.node == "gpu1"
     assert "login" in caught.value.message
-    assert "provision secret set git" in caught.value.remedy
+    assert "provision secret add git" in caught.value.remedy
     assert "wr0ng" not in f"{caught.value} {caught.value.remedy} {caught.value.output}"
     assert not code(nodes["gpu1"]).exists()
 

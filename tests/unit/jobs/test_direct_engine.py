@@ -535,6 +535,14 @@ def test_a_node_that_left_the_inventory_is_named(jobs: DirectEngine, node: FakeN
             act()
 
 
+def test_no_port_of_a_job_that_has_ended_is_forwarded(jobs: DirectEngine, node: FakeNode) -> None:
+    """A forwarding that leads nowhere would look like success."""
+    earlier(node, "old", "run", "worker-0")
+
+    with pytest.raises(NotFound, match="FAILED"):
+        jobs.forward_argv("old", 8080, "8080")
+
+
 def test_a_reason_is_as_old_as_the_last_pass_that_tried_all(jobs: DirectEngine, node: FakeNode) -> None:
     """Also where it is the same as before, and nothing was written; not where a pass broke off before it."""
     submit(jobs, spec("first", "exec sleep 60", gpus=4))

@@ -301,6 +301,12 @@ def forward_argv(record: JobRecord, nodes: Mapping[str, Node], local: int, targe
     seat = instance_of(record, "")
     connection = _node_of(nodes, seat).connection
     if target != "tensorboard":
+        if record.status.over:
+            name = record.spec.name
+            raise NotFound(
+                f"{name} is {record.status}: nothing of it runs that a port could be forwarded to",
+                remedy=f"provision restart {name}",
+            )
         return tuple(line(connection, local, seat.address, int(target)))
     if not record.tensorboard:
         raise NotFound(f"{record.spec.name} has no TensorBoard", remedy="submit it with --tensorboard")

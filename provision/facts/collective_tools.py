@@ -1,0 +1,34 @@
+"""Which programs a training container has for an all-reduce."""
+
+from __future__ import annotations
+
+import shlex
+
+from provision.commands.docker import exec_argv
+from provision.facts.base import Unknown
+
+__all__ = ["NCCL_TESTS", "parse_tools", "tools_script"]
+
+NCCL_TESTS = ("all_reduce_perf_mpi", "all_reduce_perf")
+"""The first is how some images call the one that is built with MPI."""
+_MODULES = ("torch", "mpi4py", "numpy")
+_KNOWN = frozenset({*NCCL_TESTS, *_MODULES, "python3", "timeout"})
+
+
+def tools_script(container: str) -> str:
+    """Return the node's script that lists what the container has; modules are not imported, which takes seconds."""
+    look = f"import importlib.util as u; [print('has', n) for n in {_MODULES!r} if u.find_spec(n)]"
+    names = " ".join((*NCCL_TESTS, "python3", "timeout"))
+    inner = f"""for name in {names}; do command -v $name >/dev/null 2>&1 && echo "has $name"; done
+python3 -c "{look}" 2>/dev/null
+echo asked"""
+    return shlex.join(["timeout", "-k", "5", "60", *exec_argv(container, ["sh", "-c", inner])]) + " </dev/null"
+
+
+def parse_tools(text: str, error: str = "") -> frozenset[str] | Unknown:
+    """Return the programs and modules that the container has; Unknown when it did not answer."""
+    rows = [line.split() for line in text.splitlines()]
+    if ["asked"] not in rows:
+        said = [line for line in error.splitlines() if line.strip()]
+        return Unknown(said[-1].strip() if said else "its container gave no answer")
+    return frozenset(row[1] for row in rows if len(row) == 2 and row[0] == "has" and row[1] in _KNOWN)  # noqa: PLR2004

@@ -1,0 +1,158 @@
+"""Requests for jobs that run in the training containers, from nodes, a command and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from provision.errors import LaunchError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from provision.commands.mpirun_words import TypedLine
+    from provision.facts import NodeFacts
+    from provision.hostfiles import HostEntry
+    from provision.jobs import JobRequest
+    from provision.model import Cluster, NodePlacement, Secret
+    from provision.profiles import NodeNetwork, Wish
+
+__all__ = ["LaunchOptions", "Seats", "job_request"]
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Who makes the ranks, and what each of them gets."""
+
+    launcher: str = "mpirun"
+    placement: tuple[NodePlacement, ...] = ()
+    own_gpus: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How the ranks are started."""
+
+    wish: Wish
+    seats: Seats = field(default_factory=Seats)
+    ranks: int | None = None
+    """All slots without it."""
+    sync: Path | None = None
+    environment: Mapping[str, Secret] = field(default_factory=dict)
+    workdir: str | None = None
+
+
+def job_request(
+    cluster: Cluster,
+    entries: list[HostEntry],
+    command: tuple[str, ...],
+    options: LaunchOptions,
+    found: Mapping[str, NodeNetwork],
+    facts: Mapping[str, NodeFacts],
+) -> JobRequest:
+    """Return the request for a job.
+
+    Args:
+        cluster: with the roles' defaults.
+        entries: the nodes that can take ranks.
+        command: the program and its arguments.
+        options: how the ranks are started.
+        found: how each node is connected.
+        facts: what is known of each node.
+
+    Raises:
+        UsageError: an mpirun line of the user's own that has no program, or says twice what is said here.
+        LaunchError: a variable of the inventory that only Ansible could resolve.
+    """
+    from provision.jobs import JobRequest, new_job_id, placed_entries, with_uuids
+
+    wish, seats = options.wish, options.seats
+    line = _typed_line(command, wish, options.ranks, seats)
+    if wish.preset == "taco" and seats != Seats():
+        raise UsageError(
+            "--preset taco has ranks of mpirun, and the same for all",
+            remedy="Leave --launcher and --placement out; or --gputopology.",
+        )
+    if seats.placement:
+        entries = placed_entries(entries, seats.placement)
+    if seats.launcher in {"torchrun", "launch"} and command[0].rpartition("/")[2].startswith("python"):
+        raise UsageError(
+            f"--launcher {seats.launcher} starts python itself",
+            remedy=f"Leave {command[0]} out: give the script alone.",
+        )
+    names = [entry.name for entry in entries]
+    variables = {node.name: node.variables for node in cluster.nodes}
+    wanted = str(variables[names[0]].get("cluster_head") or names[0])
+    head = wanted if wanted in names else names[0]
+    for name in names:
+        _refuse_templates(name, variables[name])
+    return JobRequest(
+        command=line.command if line else command,
+        entries=tuple(entries),
+        nodes={node.name: node for node in cluster.nodes},
+        head=head,
+        containers={name: str(variables[name].get("training_container_name")) for name in names},
+        networks=tuple(str(network) for network in variables[head].get("cluster_data_networks") or ()),
+        ranks=options.ranks,
+        workdir=options.workdir,
+        sync=options.sync.resolve() if options.sync else None,
+        environment=options.environment,
+        job=new_job_id(),
+        wish=replace(wish, fabric=wish.fabric or ("" if line else str(variables[head].get("cluster_fabric") or ""))),
+        found=found,
+        mpirun=str(variables[head].get("cluster_mpirun") or ""),
+        line=line,
+        facts=facts,
+        launcher=seats.launcher,
+        placement=with_uuids(seats.placement, facts),
+        visible="rank" if seats.own_gpus else "node",
+    )
+
+
+def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: Seats) -> TypedLine | None:
+    """Return the mpirun line that the command is, None when it is a program."""
+    from provision.commands.mpirun_words import is_launcher, parse_line
+    from provision.profiles import check_light
+
+    if not is_launcher(command):
+        return None
+    line = parse_line(command)
+    if not line.command:
+        raise UsageError(f"{command[0]} is given no program to start", remedy="Put the program behind its flags.")
+    if wish.preset or wish.fabric or seats.placement or seats.launcher != "mpirun":
+        raise UsageError(
+            f"your own {command[0]} line is taken as it is: no --preset, --fabric, --launcher or place",
+            remedy="Leave them out, or give the program alone.",
+        )
+    check_light(line.variables)
+    if ranks is not None and line.counts_ranks:
+        raise UsageError(
+            f"the number of ranks is given to provision (-n {ranks}) and to {command[0]}", remedy="Give it once."
+        )
+    return line
+
+
+_TAKEN_LITERALLY = (
+    "training_container_name",
+    "cluster_data_networks",
+    "cluster_data_interface",
+    "cluster_management_interface",
+    "cluster_fabric",
+    "cluster_head",
+    "cluster_mpi",
+    "cluster_mpirun",
+)
+
+
+def _refuse_templates(name: str, variables: Mapping[str, object]) -> None:
+    """A name that only Ansible could make, on the node, would be taken literally."""
+    from provision.facts import plain
+
+    for key in _TAKEN_LITERALLY:
+        if not plain(variables.get(key)):
+            raise LaunchError(
+                f"{key} cannot be resolved without Ansible: {variables[key]}",
+                node=name,
+                remedy="Write it so that it needs no facts of the node.",
+            )

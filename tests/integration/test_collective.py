@@ -1,0 +1,64 @@
+"""``verify --level full --collective``: a real all-reduce between containers of nodes with SIMULATED GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.conftest import LAB
+from tests.support.command import eventually
+
+
+@pytest.fixture
+def collective(provision, cluster):
+    """Run the verb; return its exit code and document."""
+    assert cluster["nodes"]
+
+    def run(*words):
+        done = provision("verify", "--lab", LAB, "--level", "full", "--collective", "--json", *words, timeout=600)
+        return done.code, done.document, {check["id"]: check for check in done.document["cluster"]}
+
+    return run
+
+
+def held(provision):
+    """The GPUs of the lab that a job holds."""
+    nodes = provision.ok("top", "node", "--lab", LAB, "-o", "json").document["nodes"]
+    return [gpu for node in nodes for gpu in node["gpus"] if gpu["job"]]
+
+
+def test_all_idle_nodes_take_part_and_the_gpus_are_marked_as_simulated(provision, collective):
+    """It counts as a measurement where no node has an RDMA device; every lease is released."""
+    code, document, checks = collective()
+    found = document["collective"]
+
+    assert code == 0, checks
+    assert (found["program"], found["memory"], found["ranks"]) == ("mpi4py", "host", 2)
+    assert found["nodes"] == [f"{LAB}-1", f"{LAB}-2"]
+    assert found["bus_bandwidth_gb_s"] > 0
+    assert (found["wrong"], found["simulated"], found["left_out"]) == (0, True, [])
+    assert (checks["cluster.collective"]["status"], checks["cluster.collective"]["simulated"]) == ("pass", True)
+    assert checks["rdma_stack.bandwidth"]["status"] == "skip"
+    assert eventually(lambda: not held(provision), seconds=30, what="the leases are released")
+
+
+def test_a_busy_node_is_left_out(collective, jobs):
+    """A batch job that holds one GPU keeps its node to itself; the other node measures alone."""
+    node = f"{LAB}-2"
+    jobs.submit("run", "keeps", "--gpus=1", f"--nodes={node}", "exec sleep 600")
+    try:
+        jobs.until("keeps", "RUNNING")
+        code, document, checks = collective()
+        status = jobs.get("keeps")["status"]
+    finally:
+        jobs.ok("delete", "keeps")
+    found = document["collective"]
+
+    assert found["nodes"] == [f"{LAB}-1"]
+    assert [one["node"] for one in found["left_out"]] == [node]
+    assert (code, checks["cluster.collective"]["status"], status) == (0, "warn", "RUNNING")
+
+
+def test_it_needs_level_full(provision, cluster):
+    """It puts load on the network, as the other measurements of that level do."""
+    assert cluster["nodes"]
+    assert provision("verify", "--lab", LAB, "--collective").code == 2

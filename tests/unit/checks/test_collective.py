@@ -1,0 +1,102 @@
+"""How an all-reduce over all nodes is judged."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from provision.checks import judge_cluster
+from provision.model import Bandwidth, CheckStatus, Cluster, Collective, Verification
+from provision.report.verify_report import as_document, as_text
+from tests.unit.checks.conftest import healthy, make_node
+
+GOOD = Collective(
+    program="nccl-tests",
+    memory="gpu",
+    nodes=("gpu1", "gpu2"),
+    ranks=16,
+    size_bytes=1 << 31,
+    bus_bandwidth=90.0,
+    predicted=100.0,
+    minimum=0.75,
+)
+
+
+def judged(found=None, bandwidth=None, **changes):
+    """The results of the cluster by id."""
+    nodes = tuple(make_node(f"gpu{n}", f"10.77.0.{n}") for n in (1, 2))
+    cluster = Cluster("test", Path("hosts.yml"), nodes)
+    facts = {node.name: healthy(number) for number, node in enumerate(nodes, 1)}
+    collective = dataclasses.replace(found or GOOD, **changes)
+    results = judge_cluster(cluster, nodes, facts, None, bandwidth or Bandwidth(), collective)
+    return {result.id: result for result in results}
+
+
+def verdict(**changes):
+    """The result of the all-reduce."""
+    return judged(**changes)["cluster.collective"]
+
+
+def test_what_reaches_the_required_fraction_passes():
+    """Measured and predicted bandwidth are in the reason."""
+    found = verdict()
+
+    assert found.status is CheckStatus.PASS
+    assert "90 GB/s" in found.reason
+    assert "90% of the predicted 100 GB/s" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("rate", "minimum", "status"), [(74.9, 0.75, "fail"), (75.0, 0.75, "pass"), (10.0, 0.0, "pass")]
+)
+def test_the_required_fraction_is_a_variable_of_the_inventory(rate, minimum, status):
+    """0 requires none."""
+    assert verdict(bus_bandwidth=rate, minimum=minimum).status == status
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({"bus_bandwidth": None, "reason": "gpu1: GPU-0 is held by the job mnist"}, "fail", "nothing was measured"),
+        ({"wrong": 3}, "fail", "3 elements"),
+        ({"left_out": {"gpu3": "busy: mnist"}}, "warn", "gpu3 (busy: mnist)"),
+        ({"predicted": None, "not_predicted": "a GPU is in MIG mode"}, "warn", "MIG"),
+        ({"memory": "host", "program": "mpi4py", "predicted": None}, "pass", "no prediction"),
+        ({"memory": "host", "program": "mpi4py", "predicted": None, "simulated": True}, "pass", "SIMULATED"),
+    ],
+)
+def test_other_outcomes(changes, status, said):
+    """Simulated GPUs are marked and not compared."""
+    found = verdict(**changes)
+
+    assert found.status == status
+    assert said in found.reason
+    assert found.simulated is changes.get("simulated", False)
+    assert found.remedy or status == "pass"
+
+
+def test_it_counts_as_a_measurement_of_level_full():
+    """Without RDMA devices no pair can be measured, and that fails where nothing else was."""
+    nothing = Bandwidth((), (), {"gpu1": "it has no RDMA device", "gpu2": "it has no RDMA device"})
+
+    assert judged(bandwidth=nothing)["rdma_stack.bandwidth"].status is CheckStatus.SKIP
+    assert judged(bandwidth=nothing, bus_bandwidth=None)["rdma_stack.bandwidth"].status is CheckStatus.FAIL
+
+
+def test_broken_ports_are_not_hidden_by_it():
+    """They fail in any case."""
+    broken = Bandwidth((), (), {}, {"gpu1": "mlx5_0 is DOWN"})
+
+    assert judged(bandwidth=broken)["rdma_stack.bandwidth"].status is CheckStatus.FAIL
+
+
+def test_it_is_shown_as_text_and_json():
+    """Also where every check passed."""
+    shown = Verification((), tuple(judged().values()), None, GOOD)
+    text, document = as_text(shown), as_document(shown)["collective"]
+
+    assert "90% of the predicted 100" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+    assert (document["bus_bandwidth_gb_s"], document["predicted_gb_s"], document["fraction"]) == (90.0, 100.0, 0.9)
