@@ -218,9 +218,9 @@ def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answe
 def _seats(spec: JobSpec, current: Told, queue: QueueEntry) -> tuple[Seat, ...]:
     """Return the instances of an attempt: each node's own, and of nodes that do not report those that others name.
 
-    Where the head has recorded who has which instance, a node cannot claim another one.
+    Where the head has recorded who has which instance, it is these, and a node cannot claim another one.
     """
-    places = queue.places
+    places = queue.places if any(job.attempt == queue.attempt for _, job in current) else {}
     reporting = {report.node for report, _ in current}
     found = {
         seat.instance: seat
@@ -234,6 +234,8 @@ def _seats(spec: JobSpec, current: Told, queue: QueueEntry) -> tuple[Seat, ...]:
         for seat in job.record.seats:
             if seat.node not in reporting and (not places or places.get(seat.instance) == seat.node):
                 found.setdefault(seat.instance, seat)
+    for instance, node in places.items():
+        found.setdefault(instance, Seat(instance, "", 0, node, "", 0, container=instance))
     seats = (_with_rank(spec, seat) for seat in found.values())
     return tuple(sorted(seats, key=lambda seat: (not seat.chief, seat.rank, seat.instance)))
 
@@ -320,8 +322,9 @@ def _result(record: JobRecord, current: Told) -> Result | None:
     chief = next((seat.node for seat in record.seats if seat.chief), "")
     if chief in found:
         return found[chief]
-    gone = chief in record.unreachable or any(report.node == chief and _rebooted(job) for report, job in current)
-    others = [_own_part(result, node, place) for node, result in found.items() if node in place.values()]
+    rebooted = any(report.node == chief and _rebooted(job) for report, job in current)
+    gone = not chief or chief in record.unreachable or rebooted
+    others = [_own_part(result, node, place) for node, result in found.items() if not place or node in place.values()]
     return min(others, key=lambda result: _WORST_FIRST.index(result.status)) if gone and others else None
 
 

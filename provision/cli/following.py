@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from provision.cli.levels import info, warn
-from provision.errors import Interrupted
+from provision.errors import Interrupted, NodeUnreachable
 
 if TYPE_CHECKING:
     from provision.jobs.engines.base import Engine, LogRequest
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["follow", "for_terminal", "leaving", "pusher", "report_end", "tell", "wait_to_the_end", "writer"]
 
 
+SILENT_SECONDS = 120.0
+"""So long the end of a job is waited for whose output has ended, while the node of rank 0 does not answer."""
 _HARMFUL = re.compile(rb"\x1b(?!\[[0-9;]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
 """What is more than text, colours and the carriage returns of progress bars: it could write to a terminal's input."""
 
@@ -69,9 +72,30 @@ def follow(runner: Engine, job: JobRecord, request: LogRequest | None = None) ->
             job = wait_for(lambda: runner.get(name), JobStatus.RUNNING, tell=tell, push=push, enough=_is_handed_out)
         job = runner.logs(name, wanted, writer(named=wanted.every or len(wanted.instances) > 1))
         if not job.status.over:
-            job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, push=pusher(runner))
+            silent = _silent_for(SILENT_SECONDS)
+            job = wait_for(lambda: runner.get(name), JobStatus.SUCCEEDED, push=pusher(runner), enough=silent)
+    if not job.status.over:
+        raise NodeUnreachable(
+            f"the output of {name} has ended, and how the job ended is not known: no answer from "
+            f"{', '.join(job.unreachable)}",
+            remedy=f"Repair the node, then run: provision get {name}",
+        )
     report_end(job)
     return job
+
+
+def _silent_for(seconds: float) -> Callable[[JobRecord], bool]:
+    """Return a function that says of a job whether the node of its rank 0 has not answered for so long."""
+    since: list[float] = []
+
+    def is_silent(job: JobRecord) -> bool:
+        if not any(seat.chief and seat.node in job.unreachable for seat in job.seats):
+            since.clear()
+            return False
+        since.append(time.monotonic())
+        return since[-1] - since[0] > seconds
+
+    return is_silent
 
 
 def wait_to_the_end(runner: Engine, name: str, *, timeout: float = 0.0) -> JobRecord:

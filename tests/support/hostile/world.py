@@ -217,6 +217,7 @@ class World:
     @staticmethod
     def skip_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
         """Let time pass at once where the command sleeps, and where it waits for a lock or a silent node."""
+        from provision.cli import following
         from provision.commands import node_lock
         from provision.jobs.engines.direct import contact, ending, engine
         from provision.report.redaction import Redactor
@@ -228,7 +229,7 @@ class World:
             passed[0] += seconds
 
         clock = SimpleNamespace(sleep=sleep, monotonic=lambda: time.monotonic() + passed[0], time=time.time)
-        for module in (ending, engine, job_watch):
+        for module in (ending, engine, following, job_watch):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setitem(job_watch.wait_for.__kwdefaults__, "sleep", sleep)
         monkeypatch.setattr(contact, "takes_connections", lambda *_: True)

@@ -32,7 +32,12 @@ class Engine:
     def __init__(self, path: Path) -> None:
         self.socket = path
         self._process = subprocess.Popen([sys.executable, "-I", str(HERE / "docker_standin.py"), "engine", str(path)])
-        until(path.exists, "the engine's socket")
+        until(self._listens, "the engine's socket")
+
+    def _listens(self) -> bool:
+        """Return whether it takes connections: the socket is there a moment before."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            return connection.connect_ex(str(self.socket)) == 0
 
     def ask(self, method: str, path: str) -> tuple[int, bytes]:
         """Return the status and the body of an answer."""

@@ -306,10 +306,16 @@ def test_a_node_says_nothing_of_other_nodes_ranks(order: str) -> None:
 
     assert [(seat.instance, seat.node, seat.rank, seat.chief) for seat in found.seats] == [
         ("dist-master-0", "a", 0, True),
+        ("dist-worker-0", "b", 1, False),
         ("dist-worker-1", "c", 2, False),
     ]
+    assert [seat.address for seat in found.seats] == ["10.0.0.0", "", "10.0.0.2"]
     assert found.status is JobStatus.RUNNING
-    assert {item.status for item in found.instances.values()} == {"Running"}
+    assert {name: item.status for name, item in found.instances.items()} == {
+        "dist-master-0": "Running",
+        "dist-worker-0": "Completed",
+        "dist-worker-1": "Running",
+    }
     assert (found.code_sha, found.tensorboard, found.image_digest) == ("a" * 40, "", "")
     reports = [report(name, {"jobs": [document]}) for name, document in (("q", of_three("q")), ("b", hostile))]
     assert contradictions(reports, "q") == ["b: it reports that it has dist-master-0; this is ignored, as a has it"]
@@ -367,3 +373,11 @@ def test_a_node_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
     assert contradictions(reports, "a") == [
         "b: it reports attempt 2 of dist; this is ignored, as a gave attempt 2 to a"
     ]
+
+
+def test_places_of_a_next_attempt_do_not_count_for_the_one_before() -> None:
+    """While the next start begins elsewhere, the nodes of the last attempt still report it."""
+    queue = {**QUEUE, "attempt": 2, "nodes": ["c"], "places": {"dist-master-0": "c", "dist-worker-0": "c"}}
+    found = job(("a", told("a", queue=queue, nodes=["a", "b", "c"])), ("b", told("b")))
+
+    assert [(seat.instance, seat.node) for seat in found.seats] == [("dist-master-0", "a"), ("dist-worker-0", "b")]

@@ -11,7 +11,7 @@ import time
 import pytest
 import yaml
 
-from provision.cli import levels
+from provision.cli import following, levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
 from provision.errors import ConnectionFailed, UsageError
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
@@ -358,6 +358,18 @@ def test_waiting_starts_what_waits_for_its_next_attempt_too(engine, typed):
 
         assert typed("wait", "a", "--for", "running")[0] == 0
         assert [call[0] for call in engine.calls].count("start_pending") == pushes
+
+
+def test_a_job_whose_end_cannot_be_known_is_not_followed_for_ever(engine, typed, monkeypatch):
+    """Its output has ended, and the node of its rank 0 does not answer any more."""
+    monkeypatch.setattr(following, "SILENT_SECONDS", -1.0)
+    engine.known["a"] = job_of("a", record={"unreachable": ("gpu1",)})
+    engine.lines = [("a-master-0", b"x\n")]
+    code, out, err = typed("logs", "-f", "a")
+
+    assert (code, out) == (7, "x\n")
+    assert "no answer from gpu1" in err
+    assert "provision get a" in err
 
 
 def test_following_begins_before_the_containers_are_made(engine, typed):
