@@ -289,9 +289,14 @@ def fstab_line(volume: Volume) -> str:
     return f"{volume.source} {volume.path} {KINDS[volume.kind][0]} {','.join(options)} 0 0"
 
 
-def mount_everywhere(volume: Volume) -> str:
-    """Return one command that mounts a volume on all nodes of the inventory, now and at every boot."""
+def mount_everywhere(volume: Volume, *where: str) -> str:
+    """Return one command that mounts a volume on all nodes, now and at every boot.
+
+    Args:
+        volume: one that has a source.
+        where: words that choose the inventory, as ``--lab NAME``.
+    """
     path = shlex.quote(volume.path)
     line = shlex.quote(fstab_line(volume))
     script = f"mkdir -p {path} && echo {line} >>/etc/fstab && mount {path}"
-    return f"provision exec -- {shlex.quote(script)}"
+    return shlex.join(["provision", "exec", *where, "--", script])

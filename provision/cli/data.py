@@ -93,7 +93,8 @@ def add(
         return
     say(f"{name} is written into the inventory; no node was changed")
     if volume.source:
-        say(f"mount it on every node, for example: {mount_everywhere(volume)}")
+        where = ["--lab", lab] if lab else ["-i", inventory] if inventory else []
+        say(f"mount it on every node, for example: {mount_everywhere(volume, *where)}")
     else:
         say(f"{volume.path} has to be on every node")
     say(f"then run: provision data check {name}")
