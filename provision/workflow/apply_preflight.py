@@ -35,8 +35,8 @@ __all__ = ["Requested", "preflight"]
 _PROGRAM = "node_preflight.py"
 _ANSWER_SECONDS = 10
 """How long a package source or a registry may take to answer."""
-_LIMIT_SECONDS = 420.0
-"""How long the checks of a node may take: a node without package lists fetches all of them."""
+_LIMIT_SECONDS = 900.0
+"""How long the checks of a node may take: a slow node without package lists fetches all of them."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ def _rendered(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[PreflightProblem]]]:
     """Render the variables with Jinja that the steps' roles use, and return values and problems by node."""
     from provision.inventory.listing import VAULT_REMEDY
+    from provision.inventory.sources import SourceIndex
     from provision.inventory.specs import read_specs, roles_folder
     from provision.inventory.templates import has_template, rendering_problems
 
@@ -146,11 +147,13 @@ def _rendered(
         code = PreflightCode.VARIABLE_TEMPLATE
         problem = PreflightProblem(code, "platform", "inventory", error.message, remedy)
         return {}, {plan.name: [problem] for plan in planned}
+    sources = SourceIndex(found.cluster.inventory)
     for host, reasons in failures.items():
         for variable, reason in sorted(reasons.items()):
             role = specs[variable].role
             if role in steps[host] or role == "platform":
-                remedy = f"Fix the value of {variable} in the inventory, or define what it names."
+                place = sources.find(variable, host, stated.node(host).groups) or f"the inventory ({variable})"
+                remedy = f"Fix the value in {place}, or define what it names."
                 problem = PreflightProblem(PreflightCode.VARIABLE_TEMPLATE, role, variable, reason, remedy)
                 problems.setdefault(host, []).append(problem)
     return values, problems

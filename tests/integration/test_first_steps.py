@@ -185,7 +185,13 @@ def test_everything_that_would_fail_is_listed_at_once_and_nothing_is_changed(sit
     }
     assert all(problem["remedy"] and problem["nodes"] == site.nodes for problem in plan.document["problems"])
     assert apply.code == 1
-    for word in ("log_size_of_the_site", "127.0.0.1:9", "no-such-package-anywhere", "Nothing was changed"):
+    for word in (
+        "log_size_of_the_site",
+        "group_vars/all.yml:",
+        "127.0.0.1:9",
+        "no-such-package-anywhere",
+        "Nothing was changed",
+    ):
         assert word in apply.out, apply
     assert site.on_node(STATE) == before
 

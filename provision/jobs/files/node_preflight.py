@@ -84,7 +84,7 @@ def check_packages(names: List[str], repositories: List[Dict[str, Any]], seconds
     """Return what apt would install, and which of its sources cannot be used."""
     if shutil.which("apt-get") is None:
         return {}
-    folder = tempfile.mkdtemp(prefix="provision-preflight.", dir="/var/tmp")
+    folder = tempfile.mkdtemp(prefix="provision-preflight.", dir="/var/tmp")  # nosec B108 # mkdtemp makes a new folder
 
     def leave(*_: Any) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -186,7 +186,7 @@ class Apt:
             "-o",
             "Acquire::Languages=none",
         ]
-        return self.run(["apt-get", "-q", *options, *(more or []), "update"], sources, lists, 12 * self.seconds)
+        return self.run(["apt-get", "-q", *options, *(more or []), "update"], sources, lists, 30 * self.seconds)
 
     def run(self, command: List[str], sources: str, lists: str, limit: int) -> Tuple[int, str]:
         """Run an apt program in the folder."""
