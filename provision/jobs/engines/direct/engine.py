@@ -326,9 +326,12 @@ class DirectEngine:
         record = self.get(name)
         if record.status.over:
             return record
-        self._end(record, say, grace)
+        unconfirmed = self._end(record, say, grace)
         self._start_others(say)
-        return self.get(name)
+        try:
+            return self.get(name)
+        except NotFound:  # it was deleted meanwhile, or another job has its name and is the one that is listed
+            return replace(record, status=JobStatus.STOPPING if unconfirmed else JobStatus.STOPPED)
 
     def _start_others(self, say: Say) -> None:
         """What has been given back may be what others wait for; if that cannot be seen to now, a later command does."""
@@ -346,13 +349,10 @@ class DirectEngine:
         left = ending.stop(grace)
         ending.confirm(set(ending.nodes) - set(left))
         if unrecorded is not None and (left or not ending.nodes):
-            raise (
-                unrecorded
-                if not left
-                else NodeUnreachable(
-                    f"{record.spec.name} may still run: {_told(left)}; {unrecorded.message}",
-                    remedy=f"Run `provision stop {record.spec.name}` again when the queue host {self.head} answers.",
-                )
+            where = f"{record.spec.name} may still run: {_told(left)}; " if left else ""
+            raise NodeUnreachable(
+                f"{where}{unrecorded.message}",
+                remedy=f"Run `provision stop {record.spec.name}` again when the queue host {self.head} answers.",
             )
         return _unconfirmed(ending, record.spec.name, left) if left else None
 
