@@ -20,6 +20,7 @@ HANDING_SECONDS = 180.0
 KEEPER_SECONDS = 20.0
 """systemd starts a keeper anew within this time."""
 
+_MOST_NAMES = 8
 _OVER = {"Completed", "Error", "Stopped", "Lost"}
 _WAITING = {"pending", "held", "started"}
 _WORST_FIRST = ("FAILED", "STOPPED", "SUCCEEDED")
@@ -205,7 +206,7 @@ def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answe
     return replace(
         record,
         status=JobStatus.STOPPING,
-        reason=f"{queue.reason or 'its end is requested'}; not confirmed by {', '.join(left)}",
+        reason=f"{queue.reason or 'its end is requested'}; not confirmed by {_names(left)}",
         unconfirmed=left,
         silent=tuple(node for node in left if node not in answered),
         deleting=queue.deleted,
@@ -213,6 +214,12 @@ def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answe
         ended=0.0,
         exit_code=None,
     )
+
+
+def _names(nodes: Sequence[str]) -> str:
+    """Return node names for a sentence; of very many nodes the first ones."""
+    more = f" and {len(nodes) - _MOST_NAMES} more" if len(nodes) > _MOST_NAMES else ""
+    return ", ".join(nodes[:_MOST_NAMES]) + more
 
 
 def _seats(spec: JobSpec, current: Told, queue: QueueEntry) -> tuple[Seat, ...]:

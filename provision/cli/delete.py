@@ -33,8 +33,9 @@ def delete(
     The name is free when all nodes of the job have confirmed. While a node does not
     answer, the job is STOPPING and the exit code is 7; it is deleted when the node
     answers again. With several names each job is deleted, and the exit code is that
-    of the first one that could not be deleted: 3 no such job, 7 a node has not
-    confirmed. Of two jobs with one name the ID chooses (-o json shows it).
+    of the first one that could not be deleted: 3 no such job, 6 it did not end in
+    time, 7 a node has not confirmed. When two jobs have one name, give the ID
+    instead (`uuid` in -o json).
 
     \b
     Examples:

@@ -72,10 +72,12 @@ def _check_end(job: JobRecord) -> None:
         NodeUnreachable: a node that does not answer has not confirmed the end.
         TimedOut: a node that answers has not confirmed it.
     """
+    from provision.report.node_names import in_short
+
     if job.status.over:
         return
     name, away = job.spec.name, [node for node in job.unconfirmed if node in job.silent]
-    where = ", ".join(away or job.unconfirmed)
+    where = in_short(away or job.unconfirmed)
     if away:
         raise NodeUnreachable(
             f"{name} is {job.status} and may still run: {where} does not answer and has not confirmed the end",

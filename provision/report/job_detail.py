@@ -19,6 +19,7 @@ from provision.report.job_words import (
     stamp,
     told_reason,
 )
+from provision.report.node_names import in_short
 
 __all__ = ["ending", "events_text", "failure_lines", "get_text", "gpu_lines"]
 
@@ -45,7 +46,7 @@ def get_text(
     heads += [("Trainer:", trainer(job.spec.kind)), ("Duration:", duration(job, now))]
     heads += [("Attempt:", str(job.attempt))] if job.attempt > 1 else []
     heads += _wide(job) if wide else []
-    heads += [("Unconfirmed:", ", ".join(job.unconfirmed))] if job.unconfirmed else []
+    heads += [("Unconfirmed:", in_short(job.unconfirmed))] if job.unconfirmed else []
     heads += [("Reason:", told_reason(job, now))] if told_reason(job) else []
     width = max(len(label) for label, _ in heads)
     lines = [f"{label:<{width}} {text}".rstrip() for label, text in heads]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from provision.batch.names import trainer
 from provision.model.job import JobRecord, JobStatus
 from provision.report.job_words import NOT_APPLICABLE, age, allocated, chief, columns, duration, told_reason
+from provision.report.node_names import in_short
 
 __all__ = ["list_text", "names_text", "newest_first", "queue_text", "top_text", "unreachable_lines", "wide_text"]
 
@@ -29,9 +30,8 @@ def list_text(jobs: Sequence[JobRecord], now: float) -> str:
 def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
     """Return NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE.
 
-    With UNCONFIRMED where a job is STOPPING: the nodes that have not confirmed its end.
+    Below, of each job that is STOPPING: the nodes that have not confirmed its end.
     """
-    stopping = any(job.unconfirmed for job in jobs)
     rows = [
         [
             job.spec.name,
@@ -41,13 +41,12 @@ def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
             str(job.spec.total_gpus),
             NOT_APPLICABLE if job.status.over else str(allocated(job)),
             _node(job),
-            *([",".join(job.unconfirmed) or NOT_APPLICABLE] if stopping else []),
         ]
         for job in jobs
     ]
     header = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE"]
-    header += ["UNCONFIRMED"] if stopping else []
-    return "\n".join(columns([header, *rows]))
+    left = [f"{job.spec.name}: not confirmed by {in_short(job.unconfirmed)}" for job in jobs if job.unconfirmed]
+    return "\n".join([*columns([header, *rows]), *([""] if left else []), *left])
 
 
 def top_text(jobs: Sequence[JobRecord], now: float) -> str:

@@ -554,15 +554,15 @@ def test_a_stopping_job_is_listed_with_the_nodes_that_have_not_confirmed(engine,
     engine.known = {"a": job_of("a", status=JobStatus.STOPPING, record=stopping), "b": job_of("b", submitted=900.0)}
 
     _, out, _ = typed("list", "-o", "wide")
-    assert [line.split()[-1] for line in out.splitlines()] == ["UNCONFIRMED", "gpu2", "N/A"]
-    assert all(len(line) <= 100 for line in out.splitlines())
-    assert "UNCONFIRMED" not in typed("list")[1]
+    assert out.splitlines()[-2:] == ["", "a: not confirmed by gpu2"]
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "confirmed" not in typed("list")[1]
     _, out, _ = typed("get", "a")
     assert "Unconfirmed: gpu2" in out
     assert "deleted by me@here" in out
     assert json.loads(typed("get", "a", "--json")[1])["deleteRequested"] is True
     del engine.known["a"]
-    assert "UNCONFIRMED" not in typed("list", "-o", "wide")[1]
+    assert "confirmed" not in typed("list", "-o", "wide")[1]
 
 
 def test_a_job_that_does_not_exist_cannot_be_deleted(engine, typed):

@@ -23,6 +23,7 @@ GRACE_SECONDS = 15.0
 ENDING_SECONDS = 30.0
 """What an end may take beside the grace time."""
 POLL_SECONDS = 0.5
+_REQUESTED = f'"{END_REQUESTED}"'.encode()
 
 
 class Ending:
@@ -193,6 +194,9 @@ def _do_all(ends: Sequence[RequestedEnd], way: Connector) -> list[str]:
 
 def pending(found: Mapping[str, ReportAnswer | ProvisionError], head: str) -> list[RequestedEnd]:
     """Return what is left to do for requested ends, by the answers of nodes."""
+    answer = found.get(head)
+    if not isinstance(answer, ReportAnswer) or not any(_REQUESTED in bytes(raw) for raw in answer.jobs):
+        return []  # most lists: their many jobs are not parsed a second time
     reports = [Report.of(name, one) for name, one in found.items() if not isinstance(one, ProvisionError)]
     return requested_ends(reports, head)
 

@@ -54,6 +54,7 @@ from provision.jobs.node_ask import ask_jobs
 from provision.model import Cluster, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, as_document
 from provision.model.job_views import DryRun, JobSurvey
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     import threading
@@ -355,9 +356,12 @@ class DirectEngine:
         record = self.get(name)
         if record.status.over:
             return record
-        self._end(record, say, grace)
+        unconfirmed = self._end(record, say, grace)
         self._start_others(say)
-        return self.get(name)
+        try:
+            return self.get(name)
+        except NotFound:  # it was deleted meanwhile, or another job has its name and is the one that is listed
+            return replace(record, status=JobStatus.STOPPING if unconfirmed else JobStatus.STOPPED)
 
     def _start_others(self, say: Say) -> None:
         """What has been given back may be what others wait for; if that cannot be seen to now, a later command does."""
@@ -375,13 +379,10 @@ class DirectEngine:
         left = ending.stop(grace)
         ending.confirm(set(ending.nodes) - set(left))
         if unrecorded is not None and (left or not ending.nodes):
-            raise (
-                unrecorded
-                if not left
-                else NodeUnreachable(
-                    f"{record.spec.name} may still run: {_told(left)}; {unrecorded.message}",
-                    remedy=f"Run `provision stop {record.spec.name}` again when the queue host {self.head} answers.",
-                )
+            where = f"{record.spec.name} may still run: {_told(left)}; " if left else ""
+            raise NodeUnreachable(
+                f"{where}{unrecorded.message}",
+                remedy=f"Run `provision stop {record.spec.name}` again when the queue host {self.head} answers.",
             )
         return _unconfirmed(ending, record.spec.name, left) if left else None
 
@@ -509,7 +510,11 @@ def _stored(secrets: Secrets) -> SecretsDocument:
 
 
 def _told(lost: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {text}" for name, text in lost.items())
+    """Return why nodes could not, those with one reason together."""
+    names: dict[str, list[str]] = {}
+    for name, text in lost.items():
+        names.setdefault(text, []).append(name)
+    return "; ".join(f"{in_short(group)}: {text}" for text, group in names.items())
 
 
 def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> ProvisionError:
@@ -518,7 +523,7 @@ def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> Provisio
     away = [node for node in left if node in ending.silent]
     if not away:
         return TimedOut(text, remedy=f"See what happens: provision get {name} -e")
-    when = f"when {', '.join(away)} answers again"
+    when = f"when {in_short(away)} answers again"
     remedy = f"It is carried out {when}; `provision get {name}` shows the state."
     if not ending.recorded:
         remedy = f"The queue host does not know this job. Run `provision delete {name}` {when}."
@@ -529,7 +534,7 @@ def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> Provisio
 
 def _name_taken(name: str, record: JobRecord | None) -> NameTaken:
     if record is not None and record.unconfirmed:
-        away = ", ".join(record.unconfirmed)
+        away = in_short(record.unconfirmed)
         return NameTaken(
             f"the name {name} is taken: that job is {record.status}, and {away} has not confirmed its end",
             remedy=f"Choose another name, or wait for {away}: the name is free when all nodes have confirmed.",
