@@ -23,6 +23,7 @@ import node_audit
 import node_files
 import node_records
 from node_files import Refused, read_json
+from node_leases import all_leases
 from node_records import FILE, NAME, job_folder, job_names
 
 CONFIG = "/etc/provision/job-agent.json"
@@ -287,6 +288,7 @@ def reserve(person, _name, request):
             "your jobs run as {}, not as {}".format(person.get("user"), spec.get("user") or "root"),
             "submit with: --user {}".format(person.get("user")),
         )
+    insist_on_unused_id(name, token)
     queue = request.get("queue") if isinstance(request.get("queue"), dict) else {}
     retry = queue.get("retry")
     if not is_operator(person):
@@ -316,6 +318,14 @@ def is_plain(value):
         groups = (one.values() if isinstance(one, dict) else one for one in level)
         level = [item for group in groups for item in group if isinstance(item, (dict, list))]
     return not level
+
+
+def insist_on_unused_id(name, token):
+    """Refuse the id of another job: nodes recognize containers and leases by the id, and everybody can read it."""
+    ids = [read_json(os.path.join(job_folder(other), "job.json")).get("id") for other in job_names() if other != name]
+    ids += [lease.get("id") for lease in all_leases().values() if lease.get("job") != name]
+    if token in map(str, ids):
+        raise Refused("another job has the id {}".format(token), "submit the job again with an id of its own")
 
 
 def insist_on_room(person, text):

@@ -36,7 +36,7 @@ class Unit(Runtime):
 
     def is_ours(self):
         """Return whether the unit that is known here is of our attempt."""
-        return node_leases.mine(node_units.about(self.unit), self.told["id"], self.told["attempt"])
+        return node_leases.mine(node_units.about(self.unit), self.told["name"], self.told["id"], self.told["attempt"])
 
     # Making
 

@@ -53,7 +53,7 @@ def stop(request):
         signal_keeper(folder, signal.SIGUSR1)
         return {"asked": True}
     token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
-    end_runs(token, attempt, 15 if grace is None else float(grace))
+    end_runs(name, token, attempt, 15 if grace is None else float(grace))
     return {"asked": close_attempt(name, attempt, {"status": "STOPPED", "reason": told["reason"]}, "Stopped")}
 
 
@@ -76,7 +76,7 @@ def delete(request):
     node_mountpoints.take_away()  # of units that a reboot has ended
     for attempt in attempts_of(name):
         remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
-    release_all(token)
+    release_all(name, token)
     gone = os.path.join(ROOT, ".new-{}-{}-{}".format(name, os.getpid(), int(time.time())))
     os.rename(folder, gone)
     remove_tree(gone)

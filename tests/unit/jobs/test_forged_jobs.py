@@ -97,6 +97,29 @@ def test_a_job_of_an_unknown_key_is_refused_with_the_line_that_lists_it(jobs: Di
     is_refused(jobs, head, "cluster_operators", f'key: "{public}"')
 
 
+def test_a_job_with_the_id_of_a_running_job_neither_starts_nor_ends_it(
+    monkeypatch: pytest.MonkeyPatch, head: FakeNode
+) -> None:
+    """A submitter chooses the id of a job, and can read everybody's; other jobs start."""
+    own = JobKeys("a", {}, head.folder / "bob")
+    person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001")
+    jobs = direct_engine(monkeypatch, head, people={"bob": person})
+    jobs.submit(spec("alice", "sleep 60", gpus=1), Secrets(), [].append)
+    record = until(lambda: (found := jobs.get("alice")).status is JobStatus.RUNNING and found, "alice runs")
+    evil = dataclasses.replace(spec("evil", user="1001:1001", pull="never"), image="missing")
+    write(head, {**recorded(own, evil, id=record.id), "submitted": time.time()}, "evil")
+    said: list[str] = []
+
+    assert jobs.start_pending(said.append).waiting == ("evil",)
+
+    refused, alice = jobs.get("evil"), jobs.get("alice")
+    assert (refused.status, refused.attempt) == (JobStatus.PENDING, 0)
+    assert "has the id of another job (alice)" in refused.reason
+    assert "provision delete evil" in refused.reason
+    assert (alice.status, alice.leases) == (JobStatus.RUNNING, record.leases)
+    jobs.stop("alice", said.append, grace=0)
+
+
 def test_a_job_of_a_listed_operator_starts(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:
     """From any controller whose inventory lists the key."""
     other = JobKeys("a", {}, head.folder / "stranger")

@@ -117,6 +117,18 @@ def submitted(agent, name, person, **more):
     assert answer == {"reserved": True}
 
 
+def test_the_id_of_another_job_or_lease_is_refused(agent):
+    """Everybody can read it, and nodes recognize containers and leases by it."""
+    submitted(agent, "j", "bob")
+    agent.node.ok("reserve", name="old", job=job("old", "x1"), queue={})
+    (agent.node.run / "leases" / "GPU-a").write_text(json.dumps({"job": "r", "id": "r7", "attempt": 1}))
+
+    for ident in ("j1", "x1", "r7"):
+        answer = agent.refused("eve", "reserve", name="evil", job=signed("evil", "eve", ident))
+        assert answer == f"another job has the id {ident}"
+    assert not (agent.node.root / "evil").exists()
+
+
 def test_python_3_6_can_read_the_agent():
     assert ast.parse(agent_program(), feature_version=(3, 6)).body
 
