@@ -25,7 +25,7 @@ class PrintableText(str):
 
 
 def last_lines(*texts: str, limit: int = LINE_LIMIT) -> list[str]:
-    """Return the lines at the end of texts, of each at most `limit` characters: enough to find the cause of an error."""
+    """Return the lines at the end of texts, of each at most `limit` characters: errors are reported there."""
     return [line for text in texts for line in text[-limit:].splitlines()]
 
 

@@ -26,7 +26,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
      "The registry has no such image: check training_image_reference and push the image."),
     (r"unauthorized|authentication required|denied: ",
      "The registry wants a login: set docker_engine_registry_logins (password in a vault)."),
-    (r"connection refused.{0,300}(?:v2|registry)|dial tcp .{0,300}(?:refused|timeout|no route)|registry.{0,300}(?:refused|timed out)",
+    ((r"connection refused.{0,300}(?:v2|registry)|dial tcp .{0,300}(?:refused|timeout|no route)"
+      r"|registry.{0,300}(?:refused|timed out)"),
      "The registry does not answer from the node: check that it runs and that the node may reach it."),
     (r"Missing sudo password|sudo: a password is required|Incorrect sudo password",
      "sudo asks for a password: add --ask-become-pass, or put ansible_become_password into a vault."),

@@ -65,7 +65,7 @@ LOCAL_NAMES: dict[str, Callable[[Any], Iterable[dict[str, Any]]]] = {
     "report/secret_shapes.py": lambda _: (),  # its rules have tests of their own, with attacks for each
     "workflow/bandwidth.py": lambda _: ({"READY": perftest.READY, "END": perftest.END},),
 }
-"""File -> values of the local names in its expressions, such as the rows of a table; none where no node's text comes."""
+"""File -> values of the local names in its expressions, such as rows of a table; none where no node's text comes."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> DirectEngine:
 
 
 def spec(name: str = "forged", line: str = "true", **more: Any) -> JobSpec:
-    return JobSpec(name, Kind.RUN, (line,), image="image", **more)
+    return JobSpec(name, Kind.RUN, (line,), **{"image": "image", **more})
 
 
 def write(head: FakeNode, document: dict[str, Any], name: str = "forged", **files: Any) -> None:
@@ -319,6 +319,7 @@ def test_packed_code_that_the_head_does_not_have_is_refused(jobs: DirectEngine, 
 
 
 BOB = {"user": "1001:1001"}
+SLOW = CodeSource("git", "https://git.example.com/x.git", options={"GIT_SYNC_TIMEOUT": "999999999"})
 
 
 @pytest.mark.parametrize(
@@ -333,6 +334,9 @@ BOB = {"user": "1001:1001"}
         ({**BOB, "allow_drained": True}, "--toleration"),
         ({**BOB, "starting_timeout": 7200.0}, "--starting-timeout"),
         ({**BOB, "ulimits": {"rtprio": "99"}}, "--ulimit rtprio"),
+        ({**BOB, "sync": SLOW}, "GIT_SYNC_TIMEOUT is at most 3600"),
+        ({**BOB, "priority": 1}, "--priority"),
+        ({**BOB, "image": "", "no_container": True, "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "CUDA_VISIBLE_DEVICES"),
         ({**BOB, "mounts": ("/var/run/docker.sock:/s",)}, "--mount"),
         ({**BOB, "mounts": ("/home/bob/docker.sock:/s",)}, "--mount"),
         ({**BOB, "mounts": ("/run:/r",)}, "--mount"),

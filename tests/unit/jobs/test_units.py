@@ -130,9 +130,7 @@ def test_a_unit_is_kept_off_the_gpus_of_other_jobs_and_off_nothing_else(driver):
     assert node_units.device_words(["GPU-1"]) == []
 
 
-@pytest.mark.parametrize(
-    ("owner", "foreign"), [(("j", "t1", "1"), []), (("j", "t2", "1"), ["GPU-0"]), (("k", "t1", "1"), ["GPU-0"])]
-)
+@pytest.mark.parametrize("owner", [("j", "t1", "1"), ("j", "t2", "1"), ("k", "t1", "1")])
 def test_a_process_of_a_unit_is_foreign_only_on_gpus_of_other_jobs(tmp_path, monkeypatch, owner):
     """By the unit that the kernel names."""
     unit_name = node_units.unit_of("j-worker-0", 1)
