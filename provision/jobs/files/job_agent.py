@@ -32,6 +32,7 @@ UPLOAD_BYTES = 1 << 34
 REQUEST_SECONDS = 120
 DEPTH = 8
 SIGNED_LENGTH = 1 << 17
+RETRIES = 1000000
 JOBS = 200
 """Of a submitter, as long as nobody deletes them: reports of all jobs have a limit, and are for everybody."""
 NAMES = 10000
@@ -290,7 +291,9 @@ def reserve(person, _name, request):
         )
     insist_on_unused_id(name, token)
     queue = request.get("queue") if isinstance(request.get("queue"), dict) else {}
-    retry = queue.get("retry")
+    retry = queue.get("retry", 0)
+    if not is_count(retry) or retry > RETRIES:
+        raise Refused("--retry {}: at most {} is possible".format(shown(retry), RETRIES))
     if not is_operator(person):
         insist_on_room(person, text)
     return {
@@ -300,7 +303,7 @@ def reserve(person, _name, request):
             "state": "held" if queue.get("state") == "held" else "pending",
             "attempt": 0,
             "failures": 0,
-            "retry": retry if is_count(retry) else 0,
+            "retry": retry,
         },
         "secrets": request.get("secrets") if isinstance(request.get("secrets"), dict) else {},
         "upload": token if request.get("upload") == token else "",

@@ -63,7 +63,7 @@ def delete(request):
     folder = job_folder(name)
     job = read_json(os.path.join(folder, "job.json"))
     token = str(request.get("id") or job.get("id") or "")
-    if not os.path.isdir(folder) or (job and str(job.get("id")) != token):
+    if not os.path.isdir(folder) or (job and str(job.get("id") or "") != token):
         return {"deleted": False}
     if keepers([(name, attempt) for attempt in attempts_of(name)]):
         raise Refused("the job {} still runs on this node".format(name), "provision stop {}".format(name))

@@ -414,6 +414,53 @@ def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[s
     assert jobs[0].record.seats[0].container == "j-worker-0"
 
 
+@pytest.mark.parametrize(
+    ("document", "files"),
+    [
+        ({"id": "1"}, {"queue": {"state": "pending", "retry": 2_000_000}}),
+        ({"id": "1", "owner": {"a": 1}}, {}),
+        ({"id": {}}, {}),
+        ({"id": "1", "spec": {"gpus": "all"}}, {}),
+        ({"id": "1", "spec": {"env": {"a": {"b": {}}}}}, {}),
+    ],
+)
+def test_a_job_without_a_valid_entry_can_be_deleted(
+    jobs: DirectEngine, head: FakeNode, document: dict[str, Any], files: dict[str, Any]
+) -> None:
+    """Its entry is reported with the remedy, every other command says why it fails, and the name is free afterwards."""
+    write(head, document, "odd", **files)
+
+    with pytest.raises(NodeError, match="the recorded job odd is not valid") as caught:
+        jobs.stop("odd", [].append)
+    assert caught.value.remedy == "Delete it: provision delete odd"
+    assert all("`provision delete odd` deletes it" in line for line in jobs.jobs().problems)
+    jobs.delete("odd", [].append)
+
+    assert not (head.root / "odd").exists()
+    assert jobs.jobs().problems == ()
+    jobs.submit(spec("odd"), Secrets(), [].append)
+    assert over(jobs, "odd").status is JobStatus.SUCCEEDED
+
+
+def test_a_running_job_whose_record_is_damaged_is_ended_before_it_is_deleted(
+    jobs: DirectEngine, head: FakeNode
+) -> None:
+    """Somebody else's needs --force."""
+    jobs.submit(spec("odd", "sleep 60", gpus=1), Secrets(), [].append)
+    until(lambda: jobs.get("odd").status is JobStatus.RUNNING, "the job runs")
+    file = head.root / "odd" / "job.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "submitted": "now", "owner": "eve@x"}))
+
+    with pytest.raises(NodeError, match="its owner is eve@x") as caught:
+        jobs.delete("odd", [].append)
+    assert caught.value.remedy is not None
+    assert "--force" in caught.value.remedy
+    jobs.delete("odd", [].append, force=True)
+
+    assert not (head.root / "odd").exists()
+    assert head.ok("look")["leases"] == {}
+
+
 def test_secret_variables_are_those_that_the_spec_names(jobs: DirectEngine, head: FakeNode) -> None:
     """Names of the spec are checked; others would be variables that no check has seen."""
     secrets = SecretsDocument(env={"NVIDIA_VISIBLE_DEVICES": "all"}, salt="s")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from provision.documents import decode
-from provision.documents.jobs import ReportAnswer, job_reports
+from provision.documents.jobs import MOST_RETRIES, ReportAnswer, job_reports
 from provision.jobs.node_programs import FILES, agent_program
 from tests.support.node.node import Engine, FakeNode, job, run, seat
 
@@ -115,6 +115,16 @@ def submitted(agent, name, person, **more):
     """Submit a job through the agent."""
     answer = agent.ask(person, "reserve", name=name, job=signed(name, person), queue={"state": "pending"}, **more)
     assert answer == {"reserved": True}
+
+
+def test_more_retries_than_a_record_can_have_are_refused(agent):
+    """The record would not be valid, and nobody could see the job."""
+    assert job_agent.RETRIES == MOST_RETRIES
+    for retry in (MOST_RETRIES + 1, -1, "2", True):
+        queue = {"state": "pending", "retry": retry}
+        assert "--retry" in agent.refused("bob", "reserve", name="j", job=signed("j", "bob"), queue=queue)
+    submitted_queue = {"state": "pending", "retry": MOST_RETRIES}
+    assert agent.ask("bob", "reserve", name="j", job=signed("j", "bob"), queue=submitted_queue) == {"reserved": True}
 
 
 def test_the_id_of_another_job_or_lease_is_refused(agent):

@@ -43,6 +43,7 @@ from provision.jobs.engines.direct.head import (
     owner,
     queue_held,
 )
+from provision.jobs.engines.direct.invalid import InvalidJob, delete_invalid, insist_on_valid
 from provision.jobs.engines.direct.known import Eyes, Sight
 from provision.jobs.engines.direct.looks import NodeLook
 from provision.jobs.engines.direct.ways import Ways
@@ -250,6 +251,7 @@ class DirectEngine:
         for record in survey.jobs:
             if record.spec.name == name:
                 return record
+        insist_on_valid(name, found)
         away = ", ".join(survey.unreachable)
         if away and hurry:
             return self.get(name)
@@ -311,6 +313,11 @@ class DirectEngine:
         try:
             record = self.get(name)
         except NotFound:
+            return
+        except InvalidJob as error:
+            delete_invalid(
+                error, lambda names, work: each([self._nodes[one] for one in names], work), self.head, force=force
+            )
             return
         if record.owner and record.owner != owner() and not force and not record.status.over:
             raise NodeError(
