@@ -442,6 +442,21 @@ def test_a_job_without_a_valid_entry_can_be_deleted(
     assert over(jobs, "odd").status is JobStatus.SUCCEEDED
 
 
+def test_a_running_job_that_must_not_start_again_is_not_ended_by_a_restart(jobs: DirectEngine, head: FakeNode) -> None:
+    """Such as an unsigned one of an earlier version."""
+    jobs.submit(spec("old", "sleep 60"), Secrets(), [].append)
+    until(lambda: jobs.get("old").status is JobStatus.RUNNING, "the job runs")
+    file = head.root / "old" / "job.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({key: value for key, value in document.items() if key not in {"signed", "signature"}}))
+
+    with pytest.raises(NodeError, match="is not signed"):
+        jobs.restart("old", [].append)
+
+    assert jobs.get("old").status is JobStatus.RUNNING
+    jobs.stop("old", [].append, grace=0)
+
+
 def test_a_running_job_whose_record_is_damaged_is_ended_before_it_is_deleted(
     jobs: DirectEngine, head: FakeNode
 ) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from provision.batch.records import contradictions
-from provision.batch.signed import secrets_digest
+from provision.batch.records import Report, contradictions
+from provision.batch.signed import check_secrets, secrets_digest
 from provision.connectors import connect, each
 from provision.documents.jobs import (
     Deleted,
@@ -364,7 +364,7 @@ class DirectEngine:
         """Start a job that is over (or stop it first) as its next attempt.
 
         Raises:
-            NodeError: its secrets went with its end.
+            ProvisionError: it must not start, e.g. its secrets were removed when it ended; it continues to run then.
         """
         from provision.jobs.engines.direct.starting import insist_on_secrets
         from provision.jobs.engines.direct.starts import secrets_of
@@ -372,7 +372,11 @@ class DirectEngine:
         record = self.get(name)
         with Ways(self._nodes) as ways:
             kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
+            answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
         insist_on_secrets(record.spec, secrets_of(kept))
+        for job in Report.of(self.head, answer).jobs:
+            if job.name == name:
+                check_secrets(self._keys.check(job, self.head), kept, self.head)
         if not record.status.over:
             self._end(record, say, 15.0)
             record = self.get(name)
@@ -382,9 +386,12 @@ class DirectEngine:
             ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, **more)
             mark(ways, self.head, record, queue, state="pending")
         try:
-            self._start_waiting(say, mine=name)
+            _, refused = self._start_waiting(say, mine=name)
         except LockedError as error:
             say(f"{name} stays in the queue: {error.message}")
+            refused = None
+        if refused is not None:
+            raise refused
         return self.get(name)
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
