@@ -180,6 +180,7 @@ def test_a_submitter_submits_sees_stops_and_deletes_a_job_of_his_own(agent):
         ("deleted", "bob", "j", True),
     ]
     assert agent.audited()[0]["secrets"] == ["TOKEN"]
+    assert {(one["owner"], one["id"]) for one in agent.audited()} == {("u@h", "j1")}
     assert "x" not in agent.audited()[0].values()
 
 
