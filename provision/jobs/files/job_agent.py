@@ -24,11 +24,10 @@ import node_files
 import node_records
 from node_files import Refused, read_json
 from node_leases import all_leases
-from node_records import FILE, NAME, job_folder, job_names
+from node_records import FILE, NAME, UPLOAD_BYTES, job_folder, job_names
 
 CONFIG = "/etc/provision/job-agent.json"
 REQUEST_BYTES = 48 << 20
-UPLOAD_BYTES = 1 << 34
 REQUEST_SECONDS = 120
 DEPTH = 8
 SIGNED_LENGTH = 1 << 17

@@ -12,6 +12,7 @@ RUN = os.environ.get("PROVISION_JOBS_RUN") or "/run/provision"
 FOR_TESTS = ("PROVISION_JOBS_ROOT", "PROVISION_JOBS_RUN", "PROVISION_PROC", "PROVISION_DOCKER_SOCKET")
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?\Z")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\Z")
+UPLOAD_BYTES = 2 << 30  # of packed code
 UNIT_FILES = "/run/systemd/system"
 OVER = ("Completed", "Error", "Stopped", "Lost")
 STAMP = 27  # 2026-01-31T12:00:00.123456Z

@@ -20,6 +20,7 @@ from tests.support.node.node import Engine, FakeNode, job, run, seat
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 import job_agent
+import node_queue
 
 KEYS = {name: b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + name.encode().ljust(32, b".") for name in ("alice", "bob", "eve")}
 PEOPLE = {
@@ -418,6 +419,13 @@ def test_a_submitter_cannot_fill_the_disk_with_one_upload(agent):
     size = min(most.f_bavail * most.f_frsize, job_agent.UPLOAD_BYTES)
     if size < job_agent.UPLOAD_BYTES:
         assert "no room" in agent.refused("bob", "upload", id="abc", size=size)
+
+
+def test_the_agent_takes_no_larger_code_than_the_node(agent):
+    """Else the upload would be refused only after it was announced as possible."""
+    assert job_agent.UPLOAD_BYTES == node_queue.UPLOAD_BYTES
+    refusal = f"{2 << 31} is not a possible size of packed code"
+    assert agent.refused("bob", "upload", id="abc", size=2 << 31) == refusal
 
 
 @pytest.mark.parametrize("odd", ["1e999", "-1e999", '"\\ud800"', "[" * 900 + "]" * 900])
