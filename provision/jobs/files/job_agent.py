@@ -460,9 +460,12 @@ def without_job(answer):
 
 
 def visible(person, job):
-    """Return a job in full where it is the person's own, else only in brief."""
+    """Return a job in full where it is the person's own, else only in brief.
+
+    The name may have been taken by another job since the report was made.
+    """
     recorded = read_json(os.path.join(job_folder(job["name"]), "job.json"))
-    if signed_by(person, recorded):
+    if signed_by(person, recorded) and recorded.get("id") == job.get("id"):
         return job
     found = {key: job.get(key) for key in JOB}
     found["spec"] = some(job.get("spec"), SPEC)

@@ -82,8 +82,8 @@ def insist_on_id(request, name):
 def make_folders():
     """Make the folders of all jobs, whose names are root's business alone."""
     for path in (ROOT, *(os.path.join(RUN, name) for name in ("leases", "mounts", "units"))):
-        if not os.path.isdir(path):
-            os.makedirs(path, mode=0o700, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        if os.stat(path).st_mode & 0o777 != 0o700:  # of an earlier version
             os.chmod(path, 0o700)
 
 

@@ -442,6 +442,17 @@ def test_a_job_without_a_valid_entry_can_be_deleted(
     assert over(jobs, "odd").status is JobStatus.SUCCEEDED
 
 
+def test_a_job_whose_start_failed_is_not_reported_as_started(jobs: DirectEngine, head: FakeNode) -> None:
+    """The reason is reported; other jobs start."""
+    write(head, recorded(signing_keys(head), dataclasses.replace(spec("odd", pull="never"), image="missing")), "odd")
+    write(head, recorded(signing_keys(head), spec("fine")), "fine")
+    said: list[str] = []
+
+    assert jobs.start_pending(said.append).started == ("fine",)
+
+    assert [line for line in said if line.startswith("warning: odd: its start failed: a: ")]
+
+
 def test_a_running_job_that_must_not_start_again_is_not_ended_by_a_restart(jobs: DirectEngine, head: FakeNode) -> None:
     """Such as an unsigned one of an earlier version."""
     jobs.submit(spec("old", "sleep 60"), Secrets(), [].append)

@@ -400,6 +400,19 @@ def test_a_seat_is_no_secret():
     assert job_agent.visible(PEOPLE["eve"], told)["attempt_record"] == {"seats": [seat("j-worker-0", "a", 0)]}
 
 
+def test_a_report_of_another_job_of_the_same_name_is_shown_in_brief(agent):
+    """The name may have been taken by a job of the caller since the report was made."""
+    (agent.node.root / "j").mkdir(parents=True)
+    (agent.node.root / "j" / "job.json").write_text(json.dumps(signed("j", "eve", "e1")))
+    job_agent.node_records.ROOT, before = str(agent.node.root), job_agent.node_records.ROOT
+    try:
+        other, own = ({"name": "j", "id": ident, "events": ["of it"]} for ident in ("b1", "e1"))
+        assert "events" not in job_agent.visible(PEOPLE["eve"], other)
+        assert job_agent.visible(PEOPLE["eve"], own) == own
+    finally:
+        job_agent.node_records.ROOT = before
+
+
 def test_a_submitter_cannot_fill_what_everybody_reads(agent):
     """Each report has a limit, beyond which no operator's command would get one."""
     huge = signed("huge", "bob", labels={"a": "x" * job_agent.SIGNED_LENGTH})

@@ -245,6 +245,18 @@ def test_a_job_with_the_id_of_another_one_does_not_end_it(docked, end):
     assert docked.record("j-worker-0")["status"] == "Running"
 
 
+def test_folders_of_an_earlier_version_are_closed_to_other_users(node):
+    """It made them readable for all."""
+    paths = [node.root, *(node.run / name for name in ("leases", "mounts", "units"))]
+    for path in paths:
+        path.mkdir(parents=True)
+        path.chmod(0o755)
+
+    node.ok("reserve", name="j", job=job(), queue={})
+
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o700}
+
+
 def test_renewing_keeps_what_an_attempt_has_and_takes_nothing(docked):
     lease(docked)
     aged(docked, GPU, 100)

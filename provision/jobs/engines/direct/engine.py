@@ -208,9 +208,10 @@ class DirectEngine:
             for problem in (*contradictions(list(looks.values()), self.head), *booking.refused):
                 say(f"warning: {problem}")
             self._forget_aged(booking.aged, say)
-            start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own)
+            failed = start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own)
         self._watched = watches(booking.looks, self.head, attempts, waits=bool(booking.waiting))
-        return Tried(tuple(attempt.spec.name for attempt in attempts), tuple(booking.waiting)), refused
+        started = tuple(attempt.spec.name for attempt in attempts if attempt.spec.name not in failed)
+        return Tried(started, tuple(booking.waiting)), refused
 
     def _look(self, patience: float | None = None) -> tuple[dict[str, NodeLook], dict[str, str]]:
         """Ask all nodes what is taken and what waits, by one session each; with `patience` the late ones are away."""
