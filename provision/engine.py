@@ -151,7 +151,7 @@ class Collector:
                 seen.roles[role] = RoleStatus.FAILED
             full = _without_secrets(str(result.get("msg") or "").strip())
             message = _lost(full)
-            seen.error = Failure(role, task.split(" : ", 1)[-1], message, full, remedy_for(f"{full}\n{message}"))
+            seen.error = Failure(role, task.split(" : ", 1)[-1], message, full, remedy_for(full, message))
             self._tell(host, role, task, "unreachable")
         elif kind == "start":
             self._tell(host, role, task, "start")
@@ -176,7 +176,7 @@ class Collector:
         details = [shown[key] for key in _OUTPUTS if shown[key]]
         full = shown["msg"].strip()
         output = "\n".join("\n".join([full, *details]).strip().splitlines()[-10:])
-        return Failure(role, task.split(" : ", 1)[-1], message, output, remedy_for("\n".join([full, *details])))
+        return Failure(role, task.split(" : ", 1)[-1], message, output, remedy_for(full, *details))
 
     def _tell(self, node: str, role: str | None, task: str, status: str) -> None:
         self._on_event(Event(node, role, task.split(" : ", 1)[-1], status))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from provision.documents.text import last_lines
 from provision.errors import UsageError
 from provision.model.job import CodeSource
 
@@ -247,7 +248,7 @@ _NO_LOGIN = (
     "|@ERROR: auth failed|invalid credentials|returned error: 40[13]"
 )
 _NO_REPOSITORY = (
-    "[Rr]epository .*not found|does not appear to be a git repo|returned error: 404|not exist|Unknown module"
+    "[Rr]epository .{0,300}not found|does not appear to be a git repo|returned error: 404|not exist|Unknown module"
     "|No such file or directory"
 )
 _CAUSES = (
@@ -295,7 +296,8 @@ _REMEDIES = {
 
 def explain(kind: str, what: str, output: str) -> Trouble:
     """Return the cause of an error of ``files/code_sync.py``."""
+    lines = last_lines(output, what)
     for cause, pattern, why, remedy in _CAUSES:
-        if kind in ("failed", "io") and re.search(pattern, f"{output}\n{what}"):
+        if kind in ("failed", "io") and any(re.search(pattern, line) for line in lines):
             return Trouble(cause, why, remedy)
     return Trouble(kind, what or "it gave no answer that makes sense", _REMEDIES.get(kind))

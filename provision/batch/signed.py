@@ -34,6 +34,7 @@ _LONGEST_START = 3600
 _PRIORITY_LIMITS = frozenset({"nice", "rtprio"})
 """Limits that take time from all other processes of a node."""
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Refused(NodeError):
@@ -212,7 +213,7 @@ def _unknown_field(document: Any, known: Any, path: str = "") -> str:
 
 
 def _beyond_rights(spec: JobSpec, person: Person) -> str:  # noqa: PLR0911 - one for each right
-    """Return what a submitter's job asks for that he may not have; empty for nothing."""
+    """Return what a submitter's job asks for that only operators may have; empty for nothing."""
     account, _, groups = spec.user.partition(",")
     own_account, _, own_groups = person.user.partition(",")
     if account != own_account or not set(filter(None, groups.split(","))) <= set(own_groups.split(",")):
@@ -223,13 +224,23 @@ def _beyond_rights(spec: JobSpec, person: Person) -> str:  # noqa: PLR0911 - one
         return "--toleration is for operators"
     if spec.starting_timeout > _LONGEST_START or not spec.starting_timeout:
         return f"--starting-timeout is at most {_LONGEST_START} seconds for submitters"
+    if spec.priority > 0:
+        return "--priority above 0 is for operators"
     for name in _PRIORITY_LIMITS & spec.ulimits.keys():
         return f"--ulimit {name} is for operators"
-    if _DEVICES in {*spec.env, *spec.secret_env}:
-        return f"--env {_DEVICES} is for operators: it could name GPUs of others"
+    for name in {_DEVICES, *((_VISIBLE,) if spec.no_container else ())} & {*spec.env, *spec.secret_env}:
+        return f"--env {name} is for operators: it could name GPUs of others"
     for mount in spec.mounts:
         source = PurePosixPath("/" + mount.partition(":")[0].lstrip("/"))
         forbidden = any(source.is_relative_to(folder) for folder in _FORBIDDEN)
         if forbidden or ".." in source.parts or str(source).strip("/") == "" or source.name == _SOCKET:
             return f"--mount {mount} is for operators"
+    return _slow_fetch(spec)
+
+
+def _slow_fetch(spec: JobSpec) -> str:
+    from provision.batch.code import fetch_request  # a list of jobs checks none
+
+    if spec.sync is not None and fetch_request(spec.sync, {})["timeout"] > _LONGEST_START:
+        return f"GIT_SYNC_TIMEOUT is at most {_LONGEST_START} seconds for submitters"
     return ""

@@ -11,6 +11,7 @@ from provision.batch.inference import rank_findings, starts_processes, surely_fa
 from provision.batch.names import check_name
 from provision.batch.units import check_unit
 from provision.commands.shell import is_environment_name
+from provision.documents.jobs import MOST_RETRIES
 from provision.errors import UsageError
 from provision.model.job import JobSpec, Kind
 from provision.profiles import FABRICS, PRESETS
@@ -40,6 +41,7 @@ _AT_LEAST = {
 
 MOST = 999_999_999
 """Of any number, as flags have it: larger ones fail somewhere in a start, in whatever way."""
+_AT_MOST = {"retry": MOST_RETRIES}
 LONGEST_WORD = 1 << 17
 MOST_WORKERS = 16384
 """More is a slip of the finger: each is a container."""
@@ -127,9 +129,10 @@ def _flag(field: str) -> str:
 def _numbers(spec: JobSpec) -> None:
     for field, least in _AT_LEAST.items():
         value = getattr(spec, field)
-        if not least <= value <= MOST:
-            bound = f"at least {least}" if value < least else f"at most {MOST}"
-            raise UsageError(f"{_flag(field)} {value:g}: {bound} is possible")
+        most = _AT_MOST.get(field, MOST)
+        if not least <= value <= most:
+            bound = f"at least {least}" if value < least else f"at most {most}"
+            raise UsageError(f"{_flag(field)} {value:.15g}: {bound} is possible")
     if abs(spec.priority) > MOST or any(not 0 <= one <= MOST for one in spec.gpu_ids):
         raise UsageError(f"--priority or --gpu-ids: at most {MOST} is possible")
     if spec.workers > MOST_WORKERS:

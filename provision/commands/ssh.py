@@ -240,16 +240,18 @@ class SudoProblem(StrEnum):
     OTHER = "other"
 
 
+_SUDO = {
+    SudoProblem.TTY_WANTED: "must have a tty",
+    SudoProblem.PASSWORD_WRONG: "incorrect password|Sorry, try again|no password was provided",
+    SudoProblem.PASSWORD_WANTED: "password is required|a terminal is required|no tty present",
+    SudoProblem.NOT_ALLOWED: "not in the sudoers|not allowed|may not run",
+    SudoProblem.MISSING: "sudo: not found|sudo: No such file|sudo: command not found",
+}
+
+
 def explain_sudo(stderr: str) -> SudoProblem:
     """Read what sudo says in the C locale when it refuses."""
-    patterns = {
-        SudoProblem.TTY_WANTED: "must have a tty",
-        SudoProblem.PASSWORD_WRONG: "incorrect password|Sorry, try again|no password was provided",
-        SudoProblem.PASSWORD_WANTED: "password is required|a terminal is required|no tty present",
-        SudoProblem.NOT_ALLOWED: "not in the sudoers|not allowed|may not run",
-        SudoProblem.MISSING: "sudo: not found|sudo: No such file|sudo: command not found",
-    }
-    return next((kind for kind, text in patterns.items() if re.search(text, stderr)), SudoProblem.OTHER)
+    return next((kind for kind, text in _SUDO.items() if re.search(text, stderr)), SudoProblem.OTHER)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,10 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     agent: bool = False
     """Whether the job agent knew the caller by the SSH key."""
     job: Text = ""
+    id: Text = ""
+    """Of the job."""
+    owner: Text = ""
+    """Of the job, as its submitter claimed it."""
     instance: Text = ""
     request: Text = ""
     command: Text = ""

@@ -36,6 +36,7 @@ __all__ = [
     "Gpu",
     "Held",
     "HeldLeases",
+    "InvalidEntry",
     "JobReport",
     "Keys",
     "Lease",
@@ -56,11 +57,14 @@ __all__ = [
     "Watched",
     "Written",
     "WrittenMany",
+    "invalid_entries",
     "job_reports",
     "spec_of",
 ]
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+MOST_RETRIES = 1_000_000
+"""Of --retry; `spec_checks` and the job agent have the same limit."""
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Index = Annotated[int, Meta(ge=-1, le=65535)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -142,7 +146,7 @@ class QueueEntry(Struct, frozen=True):
     state: Literal["", "pending", "held", "started", "stopped", "failed", "over"] = ""
     attempt: Count = 0
     failures: Count = 0
-    retry: Count = 0
+    retry: Annotated[int, Meta(ge=0, le=MOST_RETRIES)] = 0
     passed: Count = 0
     reason: Text = ""
     excluded: Nodes = field(default_factory=list)
@@ -246,14 +250,40 @@ def job_reports(answer: ReportAnswer, node: str) -> tuple[tuple[JobReport, ...],
     problems: list[str] = []
     for raw in answer.jobs:
         try:
-            job = decode(bytes(raw), JobReport, node=node, what="job entry")
-            spec_of(job, node)
-            _check_seats(job, node)
+            jobs.append(_job_report(raw, node))
         except InvalidDocument as error:
-            problems.append(f"{node}: job {_name_of(raw)} is left out: {error.message}")
-        else:
-            jobs.append(job)
+            name = _field(raw, "name", JobName)
+            remedy = f"; `provision delete {name}` deletes it" if name else ""
+            problems.append(f"{node}: job {name or 'without a valid name'} is left out: {error.message}{remedy}")
     return tuple(jobs), tuple(problems)
+
+
+class InvalidEntry(Struct, frozen=True):
+    """A job entry that is not valid; a field that is not valid itself is empty."""
+
+    name: str
+    id: str
+    owner: str
+    problem: str
+
+
+def invalid_entries(answer: ReportAnswer, node: str) -> tuple[InvalidEntry, ...]:
+    """Return the entries that `job_reports` leaves out, so that they can be deleted."""
+    found = []
+    for raw in answer.jobs:
+        try:
+            _job_report(raw, node)
+        except InvalidDocument as error:
+            name, token = _field(raw, "name", JobName), _field(raw, "id", Identifier)
+            found.append(InvalidEntry(name, token, _field(raw, "owner", ShortText), error.message))
+    return tuple(found)
+
+
+def _job_report(raw: Raw, node: str) -> JobReport:
+    job = decode(bytes(raw), JobReport, node=node, what="job entry")
+    spec_of(job, node)
+    _check_seats(job, node)
+    return job
 
 
 def spec_of(job: JobReport, node: str) -> JobSpec:
@@ -276,15 +306,13 @@ def _check_seats(job: JobReport, node: str) -> None:
             raise InvalidDocument(f"a seat is not named after the job ({seat.instance}, {seat.container})", node=node)
 
 
-class _Named(Struct):
-    name: JobName
-
-
-def _name_of(raw: Raw) -> str:
+def _field(raw: Raw, name: str, kind: Any) -> str:
+    """Return a field of an entry, empty where it is not valid."""
     try:
-        return decode(bytes(raw), _Named, node="", what="job entry").name
-    except InvalidDocument:
-        return "without a valid name"
+        fields = decode(bytes(raw), dict[str, Raw], node="", what="job entry")
+        return str(decode(bytes(fields[name]), kind, node="", what=name))
+    except (InvalidDocument, KeyError):
+        return ""
 
 
 # Other answers

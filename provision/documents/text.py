@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["PrintableLine", "PrintableText", "printable_line", "printable_text", "printable_values"]
+__all__ = ["PrintableLine", "PrintableText", "last_lines", "printable_line", "printable_text", "printable_values"]
 
 LINE_LIMIT = 8192
 """Characters of one line; the rest is cut off."""
@@ -22,6 +22,11 @@ class PrintableText(str):
     """The type of a field that holds several lines: control characters other than line ends and tabs are replaced."""
 
     __slots__ = ()
+
+
+def last_lines(*texts: str, limit: int = LINE_LIMIT) -> list[str]:
+    """Return the lines at the end of texts, of each at most `limit` characters: errors are reported there."""
+    return [line for text in texts for line in text[-limit:].splitlines()]
 
 
 def printable_line(text: str) -> str:

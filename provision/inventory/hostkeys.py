@@ -33,6 +33,8 @@ __all__ = [
 
 _TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 """Host key types, the ones to prefer first."""
+_BLOB_LIMIT = 16_384
+"""Characters of a public key in base64."""
 _SCAN_TYPES = "ed25519,ecdsa,rsa"
 _SCAN_SECONDS = 10
 _WIDTH = 32
@@ -195,9 +197,20 @@ def _keys(text: str) -> list[HostKey]:
     for line in text.splitlines():
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) >= 3 and words[1] in _TYPES and marker in ("", "@revoked"):  # noqa: PLR2004 - name, type, key
+        is_key = len(words) >= 3 and words[1] in _TYPES and _is_blob(words[2], words[1])  # noqa: PLR2004 - name, type, key
+        if is_key and marker in ("", "@revoked"):
             keys.append(HostKey(words[1], words[2], revoked=marker == "@revoked"))
     return list(dict.fromkeys(keys))
+
+
+def _is_blob(text: str, kind: str) -> bool:
+    """Return whether a text is a public key of a type in base64: what a node or a jump host sends may be anything."""
+    try:
+        blob = base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    name = kind.encode()
+    return len(text) <= _BLOB_LIMIT and blob.startswith(len(name).to_bytes(4, "big") + name)
 
 
 def _rank(key: HostKey) -> int:

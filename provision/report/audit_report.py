@@ -63,6 +63,8 @@ def _record(one: AuditRecord) -> dict[str, Any]:
         "address": one.address,
         "result": one.result,
         "job": one.job,
+        "id": one.id,
+        "owner": one.owner,
         "instance": one.instance,
         "request": one.request,
         "command": one.command,
@@ -73,6 +75,7 @@ def _record(one: AuditRecord) -> dict[str, Any]:
 def _what(one: AuditRecord) -> str:
     parts = [
         one.instance or one.job or one.command,
+        f"owner {one.owner}" if one.owner and one.owner != one.caller else "",
         f"request {one.request}" if one.request else "",
         f"secrets {', '.join(one.secrets)}" if one.secrets else "",
         one.result if one.result != "ok" else "",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from provision.documents.text import last_lines
+
 __all__ = ["remedy_for"]
 
 _REMEDIES: tuple[tuple[str, str], ...] = (
@@ -13,18 +15,19 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "A package installation was cut off on the node: run `dpkg --configure -a` there, then apply again.",
     ),
     (
-        r"(lock-frontend|dpkg.*lock|Could not get lock|lock is held)",
+        r"(lock-frontend|dpkg.{0,200}lock|Could not get lock|lock is held)",
         "Another package manager is at work on the node: wait for it, or end it, and apply again.",
     ),
     (r"certificate has expired|is not yet valid|is not valid yet|Release file .* is expired",
      "By the node's clock a certificate or a package list is out of its dates: see whether it is right (`date -u`)."),
     (r"certificate signed by unknown authority|certificate verify failed|x509:",
      "The registry's certificate is not trusted on the node: give its CA in docker_engine_registry_ca."),
-    (r"manifest unknown|not found: manifest|name unknown|repository .* not found",
+    (r"manifest unknown|not found: manifest|name unknown|repository .{1,300} not found",
      "The registry has no such image: check training_image_reference and push the image."),
     (r"unauthorized|authentication required|denied: ",
      "The registry wants a login: set docker_engine_registry_logins (password in a vault)."),
-    (r"connection refused.*(?:v2|registry)|dial tcp .*(?:refused|timeout|no route)|registry.*(?:refused|timed out)",
+    ((r"connection refused.{0,300}(?:v2|registry)|dial tcp .{0,300}(?:refused|timeout|no route)"
+      r"|registry.{0,300}(?:refused|timed out)"),
      "The registry does not answer from the node: check that it runs and that the node may reach it."),
     (r"Missing sudo password|sudo: a password is required|Incorrect sudo password",
      "sudo asks for a password: add --ask-become-pass, or put ansible_become_password into a vault."),
@@ -46,6 +49,13 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 
-def remedy_for(text: str) -> str | None:
-    """Return what to do about a failure with this text, None when nothing better than the text is known."""
-    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), None)
+def remedy_for(*texts: str) -> str | None:
+    """Return what to do about a failure with these texts, None when nothing better than the texts is known.
+
+    The end of each text is searched, line by line: texts of nodes can be long.
+    """
+    lines = last_lines(*texts)
+    for pattern, remedy in _REMEDIES:
+        if any(re.search(pattern, line, re.IGNORECASE) for line in lines):
+            return remedy
+    return None

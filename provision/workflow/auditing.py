@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["read_audit"]
 
 _SECONDS = 60.0
-_BYTES = 16 * 1024 * 1024
 _MOST_LINES = 100_000
 """Of a journal, where the records of one person are looked for."""
 _SCRIPT = """
 command -v journalctl >/dev/null 2>&1 || {{ echo "journalctl is not installed" >&2; exit 127; }}
 journalctl --quiet --no-pager --output=json --output-fields=MESSAGE --lines={lines} \
-  SYSLOG_IDENTIFIER=provision-audit _UID=0 | tail -c {bytes}
+  SYSLOG_IDENTIFIER=provision-audit _UID=0
 """
 """journald itself says who has sent an entry: other accounts than root cannot write one that is read here."""
 
@@ -40,7 +39,7 @@ def read_audit(nodes: Sequence[Node], *, newest: int, user: str = "") -> Mapping
 
     def read(way: Connector) -> AuditTrail:
         lines = _MOST_LINES if user else newest
-        result = way.run(_SCRIPT.format(lines=lines, bytes=_BYTES), timeout=_SECONDS)
+        result = way.run(_SCRIPT.format(lines=lines), timeout=_SECONDS)
         if not result.ok:
             raise NodeError(
                 f"the audit record cannot be read: {result.last_lines(1) or 'journalctl failed'}",

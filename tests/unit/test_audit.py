@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from provision.commands.files import node_audit
 from provision.documents.audit import AuditRecord, AuditTrail, audit_trail
-from provision.errors import ConnectionFailed
+from provision.errors import ConnectionFailed, NodeError
 from provision.report.audit_report import audit_document, audit_text
+from provision.testing import make_node
+from provision.workflow.auditing import read_audit
 
 
 def entry(message):
@@ -55,6 +57,21 @@ def test_whatever_a_journal_has_is_read_or_counted(messages):
     json.dumps(audit_document({"a": found}))
 
 
+def test_a_journal_that_cannot_be_read_is_an_error_of_the_node(tmp_path, monkeypatch):
+    """An audit record that cannot be read does not look like an empty one."""
+    program = tmp_path / "journalctl"
+    program.write_text("#!/bin/sh\necho 'Failed to open the journal' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    found = read_audit([make_node("a", local=True)], newest=5)
+
+    assert isinstance(found["a"], NodeError)
+    assert "Failed to open the journal" in found["a"].message
+    program.write_text("#!/bin/sh\nexit 0\n")
+    assert read_audit([make_node("a", local=True)], newest=5) == {"a": AuditTrail((), 0)}
+
+
 def test_the_table_says_who_did_what_and_how_it_is_known():
     """A claimed name has a question mark; a node that does not answer has its reason."""
     record = AuditRecord(
@@ -66,14 +83,16 @@ def test_the_table_says_who_did_what_and_how_it_is_known():
         secrets=("API_TOKEN", "HF_TOKEN"),
         address="198.51.100.7",
     )
+    stopped = AuditRecord(time=1.7e9, action="stopped", caller="eve", agent=True, job="vgg", id="t1", owner="bob@ops2")
     claimed = AuditRecord(time=1_700_000_000.0, action="applied", caller="root@ops1", command="provision apply")
     text = audit_text({
-        "head": AuditTrail((record, claimed), 1),
+        "head": AuditTrail((record, stopped, claimed), 1),
         "gpu1": ConnectionFailed("does not answer", remedy="look at it"),
     })  # fmt: skip
 
     assert "bob               submitted      mnist; secrets" in text
     assert "API_TOKEN, HF_TOKEN; from" in " ".join(text.split())
+    assert "vgg; owner bob@ops2" in text
     assert "root@ops1?        applied        provision apply" in text
     assert "1 entries of the journal are not valid records" in text
     assert "error: does not answer" in text
@@ -106,6 +125,8 @@ def test_the_address_is_that_of_the_ssh_session(tmp_path, monkeypatch):
         ("delete", {"name": "j"}, {"deleted": True}, "deleted"),
         ("delete", {"name": "j"}, {"deleted": False}, None),
         ("secrets", {"name": "j"}, {"env": {"A": "x"}}, "used secrets"),
+        ("secrets", {"name": "j"}, {}, None),
+        ("secrets", {"name": "j"}, {"env": {}, "salt": "s"}, None),
         ("logs", {"name": "j", "instance": "j-master-0"}, None, "read logs"),
         ("attached", {"name": "j", "instance": "j-master-0"}, {}, "attached"),
         ("queue", {"name": "j", "queue": {"state": "stopped"}}, {"written": True}, "stopped"),

@@ -90,13 +90,23 @@ def caller_of(request: Dict[str, Any]) -> Tuple[str, bool]:
     return (name, True) if name else (str(request.get("by") or "unknown"), False)
 
 
-def of_request(do: str, request: Dict[str, Any], answer: Any = None, refused: str = "") -> None:
-    """Record a request about jobs, where it is one that changes something or shows what a job has."""
+def is_audited(do: str) -> bool:
+    """Return whether requests of a kind may be recorded."""
+    return do in ACTIONS or do == "queue"
+
+
+def of_request(do: str, request: Dict[str, Any], answer: Any = None, refused: str = "", job: Any = None) -> None:
+    """Record a request about jobs, where it is one that changes something or shows what a job has.
+
+    `job` is the job as the node has recorded it: its owner and ID are recorded too.
+    """
     action = action_of(do, request, answer if isinstance(answer, dict) else {}, refused)
     if not action:
         return
     caller, checked = caller_of(request)
     more = {"job": request.get("name"), "instance": request.get("instance"), "secrets": secrets_of(do, request, answer)}
+    if isinstance(job, dict):
+        more.update(owner=job.get("owner"), id=job.get("id"))
     audit(action, caller, refused or "ok", agent=checked, **more)
 
 
@@ -108,6 +118,8 @@ def action_of(do: str, request: Dict[str, Any], answer: Dict[str, Any], refused:
         queue = request.get("queue")
         requested = isinstance(queue, dict) and queue.get("state") == "stopped" and not request.get("confirmed")
         return "stopped" if requested else ""
+    if do == "secrets" and not refused and not secrets_of(do, request, answer):
+        return ""
     if not refused and (do, False) in [(name, answer.get(key)) for name, key in NOTHING_DONE]:
         return ""
     return ACTIONS.get(do, "")

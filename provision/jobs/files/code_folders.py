@@ -14,21 +14,30 @@ LOCK = ".lock"
 def private_folder() -> Tuple[str, int]:
     """Make a folder that only we can read, and return it with the lock that says that we live.
 
-    It is in memory where there is /run. Folders of processes that were killed are removed: nobody holds their locks.
+    It is in memory where possible. Folders of processes that were killed are removed: nobody holds their locks.
     """
     base = os.environ.get("PROVISION_RUN_ROOT") or "/run/provision"
     try:
         os.makedirs(base, 0o755, exist_ok=True)
         guard = guarded(base)
-    except OSError:  # a submitter who is not root
-        folder = tempfile.mkdtemp(prefix="provision-code-")
-        return folder, locked(folder)
+    except OSError:  # a user who is not root
+        base = user_base()
+        guard = guarded(base)
     try:
         remove_abandoned(base)
         folder = tempfile.mkdtemp(prefix=PREFIX, dir=base)
         return folder, locked(folder)
     finally:
         os.close(guard)
+
+
+def user_base() -> str:
+    """Return a folder of this user for the folders of logins: in memory where the system provides one."""
+    memory = os.environ.get("XDG_RUNTIME_DIR", "")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    base = os.path.join(memory if os.path.isabs(memory) and os.access(memory, os.W_OK) else state, "provision")
+    os.makedirs(base, 0o700, exist_ok=True)
+    return base
 
 
 def sweep(base: str) -> None:

@@ -23,14 +23,15 @@ import node_audit
 import node_files
 import node_records
 from node_files import Refused, read_json
-from node_records import FILE, NAME, job_folder, job_names
+from node_leases import all_leases
+from node_records import FILE, NAME, UPLOAD_BYTES, job_folder, job_names
 
 CONFIG = "/etc/provision/job-agent.json"
 REQUEST_BYTES = 48 << 20
-UPLOAD_BYTES = 1 << 34
 REQUEST_SECONDS = 120
 DEPTH = 8
 SIGNED_LENGTH = 1 << 17
+RETRIES = 1000000
 JOBS = 200
 """Of a submitter, as long as nobody deletes them: reports of all jobs have a limit, and are for everybody."""
 NAMES = 10000
@@ -288,8 +289,11 @@ def reserve(person, _name, request):
             "your jobs run as {}, not as {}".format(person.get("user"), spec.get("user") or "root"),
             "submit with: --user {}".format(person.get("user")),
         )
+    insist_on_unused_id(name, token)
     queue = request.get("queue") if isinstance(request.get("queue"), dict) else {}
-    retry = queue.get("retry")
+    retry = queue.get("retry", 0)
+    if not is_count(retry) or retry > RETRIES:
+        raise Refused("--retry {}: at most {} is possible".format(shown(retry), RETRIES))
     if not is_operator(person):
         insist_on_room(person, text)
     return {
@@ -299,7 +303,7 @@ def reserve(person, _name, request):
             "state": "held" if queue.get("state") == "held" else "pending",
             "attempt": 0,
             "failures": 0,
-            "retry": retry if is_count(retry) else 0,
+            "retry": retry,
         },
         "secrets": request.get("secrets") if isinstance(request.get("secrets"), dict) else {},
         "upload": token if request.get("upload") == token else "",
@@ -317,6 +321,14 @@ def is_plain(value):
         groups = (one.values() if isinstance(one, dict) else one for one in level)
         level = [item for group in groups for item in group if isinstance(item, (dict, list))]
     return not level
+
+
+def insist_on_unused_id(name, token):
+    """Refuse the id of another job: nodes recognize containers and leases by the id, and everybody can read it."""
+    ids = [read_json(os.path.join(job_folder(other), "job.json")).get("id") for other in job_names() if other != name]
+    ids += [lease.get("id") for lease in all_leases().values() if lease.get("job") != name]
+    if token in map(str, ids):
+        raise Refused("another job has the id {}".format(token), "submit the job again with an id of its own")
 
 
 def insist_on_room(person, text):
@@ -455,9 +467,12 @@ def without_job(answer):
 
 
 def visible(person, job):
-    """Return a job in full where it is the person's own, else only in brief."""
+    """Return a job in full where it is the person's own, else only in brief.
+
+    The name may have been taken by another job since the report was made.
+    """
     recorded = read_json(os.path.join(job_folder(job["name"]), "job.json"))
-    if signed_by(person, recorded):
+    if signed_by(person, recorded) and recorded.get("id") == job.get("id"):
         return job
     found = {key: job.get(key) for key in JOB}
     found["spec"] = some(job.get("spec"), SPEC)

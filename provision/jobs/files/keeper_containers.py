@@ -72,8 +72,8 @@ class Container(Runtime):
     def is_ours(self, found):
         """Return whether a container that the engine tells of is of our attempt."""
         labels = (found.get("Config") or {}).get("Labels") or {}
-        mine = (str(self.told["id"]), str(self.told["attempt"]))
-        return (labels.get("provision.id"), labels.get("provision.attempt")) == mine
+        mine = (str(self.told["name"]), str(self.told["id"]), str(self.told["attempt"]))
+        return tuple(labels.get("provision." + key) for key in ("job", "id", "attempt")) == mine
 
     def _make_room(self, found):
         """Take away what an earlier attempt of the job has left under our name."""

@@ -94,7 +94,7 @@ class Finish:
     def release(self):
         """Give back the leases; what stays is given back by the next command that looks, as the attempt is over."""
         try:
-            node_leases.release_all(self.told["id"], self.told["attempt"])
+            node_leases.release_all(self.told["name"], self.told["id"], self.told["attempt"])
         except (node_files.Refused, OSError) as problem:
             self.event("its leases could not be given back yet: {}".format(problem), "Warning")
 

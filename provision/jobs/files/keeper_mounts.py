@@ -80,7 +80,7 @@ class Mounts:
             os.rmdir(self.folder)
 
     def opened(self):
-        """Return descriptors of the sources: a child opens them as the account, because an account is a process.s."""
+        """Return descriptors of the sources: a child opens them as the account, and so only what it can reach."""
         ours, childs = socket.socketpair()
         pid = os.fork()
         if not pid:

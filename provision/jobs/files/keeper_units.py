@@ -36,7 +36,7 @@ class Unit(Runtime):
 
     def is_ours(self):
         """Return whether the unit that is known here is of our attempt."""
-        return node_leases.mine(node_units.about(self.unit), self.told["id"], self.told["attempt"])
+        return node_leases.mine(node_units.about(self.unit), self.told["name"], self.told["id"], self.told["attempt"])
 
     # Making
 
@@ -121,7 +121,7 @@ class Unit(Runtime):
 
     def words(self, told):
         """Return the words of systemd-run with those that this node alone knows."""
-        words = unit_words(self.unit, dict(told, binds=[], private=[]))
+        words = unit_words(self.unit, told)
         words += ["--description", "provision job {}: {}".format(self.told["name"], self.instance())]
         keeper = node_records.unit_name(self.told["name"], self.told["attempt"])
         words += ["--property=Before=" + keeper]  # so that a shutdown lets the keeper end it

@@ -116,8 +116,8 @@ def labels_of(container):
 
 
 def running_attempts(containers):
-    """Return the (id, attempt) that have a running container."""
-    return {labels_of(item)[1:] for item in containers if item.get("State") in ("running", "paused", "restarting")}
+    """Return the (job, id, attempt) that have a running container."""
+    return {labels_of(item) for item in containers if item.get("State") in ("running", "paused", "restarting")}
 
 
 def is_running(container):

@@ -54,7 +54,7 @@ def stop(request):
         signal_keeper(folder, signal.SIGUSR1)
         return {"asked": True}
     token = str(read_json(os.path.join(folder, "attempt.json")).get("id"))
-    end_runs(token, attempt, 15 if grace is None else float(grace))
+    end_runs(name, token, attempt, 15 if grace is None else float(grace))
     return {"asked": close_attempt(name, attempt, {"status": "STOPPED", "reason": told["reason"]}, "Stopped")}
 
 
@@ -64,7 +64,7 @@ def delete(request):
     folder = job_folder(name)
     job = read_json(os.path.join(folder, "job.json"))
     token = str(request.get("id") or job.get("id") or "")
-    if not os.path.isdir(folder) or (job and str(job.get("id")) != token):
+    if not os.path.isdir(folder) or (job and str(job.get("id") or "") != token):
         return {"deleted": False}
     if keepers([(name, attempt) for attempt in attempts_of(name)]):
         raise Refused("the job {} still runs on this node".format(name), "provision stop {}".format(name))
@@ -77,7 +77,7 @@ def delete(request):
     node_mountpoints.take_away()  # of units that a reboot has ended
     for attempt in attempts_of(name):
         remove(os.path.join(UNIT_FILES, unit_name(name, attempt)))
-    release_all(token)
+    release_all(name, token)
     gone = os.path.join(ROOT, ".new-{}-{}-{}".format(name, os.getpid(), int(time.time())))
     os.rename(folder, gone)
     remove_tree(gone)

@@ -59,7 +59,7 @@ class Gpus:
         gpus = gpu_rows(said["gpus"][1])
         for gpu in gpus:
             gpu["mig"] = mig_of(said.get("list", (0, "", ""))[1], gpu["uuid"])
-        ours = {item["Id"]: labels_of(item)[1:] for item in containers or () if isinstance(item.get("Id"), str)}
+        ours = {item["Id"]: labels_of(item) for item in containers or () if isinstance(item.get("Id"), str)}
         return {"gpus": gpus, "gpu_error": "", "foreign": foreign_uses(said["uses"][1], gpus, ours)}
 
 
@@ -106,7 +106,7 @@ def foreign_uses(text, gpus, ours):
     Args:
         text: GPU and process of each line, as nvidia-smi tells them.
         gpus: as `gpu_rows` returns them.
-        ours: container -> (id, attempt) of those of jobs.
+        ours: container -> (job, id, attempt) of those of jobs.
     """
     parts = {gpu["uuid"]: [gpu["uuid"], *gpu["mig"]] for gpu in gpus}
     found, leases = {}, all_leases()

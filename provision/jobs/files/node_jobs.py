@@ -11,6 +11,7 @@ import sys
 
 import node_audit
 import node_files
+import node_records
 from node_files import Refused
 
 REQUESTS = {
@@ -42,34 +43,45 @@ REQUESTS = {
 
 def main():
     """Answer the request on standard input, and leave a record of it."""
-    do, request = "", {}
+    do, request, job = "", {}, {}
     try:
         request = json.loads(request_line().decode())
         do = request["do"]
+        job = recorded_job(do, request)
         if do == "logs":  # which goes on for as long as somebody reads
-            node_audit.of_request(do, request)
+            node_audit.of_request(do, request, job=job)
         answer = getattr(__import__(REQUESTS[do]), do)(request)
     except Refused as refusal:
-        return refused(do, request, refusal)
+        return refused(do, request, refusal, job)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as problem:
         import node_storage  # needed by few requests
 
-        return refused(do, request, node_storage.refusal(problem))
+        return refused(do, request, node_storage.refusal(problem), job)
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as problem:
-        return refused(do, request, Refused("the request makes no sense: {!r}".format(problem)))
+        return refused(do, request, Refused("the request makes no sense: {!r}".format(problem)), job)
     if answer is not None:
-        node_audit.of_request(do, request, answer)
+        node_audit.of_request(do, request, answer, job=job)
         print(json.dumps(answer))
     return 0
 
 
-def refused(do, request, refusal):
+def recorded_job(do, request):
+    """Return the job of a request that is audited, as it is recorded before the request is carried out."""
+    name = request.get("name")
+    if do == "reserve":
+        return request.get("job")
+    if not node_audit.is_audited(do) or not isinstance(name, str) or not node_records.NAME.match(name):
+        return {}
+    return node_files.read_json(os.path.join(node_records.job_folder(name), "job.json"))
+
+
+def refused(do, request, refusal, job=None):
     """Answer that the request is refused."""
     if isinstance(request, dict) and isinstance(do, str) and do != "logs":
-        node_audit.of_request(do, request, refused=refusal.answer["error"]["message"])
+        node_audit.of_request(do, request, refused=refusal.answer["error"]["message"], job=job)
     print(json.dumps(refusal.answer))
     return 1
 

@@ -51,27 +51,28 @@ def write_lease(name, request, instance):
     write_json(lease_path(name), dict(lease, time=time.time(), monotonic=time.monotonic()))
 
 
-def mine(lease, token, attempt):
-    """Return whether a lease is that attempt's."""
-    return str(lease.get("id")) == str(token) and str(lease.get("attempt")) == str(attempt)
+def mine(lease, job, token, attempt):
+    """Return whether a lease is that attempt's; the submitter chooses the id, so the name is compared too."""
+    return (str(lease.get("job")), str(lease.get("id")), str(lease.get("attempt"))) == (job, str(token), str(attempt))
 
 
-def release_all(token, attempt=None):
-    """Give back all leases of an attempt, or of a whole job with TensorBoard's port; return their names."""
+def release_all(job, token, attempt=None):
+    """Release all leases of an attempt, or of a whole job with TensorBoard's port; return their names."""
     with Locked():
         held = all_leases().items()
-        of_job = [(name, lease) for name, lease in held if str(lease.get("id")) == str(token)]
-        names = [name for name, lease in of_job if attempt is None or mine(lease, token, attempt)]
+        of_job = [
+            (name, lease) for name, lease in held if (lease.get("job"), str(lease.get("id"))) == (job, str(token))
+        ]
+        names = [name for name, lease in of_job if attempt is None or mine(lease, job, token, attempt)]
         for name in names:
             remove(lease_path(name))
     return names
 
 
-def renew_leases(token, attempt, job=None):
-    """Make the leases of an attempt (and of that job, where it is named) as new; return how many there are."""
+def renew_leases(job, token, attempt):
+    """Renew the leases of an attempt; return how many there are."""
     with Locked():
-        names = {name: held for name, held in all_leases().items() if mine(held, token, attempt)}
-        names = {name: held for name, held in names.items() if job in (None, held.get("job"))}
+        names = {name: held for name, held in all_leases().items() if mine(held, job, token, attempt)}
         for name, held in names.items():
             write_json(lease_path(name), dict(held, monotonic=time.monotonic()))
     return len(names)
@@ -80,17 +81,17 @@ def renew_leases(token, attempt, job=None):
 class Renewal:
     """Keeps an attempt's leases fresh while an image comes."""
 
-    def __init__(self, token, attempt):
+    def __init__(self, job, token, attempt):
         import threading
 
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._renew, args=(token, attempt), daemon=True)
+        self.thread = threading.Thread(target=self._renew, args=(job, token, attempt), daemon=True)
         self.thread.start()
 
-    def _renew(self, token, attempt):
+    def _renew(self, job, token, attempt):
         while True:
             try:
-                renew_leases(token, attempt)
+                renew_leases(job, token, attempt)
             except (Refused, OSError):  # the next time, perhaps: they stand for longer than one
                 pass
             if self.over.wait(HOLD_SECONDS / 4):

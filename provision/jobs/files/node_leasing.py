@@ -37,7 +37,9 @@ def lease(request):
     living = keepers_of_leases(containers)
     with Locked():
         leases = {
-            name: held for name, held in reaped(containers, living).items() if not mine(held, request["id"], attempt)
+            name: held
+            for name, held in reaped(containers, living).items()
+            if not mine(held, job, request["id"], attempt)
         }
         taken = {uuid: held for uuid in wanted for held in [taken_by(uuid, family, leases, seen["foreign"])] if held}
         for uuid, instance in sorted(wanted.items()) if not taken else ():
@@ -65,7 +67,7 @@ def hold(request):
     print(json.dumps(dict(answer, starting=is_starting(answer["taken"]))), flush=True)
     if answer["taken"]:
         return
-    renewal = Renewal(request["id"], number_of(request))
+    renewal = Renewal(str(request["job"]), request["id"], number_of(request))
     try:
         silence = BEAT_SECONDS if request.get("beats") else None
         while select.select([0], [], [], silence)[0] and os.read(0, 4096):
@@ -75,7 +77,7 @@ def hold(request):
             time.sleep(0.2)
     finally:
         renewal.end()
-        release_all(request["id"], number_of(request))
+        release_all(str(request["job"]), request["id"], number_of(request))
     return
 
 
@@ -117,7 +119,7 @@ def families(gpus):
 
 def renew(request):
     """Keep the leases that an attempt has fresh; none is taken."""
-    return {"renewed": renew_leases(request["id"], number_of(request), job_name(request, "job"))}
+    return {"renewed": renew_leases(job_name(request, "job"), request["id"], number_of(request))}
 
 
 def release(request):
@@ -128,5 +130,5 @@ def release(request):
     folder = attempt_folder(job, attempt)
     if str(read_json(os.path.join(folder, "attempt.json")).get("id")) == str(request["id"]):
         take_away_secrets(folder)
-    names = release_all(request["id"], attempt)
+    names = release_all(job, request["id"], attempt)
     return {"released": [name for name in names if not name.startswith(PORT)]}

@@ -30,7 +30,7 @@ def prepare(request):
     name, attempt = job_name(request), number_of(request)
     record = request["attempt_record"]
     folder = new_attempt(name, attempt, request["job"], record)
-    renewal = Renewal(request["job"]["id"], attempt)
+    renewal = Renewal(name, request["job"]["id"], attempt)
     puller = Puller(name, record.get("node", ""), request)
     try:
         images = {

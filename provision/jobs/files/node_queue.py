@@ -22,11 +22,21 @@ from node_files import (
     write_whole,
 )
 from node_leases import Locked
-from node_records import FILE, ROOT, RUN, add_event, drained, job_folder, job_name, known_job, make_folders
+from node_records import (
+    FILE,
+    ROOT,
+    RUN,
+    UPLOAD_BYTES,
+    add_event,
+    drained,
+    job_folder,
+    job_name,
+    known_job,
+    make_folders,
+)
 from node_reports import brief_report
 
 CODE = "code.tar.gz"
-CODE_BYTES = 2 << 30
 BEAT_SECONDS = 60  # of a command that said that it gives a sign of life, and gives none, the connection is half dead
 
 
@@ -65,8 +75,8 @@ def upload(request):
     """Store the packed code of a job that is about to be submitted: the bytes that follow the request."""
     make_folders()
     path, left = upload_path(request["id"]), int(request["size"])
-    if not 0 < left <= CODE_BYTES:
-        raise Refused("packed code of {} bytes, {} are possible".format(left, CODE_BYTES))
+    if not 0 < left <= UPLOAD_BYTES:
+        raise Refused("packed code of {} bytes, {} are possible".format(left, UPLOAD_BYTES))
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -58,7 +58,7 @@ def close_unwatched(containers, names=None):
     running = running_attempts(containers)
     for name, attempt, why in list(unwatched(names)):
         told = read_json(os.path.join(attempt_folder(name, attempt), "keeper.json"))
-        if (str(told.get("id")), str(attempt)) not in running:
+        if (name, str(told.get("id")), str(attempt)) not in running:
             closed = close_attempt(name, attempt, {"status": "FAILED", "reason": why}, "Lost")
             if closed and told.get("boot_id") != boot_id() and told.get("clean") in ("All", "Running"):
                 remove_containers(containers, told, attempt)
@@ -96,7 +96,7 @@ def close_attempt(name, attempt, result, word):
             add_event(name, "node {}".format(node), result["reason"], "Warning")
         take_away_secrets(folder)
         try:
-            release_all(str(read_json(os.path.join(folder, "attempt.json")).get("id")), attempt)
+            release_all(name, str(read_json(os.path.join(folder, "attempt.json")).get("id")), attempt)
         except Refused:
             pass  # what has a result loses its leases to the next that looks
     except OSError:
@@ -113,8 +113,8 @@ def doubtful(leases, containers):
     """Return (job, attempt) -> its leases, of attempts without a running container."""
     running, found = running_attempts(containers), {}
     for name, lease in leases.items():
-        if (str(lease.get("id")), str(lease.get("attempt"))) not in running:
-            job, attempt = str(lease.get("job")), str(lease.get("attempt"))
+        job, attempt = str(lease.get("job")), str(lease.get("attempt"))
+        if (job, str(lease.get("id")), attempt) not in running:
             known = (job, int(attempt)) if NAME.match(job) and attempt.isdigit() else ("", 0)
             found.setdefault(known, []).append(name)
     return found

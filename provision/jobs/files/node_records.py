@@ -12,6 +12,7 @@ RUN = os.environ.get("PROVISION_JOBS_RUN") or "/run/provision"
 FOR_TESTS = ("PROVISION_JOBS_ROOT", "PROVISION_JOBS_RUN", "PROVISION_PROC", "PROVISION_DOCKER_SOCKET")
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?\Z")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\Z")
+UPLOAD_BYTES = 2 << 30  # of packed code
 UNIT_FILES = "/run/systemd/system"
 OVER = ("Completed", "Error", "Stopped", "Lost")
 STAMP = 27  # 2026-01-31T12:00:00.123456Z
@@ -81,8 +82,8 @@ def insist_on_id(request, name):
 def make_folders():
     """Make the folders of all jobs, whose names are root's business alone."""
     for path in (ROOT, *(os.path.join(RUN, name) for name in ("leases", "mounts", "units"))):
-        if not os.path.isdir(path):
-            os.makedirs(path, mode=0o700, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        if os.stat(path).st_mode & 0o777 != 0o700:  # of an earlier version
             os.chmod(path, 0o700)
 
 

@@ -32,12 +32,15 @@ def is_running(item):
     return (node_units if is_unit(item) else node_docker).is_running(item["Id"])
 
 
-def end_runs(token, attempt, grace):
-    """End what runs of an attempt: SIGTERM, the grace time, SIGKILL."""
+def end_runs(job, token, attempt, grace):
+    """End what runs of an attempt of a job: SIGTERM, the grace time, SIGKILL.
+
+    The submitter chooses the id, so the name of the job is compared too.
+    """
     found = job_runs("id", token)
     if found is None:
         raise Refused("docker's engine does not answer", "systemctl status docker")
-    of_attempt = [item for item in found if node_docker.labels_of(item)[2] == str(attempt)]
+    of_attempt = [item for item in found if node_docker.labels_of(item) == (str(job), str(token), str(attempt))]
     running = [item for item in of_attempt if item.get("State") != "exited"]
     for item in running:
         (node_units if is_unit(item) else node_docker).terminate(item["Id"])

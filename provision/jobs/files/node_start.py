@@ -59,7 +59,7 @@ def hold_all(told):
         leases = all_leases()
         for name in told.get("leases") or ():
             held = leases.get(name)
-            if held is not None and not mine(held, told["id"], told["attempt"]):
+            if held is not None and not mine(held, told["name"], told["id"], told["attempt"]):
                 raise Refused("{} was taken by {} meanwhile".format(name, held.get("job")))
         for name in told.get("leases") or ():
             if name not in leases:

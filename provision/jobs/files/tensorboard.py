@@ -138,7 +138,7 @@ def lease_port(address: str, port: int, token: str, job: str) -> int:
         for one in [port] if port else range(FIRST_PORT, LAST_PORT + 1):
             path = os.path.join(folder, "port-%d" % one)
             held = read_lease(path)
-            if (held and held.get("id") != token) or not (port or is_free(address, one)):
+            if (held and (held.get("job"), held.get("id")) != (job, token)) or not (port or is_free(address, one)):
                 continue
             if not held:
                 lease = {"job": job, "id": token, "attempt": "", "instance": ROLE}  # type: Dict[str, Any]

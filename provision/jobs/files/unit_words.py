@@ -19,7 +19,7 @@ HOME = "~"
 def unit_words(unit: str, told: Dict[str, Any]) -> List[str]:
     """Return the words up to ``--``; behind it comes what is started.
 
-    The keeper leaves the mounts out: the shim makes them, because systemd follows links of the account's.
+    They contain no mounts: the shim makes them, because systemd would follow links of the account.
 
     Args:
         unit: the unit's name.
@@ -29,23 +29,9 @@ def unit_words(unit: str, told: Dict[str, Any]) -> List[str]:
     settings = list(SETTINGS)
     for name, value in sorted(told["limits"].items()):
         settings.append("Limit{}={}".format(name.upper(), ":".join(map(limit, str(value).split(":")))))
-    for source, target, mode in told["binds"]:
-        kind = "BindReadOnlyPaths" if mode == "ro" else "BindPaths"
-        settings.append("{}={}:{}".format(kind, quoted(source), quoted(target)))
-    settings += ["TemporaryFileSystem={}:mode=1777".format(quoted(path)) for path in told["private"]]
     return words + ["--property=" + setting for setting in settings]
 
 
 def limit(value: str) -> str:
     """Return a limit in systemd's words."""
     return "infinity" if value in ("-1", "unlimited") else value
-
-
-def quoted(path: str) -> str:
-    """Return a path as systemd-run reads it in a setting, where blanks and colons part words.
-
-    It hands a path over as it is: a percent sign has a meaning in the files of units alone.
-    """
-    for character in ("\\", ":", '"', "'", " ", "\t"):
-        path = path.replace(character, "\\" + character)
-    return path

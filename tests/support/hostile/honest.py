@@ -323,7 +323,14 @@ def _listing(script: str) -> str:
     return f"exists\nmarked\nBEGIN\n{listed}sums\0{sums}mark\0"
 
 
+def _journal(_script: str) -> str:
+    record = {"time": 1.7e9, "action": "submitted", "caller": "bob", "agent": True, "job": "busy", "owner": "bob@ops2"}
+    used = {**record, "action": "used secrets", "id": "t1", "secrets": ["TOKEN"], "address": "198.51.100.7"}
+    return "".join(json.dumps({"MESSAGE": json.dumps(one), "_PID": "1"}) + "\n" for one in (record, used))
+
+
 _SCRIPTS: dict[str, Any] = {
+    "SYSLOG_IDENTIFIER=provision-audit": _journal,
     "# Print what a directory": _listing,
     "docker image inspect --format": f"sha256:{'1' * 64} {IMAGE.rpartition(':')[0]}@{DIGEST} 12345678901\n",
     "== image": "ofed=\nrdma-core=44.0\nrdma-driver=mlx5\n== image\nos=Debian\nmpi=mpirun (Open MPI) 4.1\n"

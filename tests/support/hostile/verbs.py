@@ -14,7 +14,7 @@ __all__ = ["NO_NODES", "RECORDING", "VERBS", "Verb"]
 
 @dataclass(frozen=True)
 class Verb:
-    """How a verb is tried; ``{folder}`` is an empty folder."""
+    """How a verb is tried; ``{folder}`` is an empty folder, ``{fingerprint}`` that of the nodes' host key."""
 
     lines: tuple[str, ...]
     """Command lines, one word a word; they are tried in turn."""
@@ -42,6 +42,10 @@ def _reached(outcome: Outcome) -> bool:
     return any(check["id"] == "node.reachable" and check["status"] == "pass" for check in _node(outcome)["checks"])
 
 
+def _history(outcome: Outcome) -> bool:
+    return not outcome.out.startswith("{") or _node(outcome)["error"] is None
+
+
 def _data(outcome: Outcome) -> bool:
     return all(
         finding["node"] != GOOD for volume in json.loads(outcome.out)["volumes"] for finding in volume["findings"]
@@ -62,7 +66,8 @@ VERBS: dict[str, Verb] = {
         lambda o: _node(o)["status"] != "unreachable",
         codes=_FAILING | _WAITING,
     ),
-    "history": Verb(("history --nodes --json",), _field("error", None)),
+    "history": Verb(("history --nodes --json", "history --audit --json", "history --audit"), _history),
+    "init": Verb(("init gpu0001 --replace-key --json", "init gpu0001 --replace-key --fingerprint {fingerprint}")),
     "unlock": Verb(("unlock gpu0001 gpu0002 gpu0003 --yes --json",), _field("result", "unlocked")),
     "bootstrap": Verb(("bootstrap --yes --name gpu0001 --only docker_engine",), codes=_FAILING),
     "verify": Verb(
@@ -143,7 +148,6 @@ VERBS: dict[str, Verb] = {
 }
 
 NO_NODES: dict[str, str] = {
-    "init": "writes an inventory from names on the command line",
     "nccl-log": "reads a log that the user names (its parser is in the tests of regular expressions)",
     "demo": "runs other verbs in processes of their own, on nodes of its own lab",
     "node label": "writes labels into the inventory",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import base64
 import copy
+import hashlib
 import io
 import json
 import os
@@ -129,6 +131,9 @@ class World:
         fake = self.folder / "bin" / "ssh"
         fake.write_text(f'#!/bin/sh\ncase " $* " in *" -G "*) exec {shutil.which("ssh")} "$@";; esac\nexit 0\n')
         fake.chmod(0o755)
+        scan = self.folder / "bin" / "ssh-keyscan"
+        scan.write_text(f"#!/bin/sh\nexec cat {self.folder}/host_keys\n")
+        scan.chmod(0o755)
 
     def move_to(self, port: int) -> None:
         """Let the inventory reach the nodes at this port."""
@@ -142,7 +147,10 @@ class World:
         )
         known = public(self.host_key)
         self.known_hosts.write_text(
-            "".join(f"[127.77.0.{number}]:{port} {known}\n" for number, _ in enumerate(self.names, 1))
+            "".join(
+                (f"127.77.0.{number}" if port == 22 else f"[127.77.0.{number}]:{port}") + f" {known}\n"
+                for number, _ in enumerate(self.names, 1)
+            )
         )
 
     def _environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,15 +276,24 @@ class World:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         (folder / "train.py").write_text("print()\n")
-        return self.run(*line.format(folder=folder).split(" "), todo=todo)
+        words = line.format(folder=folder, fingerprint=_fingerprint(self.host_key)).split(" ")
+        return self.run(*words, todo=todo)
 
     def run(self, *words: str, todo: Sequence[Change] = ()) -> Outcome:
         """Run the command with hostile nodes that do these changes."""
         self.malice = Malice(todo)
+        if words[0] == "init":  # ssh-keyscan prints what a node, or a jump host, sends
+            shown = f"127.77.0.1 {public(self.host_key)}\n".encode()
+            (self.folder / "host_keys").write_bytes(self.spoiled_bytes(NODES[0], shown))
         with self.guard.watch(), _captured() as (out, err), _cpu_limit():
             code, problem = _called(lambda: command.main(list(words)))
         self.spoiled += self.malice.spoiled
         return Outcome(code, *(stream.getvalue().decode(errors="replace") for stream in (out, err)), problem)
+
+
+def _fingerprint(key: str) -> str:
+    digest = hashlib.sha256(base64.b64decode(public(key).split(" ")[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def _called(function: Callable[[], Any]) -> tuple[int | None, str]:

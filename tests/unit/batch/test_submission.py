@@ -234,6 +234,7 @@ def test_what_changes_nothing_here_or_is_spelt_as_of_old_is_said():
         (["x"], "no image"),
         (["--image=i", "--workers=0", "x"], "--workers 0"),
         (["--image=i", "--workers=100000", "x"], "--workers 100000: at most"),
+        (["--image=i", "--retry=2000000", "x"], "--retry 2000000: at most 1000000"),
         (["--image=i", "--preset=taco", "x"], "--preset taco writes a whole mpirun line"),
         (["--image=i", "--command=y", "x"], "given twice"),
         (["--image=i", "--gpus=-1", "x"], "--gpus -1"),

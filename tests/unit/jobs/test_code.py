@@ -446,9 +446,19 @@ def test_git_and_ssh_run_with_no_settings_keys_or_agent_of_whoever_runs_them(tmp
     assert not trap.exists()
 
 
-def test_logins_of_a_fetch_that_was_killed_go_with_the_next_one_whoever_has_its_number_now(tmp_path, monkeypatch):
+@pytest.mark.parametrize("user", ["root", "with a folder in memory", "with a state folder"])
+def test_logins_of_a_fetch_that_was_killed_go_with_the_next_one_whoever_has_its_number_now(tmp_path, monkeypatch, user):
     """Their owner holds a lock, which ends with it also by SIGKILL; a process that took its number keeps nothing."""
-    monkeypatch.setenv("PROVISION_RUN_ROOT", str(tmp_path))
+    if user == "root":
+        monkeypatch.setenv("PROVISION_RUN_ROOT", str(tmp_path))
+    else:
+        monkeypatch.setenv("PROVISION_RUN_ROOT", "/dev/null/run")  # as where the user may not write
+        used, unused = (
+            ("XDG_RUNTIME_DIR", "XDG_STATE_HOME") if "memory" in user else ("XDG_STATE_HOME", "XDG_RUNTIME_DIR")
+        )
+        monkeypatch.setenv(used, str(tmp_path))
+        monkeypatch.setenv(unused, "/dev/null/other")
+        tmp_path = tmp_path / "provision"
     words = "import sys, time; from provision.jobs.files.code_tools import Tools\n"
     words += (
         "with Tools({'password': 'hunter2', 'server': 'https://h'}) as t: print(t.folder, flush=True); time.sleep(60)"

@@ -52,7 +52,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> DirectEngine:
 
 
 def spec(name: str = "forged", line: str = "true", **more: Any) -> JobSpec:
-    return JobSpec(name, Kind.RUN, (line,), image="image", **more)
+    return JobSpec(name, Kind.RUN, (line,), **{"image": "image", **more})
 
 
 def write(head: FakeNode, document: dict[str, Any], name: str = "forged", **files: Any) -> None:
@@ -97,6 +97,29 @@ def test_a_job_of_an_unknown_key_is_refused_with_the_line_that_lists_it(jobs: Di
     public = own_signing_key(head.folder / "stranger").public
 
     is_refused(jobs, head, "cluster_operators", f'key: "{public}"')
+
+
+def test_a_job_with_the_id_of_a_running_job_neither_starts_nor_ends_it(
+    monkeypatch: pytest.MonkeyPatch, head: FakeNode
+) -> None:
+    """A submitter chooses the id of a job, and can read everybody's; other jobs start."""
+    own = JobKeys("a", {}, head.folder / "bob")
+    person = Person("bob", own_signing_key(head.folder / "bob").public, "submitter", "1001:1001")
+    jobs = direct_engine(monkeypatch, head, people={"bob": person})
+    jobs.submit(spec("alice", "sleep 60", gpus=1), Secrets(), [].append)
+    record = until(lambda: (found := jobs.get("alice")).status is JobStatus.RUNNING and found, "alice runs")
+    evil = dataclasses.replace(spec("evil", user="1001:1001", pull="never"), image="missing")
+    write(head, {**recorded(own, evil, id=record.id), "submitted": time.time()}, "evil")
+    said: list[str] = []
+
+    assert jobs.start_pending(said.append).waiting == ("evil",)
+
+    refused, alice = jobs.get("evil"), jobs.get("alice")
+    assert (refused.status, refused.attempt) == (JobStatus.PENDING, 0)
+    assert "has the id of another job (alice)" in refused.reason
+    assert "provision delete evil" in refused.reason
+    assert (alice.status, alice.leases) == (JobStatus.RUNNING, record.leases)
+    jobs.stop("alice", said.append, grace=0)
 
 
 def test_a_job_of_a_listed_operator_starts(monkeypatch: pytest.MonkeyPatch, head: FakeNode) -> None:
@@ -453,6 +476,7 @@ def test_packed_code_that_the_head_does_not_have_is_refused(jobs: DirectEngine, 
 
 
 BOB = {"user": "1001:1001"}
+SLOW = CodeSource("git", "https://git.example.com/x.git", options={"GIT_SYNC_TIMEOUT": "999999999"})
 
 
 @pytest.mark.parametrize(
@@ -467,6 +491,9 @@ BOB = {"user": "1001:1001"}
         ({**BOB, "allow_drained": True}, "--toleration"),
         ({**BOB, "starting_timeout": 7200.0}, "--starting-timeout"),
         ({**BOB, "ulimits": {"rtprio": "99"}}, "--ulimit rtprio"),
+        ({**BOB, "sync": SLOW}, "GIT_SYNC_TIMEOUT is at most 3600"),
+        ({**BOB, "priority": 1}, "--priority"),
+        ({**BOB, "image": "", "no_container": True, "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "CUDA_VISIBLE_DEVICES"),
         ({**BOB, "mounts": ("/var/run/docker.sock:/s",)}, "--mount"),
         ({**BOB, "mounts": ("/home/bob/docker.sock:/s",)}, "--mount"),
         ({**BOB, "mounts": ("/run:/r",)}, "--mount"),
@@ -542,6 +569,79 @@ def test_a_node_cannot_send_a_command_into_another_jobs_container(record: dict[s
 
     assert (len(jobs), len(problems)) == (1, 1)
     assert jobs[0].record.seats[0].container == "j-worker-0"
+
+
+@pytest.mark.parametrize(
+    ("document", "files"),
+    [
+        ({"id": "1"}, {"queue": {"state": "pending", "retry": 2_000_000}}),
+        ({"id": "1", "owner": {"a": 1}}, {}),
+        ({"id": {}}, {}),
+        ({"id": "1", "spec": {"gpus": "all"}}, {}),
+        ({"id": "1", "spec": {"env": {"a": {"b": {}}}}}, {}),
+    ],
+)
+def test_a_job_without_a_valid_entry_can_be_deleted(
+    jobs: DirectEngine, head: FakeNode, document: dict[str, Any], files: dict[str, Any]
+) -> None:
+    """Its entry is reported with the remedy, every other command says why it fails, and the name is free afterwards."""
+    write(head, document, "odd", **files)
+
+    with pytest.raises(NodeError, match="the recorded job odd is not valid") as caught:
+        jobs.stop("odd", [].append)
+    assert caught.value.remedy == "Delete it: provision delete odd"
+    assert all("`provision delete odd` deletes it" in line for line in jobs.jobs().problems)
+    jobs.delete("odd", [].append)
+
+    assert not (head.root / "odd").exists()
+    assert jobs.jobs().problems == ()
+    jobs.submit(spec("odd"), Secrets(), [].append)
+    assert over(jobs, "odd").status is JobStatus.SUCCEEDED
+
+
+def test_a_job_whose_start_failed_is_not_reported_as_started(jobs: DirectEngine, head: FakeNode) -> None:
+    """The reason is reported; other jobs start."""
+    write(head, recorded(signing_keys(head), dataclasses.replace(spec("odd", pull="never"), image="missing")), "odd")
+    write(head, recorded(signing_keys(head), spec("fine")), "fine")
+    said: list[str] = []
+
+    assert jobs.start_pending(said.append).started == ("fine",)
+
+    assert [line for line in said if line.startswith("warning: odd: its start failed: a: ")]
+
+
+def test_a_running_job_that_must_not_start_again_is_not_ended_by_a_restart(jobs: DirectEngine, head: FakeNode) -> None:
+    """Such as an unsigned one of an earlier version."""
+    jobs.submit(spec("old", "sleep 60"), Secrets(), [].append)
+    until(lambda: jobs.get("old").status is JobStatus.RUNNING, "the job runs")
+    file = head.root / "old" / "job.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({key: value for key, value in document.items() if key not in {"signed", "signature"}}))
+
+    with pytest.raises(NodeError, match="is not signed"):
+        jobs.restart("old", [].append)
+
+    assert jobs.get("old").status is JobStatus.RUNNING
+    jobs.stop("old", [].append, grace=0)
+
+
+def test_a_running_job_whose_record_is_damaged_is_ended_before_it_is_deleted(
+    jobs: DirectEngine, head: FakeNode
+) -> None:
+    """Somebody else's needs --force."""
+    jobs.submit(spec("odd", "sleep 60", gpus=1), Secrets(), [].append)
+    until(lambda: jobs.get("odd").status is JobStatus.RUNNING, "the job runs")
+    file = head.root / "odd" / "job.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "submitted": "now", "owner": "eve@x"}))
+
+    with pytest.raises(NodeError, match="its owner is eve@x") as caught:
+        jobs.delete("odd", [].append)
+    assert caught.value.remedy is not None
+    assert "--force" in caught.value.remedy
+    jobs.delete("odd", [].append, force=True)
+
+    assert not (head.root / "odd").exists()
+    assert head.ok("look")["leases"] == {}
 
 
 def test_secret_variables_are_those_that_the_spec_names(jobs: DirectEngine, head: FakeNode) -> None:

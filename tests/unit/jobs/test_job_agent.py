@@ -14,13 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from provision.documents import decode
-from provision.documents.jobs import ReportAnswer, job_reports
+from provision.documents.jobs import MOST_RETRIES, ReportAnswer, job_reports
 from provision.jobs.node_programs import FILES, agent_program
 from tests.support.node.node import Engine, FakeNode, job, run, seat
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
 
 import job_agent
+import node_queue
 
 KEYS = {name: b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + name.encode().ljust(32, b".") for name in ("alice", "bob", "eve")}
 PEOPLE = {
@@ -119,6 +120,28 @@ def submitted(agent, name, person, **more):
     assert answer == {"reserved": True}
 
 
+def test_more_retries_than_a_record_can_have_are_refused(agent):
+    """The record would not be valid, and nobody could see the job."""
+    assert job_agent.RETRIES == MOST_RETRIES
+    for retry in (MOST_RETRIES + 1, -1, "2", True):
+        queue = {"state": "pending", "retry": retry}
+        assert "--retry" in agent.refused("bob", "reserve", name="j", job=signed("j", "bob"), queue=queue)
+    submitted_queue = {"state": "pending", "retry": MOST_RETRIES}
+    assert agent.ask("bob", "reserve", name="j", job=signed("j", "bob"), queue=submitted_queue) == {"reserved": True}
+
+
+def test_the_id_of_another_job_or_lease_is_refused(agent):
+    """Everybody can read it, and nodes recognize containers and leases by it."""
+    submitted(agent, "j", "bob")
+    agent.node.ok("reserve", name="old", job=job("old", "x1"), queue={})
+    (agent.node.run / "leases" / "GPU-a").write_text(json.dumps({"job": "r", "id": "r7", "attempt": 1}))
+
+    for ident in ("j1", "x1", "r7"):
+        answer = agent.refused("eve", "reserve", name="evil", job=signed("evil", "eve", ident))
+        assert answer == f"another job has the id {ident}"
+    assert not (agent.node.root / "evil").exists()
+
+
 def test_python_3_6_can_read_the_agent():
     assert ast.parse(agent_program(), feature_version=(3, 6)).body
 
@@ -160,6 +183,7 @@ def test_a_submitter_submits_sees_stops_and_deletes_a_job_of_his_own(agent):
         ("deleted", "bob", "j", True),
     ]
     assert agent.audited()[0]["secrets"] == ["TOKEN"]
+    assert {(one["owner"], one["id"]) for one in agent.audited()} == {("u@h", "j1")}
     assert "x" not in agent.audited()[0].values()
 
 
@@ -394,6 +418,19 @@ def test_a_seat_is_no_secret():
     assert job_agent.visible(PEOPLE["eve"], told)["attempt_record"] == {"seats": [seat("j-worker-0", "a", 0)]}
 
 
+def test_a_report_of_another_job_of_the_same_name_is_shown_in_brief(agent):
+    """The name may have been taken by a job of the caller since the report was made."""
+    (agent.node.root / "j").mkdir(parents=True)
+    (agent.node.root / "j" / "job.json").write_text(json.dumps(signed("j", "eve", "e1")))
+    job_agent.node_records.ROOT, before = str(agent.node.root), job_agent.node_records.ROOT
+    try:
+        other, own = ({"name": "j", "id": ident, "events": ["of it"]} for ident in ("b1", "e1"))
+        assert "events" not in job_agent.visible(PEOPLE["eve"], other)
+        assert job_agent.visible(PEOPLE["eve"], own) == own
+    finally:
+        job_agent.node_records.ROOT = before
+
+
 def test_a_submitter_cannot_fill_what_everybody_reads(agent):
     """Each report has a limit, beyond which no operator's command would get one."""
     huge = signed("huge", "bob", labels={"a": "x" * job_agent.SIGNED_LENGTH})
@@ -426,6 +463,13 @@ def test_a_submitter_cannot_fill_the_disk_with_one_upload(agent):
     assert upload(400 << 10) == {"stored": True}
     for size in (600 << 10, 2 << 20):
         assert upload(size)["error"]["message"] == f"there is no room for {size} bytes of code"
+
+
+def test_the_agent_takes_no_larger_code_than_the_node(agent):
+    """Else the upload would be refused only after it was announced as possible."""
+    assert job_agent.UPLOAD_BYTES == node_queue.UPLOAD_BYTES
+    refusal = f"{2 << 31} is not a possible size of packed code"
+    assert agent.refused("bob", "upload", id="abc", size=2 << 31) == refusal
 
 
 @pytest.mark.parametrize("odd", ["1e999", "-1e999", '"\\ud800"', "[" * 900 + "]" * 900])

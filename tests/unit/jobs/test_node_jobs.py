@@ -17,7 +17,7 @@ import pytest
 
 from provision.jobs.node_programs import jobs_program, keeper_programs
 from provision.jobs.session import FILES
-from tests.support.node.node import Engine, FakeNode, job, prepare, seat, until
+from tests.support.node.node import Engine, FakeNode, job, prepare, run, seat, until
 from tests.support.processes import marked
 
 sys.path.insert(0, str(FILES))  # as on a node, where its programs lie beside each other
@@ -250,6 +250,35 @@ def test_a_job_that_is_gone_keeps_no_other_from_being_told_why_it_waits(node):
     assert node.ok("queues", many=many) == {"written": [False, True]}
     told = node.ok("report", names=["j"], brief=False)["jobs"][0]
     assert (told["queue"]["reason"], told["events"][0]["message"]) == ("no room", "no room")
+
+
+@pytest.mark.parametrize("end", ["stop", "release", "delete"])
+def test_a_job_with_the_id_of_another_one_does_not_end_it(docked, end):
+    """The submitter chooses the id; nodes compare the name too."""
+    lease(docked)
+    lease(docked, "evil", ["GPU-b"])
+    run(docked, "sleep", "60", leases=[GPU])
+    until(lambda: docked.record("j-worker-0").get("status") == "Running", "the job runs")
+    prepare(docked, [seat("evil-worker-0", "a", 0)], name="evil")
+
+    docked.ok(end, **{"job" if end == "release" else "name": "evil"}, id="t1", attempt=1, grace=0)
+
+    leases = docked.ok("report", names=["j"], brief=True)["leases"]
+    assert leases[GPU]["job"] == "j"
+    assert docked.record("result") == {}
+    assert docked.record("j-worker-0")["status"] == "Running"
+
+
+def test_folders_of_an_earlier_version_are_closed_to_other_users(node):
+    """It made them readable for all."""
+    paths = [node.root, *(node.run / name for name in ("leases", "mounts", "units"))]
+    for path in paths:
+        path.mkdir(parents=True)
+        path.chmod(0o755)
+
+    node.ok("reserve", name="j", job=job(), queue={})
+
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o700}
 
 
 def test_renewing_keeps_what_an_attempt_has_and_takes_nothing(docked):

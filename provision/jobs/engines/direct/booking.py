@@ -14,7 +14,6 @@ from msgspec.structs import replace as replace_fields
 from provision.batch.queue import Passing, cannot_start, in_order, waiting_for
 from provision.batch.ranks import seats_of
 from provision.batch.records import STARTING, Report, records
-from provision.batch.signed import Refused
 from provision.documents.jobs import Done, JobReport, Lease, QueueEntry, ReportAnswer, SignedJob
 from provision.errors import NeverFits, NodeError, ProvisionError, UsageError
 from provision.jobs.engines.base import Secrets
@@ -73,17 +72,20 @@ class Booking:
         tried = {record.spec.name for record in waiting}
         self.aged = [one for one in found.values() if one.spec.name not in tried and self._is_aged(one, found)]
         passing = Passing([], {name: queue.passed for name, queue in queues.items()})
+        ids = self._ids(found)
         attempts: list[Attempt] = []
         reasons: dict[str, tuple[JobRecord, QueueEntry, str]] = {}
         for brief in (one for one in waiting if one.spec.name in full):
             queue = queues.get(brief.spec.name, QueueEntry())
             try:
                 record, signed = self._signed(full[brief.spec.name], brief)
-            except Refused as error:
+                _insist_on_own_id(record, ids)
+            except NodeError as error:
                 if brief.spec.name == mine:
                     return attempts, error
-                self.refused.append(error.message)
-                reasons[brief.spec.name] = (brief, queue, Waits(error.message))
+                why = ". ".join(filter(None, (error.message, error.remedy)))
+                self.refused.append(why)
+                reasons[brief.spec.name] = (brief, queue, Waits(why))
                 continue
             never = cannot_start(record, found.get)
             if never:
@@ -121,11 +123,21 @@ class Booking:
         older = passing.may_start(record)
         return NoRoom(f"waits behind {older.spec.name}, which was submitted before") if older is not None else ""
 
+    def _ids(self, found: Mapping[str, JobRecord]) -> dict[str, dict[str, float]]:
+        """Return id -> name -> when it was submitted, of all jobs and leases; of a lease 0."""
+        ids: dict[str, dict[str, float]] = {}
+        for record in found.values():
+            ids.setdefault(record.id, {})[record.spec.name] = record.submitted
+        for look in self.looks.values():
+            for lease in look.leases.values():
+                ids.setdefault(lease.id, {}).setdefault(lease.job, 0.0)
+        return ids
+
     def _signed(self, job: JobReport, brief: JobRecord) -> tuple[JobRecord, SignedJob]:
         """Return a job as it was signed, with its place in the queue and its attempt; all else of it is ignored.
 
         Raises:
-            Refused: it must not start.
+            NodeError: it must not start.
         """
         signed = self._keys.check(job, self._head)
         self._texts[signed.id] = {"signed": job.signed, "signature": job.signature}
@@ -295,6 +307,21 @@ class NoRoom(str):
     """Why there is no room for a job now; others of its kind stand behind it."""
 
     __slots__ = ()
+
+
+def _insist_on_own_id(job: JobRecord, ids: Mapping[str, Mapping[str, float]]) -> None:
+    """Refuse a job with the id of an earlier job: nodes recognize containers and leases by the id.
+
+    Raises:
+        NodeError: another job or lease has the id.
+    """
+    earlier = (name for name, at in ids.get(job.id, {}).items() if name != job.spec.name and at <= job.submitted)
+    other = next(earlier, None)
+    if other is not None:
+        raise NodeError(
+            f"{job.spec.name} has the id of another job ({other})",
+            remedy=f"Delete it and submit it again: provision delete {job.spec.name}",
+        )
 
 
 def _without(leases: Mapping[str, Lease], token: str) -> dict[str, Lease]:

@@ -47,6 +47,7 @@ from provision.jobs.engines.direct.head import (
     owner,
     queue_held,
 )
+from provision.jobs.engines.direct.invalid import InvalidJob, delete_invalid, insist_on_valid
 from provision.jobs.engines.direct.known import Eyes, Sight
 from provision.jobs.engines.direct.looks import NodeLook
 from provision.jobs.engines.direct.ways import Ways
@@ -253,16 +254,19 @@ class DirectEngine:
             self._forget_aged(booking.aged, say)
             connections = stack.pop_all()
 
+        failed: set[str] = set()
+
         def start() -> None:
             with connections:
-                start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own)
+                failed.update(start_all(ways, self.head, attempts, self._extras, say, mine=mine, own=own))
 
         if start_patience is None:
             start()
         else:
             self._start_beside(start, start_patience)
         self._watched = watches(booking.looks, self.head, attempts, waits=bool(booking.waiting))
-        return Tried(tuple(attempt.spec.name for attempt in attempts), tuple(booking.waiting)), refused
+        started = tuple(attempt.spec.name for attempt in attempts if attempt.spec.name not in failed)
+        return Tried(started, tuple(booking.waiting)), refused
 
     def _start_beside(self, start: Callable[[], None], seconds: float) -> None:
         """Run a function in a thread, and wait for its end so many seconds at most."""
@@ -319,6 +323,7 @@ class DirectEngine:
         for record in survey.jobs:
             if record.spec.name == name:
                 return record
+        insist_on_valid(name, found)
         away = ", ".join(survey.unreachable)
         if away and hurry:
             return self.get(name)
@@ -399,7 +404,16 @@ class DirectEngine:
             NotFound: there is no such job.
             NodeUnreachable: a node has not confirmed; the job is STOPPING until it does.
         """
-        record = self.get(name)
+        try:
+            record = self.get(name)
+        except InvalidJob as error:
+            delete_invalid(
+                error,
+                lambda names, work: self._contact.each([self._nodes[one] for one in names], work),
+                self.head,
+                force=force,
+            )
+            return
         if record.owner and record.owner != owner() and not force and not record.status.over:
             raise NodeError(
                 f"the job {name} is of {record.owner} and is {record.status}", remedy="--force deletes it all the same"
@@ -455,7 +469,7 @@ class DirectEngine:
         """Start a job that is over (or stop it first) as its next attempt.
 
         Raises:
-            NodeError: it must not start, e.g. its secrets were removed when it ended.
+            ProvisionError: it must not start, e.g. its secrets were removed when it ended; it continues to run then.
         """
         record = self.get(name)
         if record.deleting:
@@ -477,9 +491,12 @@ class DirectEngine:
             ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, **more)
             mark(ways, self.head, record, queue, state="pending")
         try:
-            self._start_waiting(say, mine=name)
+            _, refused = self._start_waiting(say, mine=name)
         except LockedError as error:
             say(f"{name} stays in the queue: {error.message}")
+            refused = None
+        if refused is not None:
+            raise refused
         return self.get(name)
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:

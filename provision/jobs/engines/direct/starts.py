@@ -34,10 +34,13 @@ def start_all(
     *,
     mine: str = "",
     own: Mapping[str, Archive] | None = None,
-) -> None:
+) -> set[str]:
     """Start attempts whose leases are held; one that fails keeps none of the others back, and is written down.
 
     `own` has the code that this process has just packed, by the job's id.
+
+    Returns:
+        The names of the jobs whose start failed.
 
     Raises:
         ProvisionError: the job `mine` failed.
@@ -52,11 +55,15 @@ def start_all(
             write_failure(ways, head, attempt, outcome)
             if attempt.spec.name == mine:
                 raise outcome
+            where = f"{outcome.node}: " if outcome.node else ""
+            say(f"warning: {attempt.spec.name}: its start failed: {where}{outcome.message}")
         elif isinstance(outcome, Exception):
             write_failure(ways, head, attempt, ProvisionError(f"its start failed: {outcome!r:.300}"))
             if attempt.spec.name == mine:
                 raise outcome
             say(f"warning: {attempt.spec.name}: its start failed: {outcome!r:.300}")
+    pairs = zip(attempts, found, strict=True)
+    return {attempt.spec.name for attempt, outcome in pairs if isinstance(outcome, Exception)}
 
 
 def secrets_of(document: SecretsDocument) -> Secrets:

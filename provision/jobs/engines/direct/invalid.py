@@ -1,0 +1,100 @@
+"""Jobs whose recorded entry is not valid: they cannot be shown, started or stopped, but deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from provision.connectors import Connector
+from provision.documents.jobs import Deleted, Done, InvalidEntry, ReportAnswer, invalid_entries
+from provision.errors import NodeError, NodeUnreachable, ProvisionError
+from provision.jobs.node_ask import ask_jobs, owner
+
+__all__ = ["InvalidJob", "delete_invalid", "insist_on_valid"]
+
+GRACE_SECONDS = 15.0
+ENDING_SECONDS = 30.0
+"""What an end may take beside the grace time."""
+
+
+class InvalidJob(NodeError):
+    """The entry of a job is not valid, on the nodes of `entries`."""
+
+    def __init__(self, name: str, entries: Mapping[str, InvalidEntry]) -> None:
+        node, entry = next(iter(entries.items()))
+        super().__init__(
+            f"the recorded job {name} is not valid: {entry.problem}",
+            node=node,
+            remedy=f"Delete it: provision delete {name}",
+        )
+        self.name = name
+        self.entries = entries
+
+
+def insist_on_valid(name: str, found: Mapping[str, Any]) -> None:
+    """Refuse a job of which nodes report no valid entry.
+
+    Raises:
+        InvalidJob: nodes have an entry that is not valid.
+    """
+    entries = {
+        node: entry
+        for node, answer in found.items()
+        if isinstance(answer, ReportAnswer)
+        for entry in invalid_entries(answer, node)
+        if entry.name == name
+    }
+    if entries:
+        raise InvalidJob(name, entries)
+
+
+def delete_invalid(
+    job: InvalidJob,
+    each: Callable[[list[str], Callable[[Connector], Any]], Mapping[str, Any]],
+    head: str,
+    *,
+    force: bool,
+) -> None:
+    """End a job without a valid entry on its nodes and remove it there; on the queue host last.
+
+    Raises:
+        NodeError: it belongs to somebody else, or a node could not remove it.
+        NodeUnreachable: a node does not answer any more.
+    """
+    other = next((entry.owner for entry in job.entries.values() if entry.owner not in {"", owner()}), "")
+    if other and not force:
+        raise NodeError(
+            f"the recorded job {job.name} is not valid, and its owner is {other}",
+            remedy=f"Delete it all the same: provision delete {job.name} --force",
+        )
+    nodes = sorted(job.entries, key=lambda node: node == head)
+    for group in (nodes[:-1], nodes[-1:]):
+        for node, answer in each(group, lambda way: _remove(way, job)).items():
+            if isinstance(answer, NodeError):
+                raise answer
+            if isinstance(answer, ProvisionError):
+                raise NodeUnreachable(
+                    f"{job.name} could not be removed: {answer.message}",
+                    node=node,
+                    remedy=f"When {node} answers again, run: provision delete {job.name}",
+                )
+
+
+def _remove(way: Connector, job: InvalidJob) -> None:
+    """Stop and remove the job on one node; the node refuses to remove it while it runs."""
+    token = job.entries[way.name].id
+    request: dict[str, Any] = {"name": job.name, **({"id": token} if token else {})}
+    reason = f"deleted by {owner()}"
+    ask_jobs(way, "stop", Done, timeout=GRACE_SECONDS + 60, **request, reason=reason, grace=GRACE_SECONDS)
+    end = time.monotonic() + GRACE_SECONDS + ENDING_SECONDS
+    while True:
+        try:
+            is_deleted = ask_jobs(way, "delete", Deleted, **request).deleted
+            break
+        except NodeError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.5)
+    if not is_deleted:
+        raise NodeError(f"{way.name} has another job {job.name} by now", node=way.name)
