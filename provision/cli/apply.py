@@ -15,6 +15,7 @@ from provision.cli.common import (
     JsonOption,
     LabOption,
     LimitOption,
+    VerboseOption,
     YesOption,
     ask_become_password,
     cluster_from,
@@ -24,7 +25,9 @@ from provision.cli.common import (
     say,
     show,
 )
+from provision.cli.completion import complete_roles
 from provision.errors import UsageError
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.workflow import Look
@@ -42,6 +45,7 @@ def apply(
             "--only",
             metavar="ROLE",
             help="Run this role alone, where it is in the plan, or one step of it (ROLE_STEP); may be repeated.",
+            autocompletion=complete_roles,
         ),
     ] = None,
     force: ForceOption = None,
@@ -69,11 +73,14 @@ def apply(
             help="Begin no further wave when N nodes failed. Default: 1 in the first wave, then a tenth of the nodes.",
         ),
     ] = None,
+    verbose: VerboseOption = False,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the nodes what the inventory says: docker, RDMA, image, containers, SSH.
+    """Apply the inventory to the nodes.
+
+    Installs and configures Docker, RDMA, the training image, containers and SSH.
 
     Looks at every node, shows what has to be done and why, asks, does just that, and looks again: what
     counts is what that look shows. Where nothing is to be done, nothing is asked and nothing is written.
@@ -87,6 +94,7 @@ def apply(
       provision apply --only docker_engine --json --yes
       provision apply --plan change.json
       provision apply --waves 1,25%,100% --max-failures 2
+      provision apply --yes --verbose > apply.log
     """
     from provision import workflow
 
@@ -109,7 +117,7 @@ def apply(
     saved = None
     if plan:
         saved, request = workflow.read_saved(plan)
-    names = ", ".join(node.name for node in nodes[:8]) + (", ..." if len(nodes) > 8 else "")  # noqa: PLR2004
+    names = in_short([node.name for node in nodes])
     note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
     found = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
     if saved and plan and (differences := workflow.saved_differences(saved, found)):
@@ -125,7 +133,7 @@ def apply(
     from provision.cli.progress import ApplyProgress
     from provision.report.apply_report import as_document, as_text
 
-    with ApplyProgress([node.name for node in nodes]) as progress:
+    with ApplyProgress([node.name for node in nodes], verbose=verbose) as progress:
         report = workflow.apply(
             cluster,
             nodes,
@@ -139,7 +147,7 @@ def apply(
     if as_json:
         print_json(as_document(report))
     else:
-        show(as_text(report))
+        show(as_text(report, verbose=verbose))
     raise typer.Exit(0 if report.ok else 1)
 
 

@@ -46,7 +46,9 @@ def bootstrap(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Set up this machine, without SSH: the roles that apply runs on a cluster, on one node.
+    """Set up this machine alone, without SSH.
+
+    Runs the roles that apply runs on a cluster, on one node.
 
     Without a training image (--image, or training_image_reference in the variables) the node gets docker, RDMA and
     the NVIDIA runtime, and no training container.
@@ -79,7 +81,7 @@ def bootstrap(
             raise
         note(f"bootstrap this machine as {node_name}")
         confirm("Change this machine?", yes=yes)
-        with ApplyProgress([node_name]) as progress:
+        with ApplyProgress([node_name], verbose=True) as progress:
             report = workflow.apply(
                 cluster,
                 cluster.nodes,

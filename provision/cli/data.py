@@ -29,7 +29,9 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Name the data that jobs mount (submit --data NAME:/path), and check that all nodes have it.
+    help="""Manage the data volumes that jobs mount.
+
+Jobs mount them by name (submit --data NAME:/path).
 
 Volumes are written into the inventory (cluster_data in group_vars), so that all operators see the same.
 Mounting them on the nodes is left to you: /etc/fstab, automounter, or your storage's own client.
@@ -62,7 +64,9 @@ def add(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a volume into the inventory; nothing is changed on any node.
+    """Add a volume to the inventory.
+
+    Nothing is changed on any node.
 
     \b
     Examples:
@@ -99,7 +103,9 @@ def list_(
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the volumes that can be used now; with -a all of the inventory's.
+    """List the data volumes.
+
+    Lists those that can be used now; with -a all of the inventory's.
 
     \b
     Examples:
@@ -128,7 +134,9 @@ def check(
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look on every node: mounted from where it should be, alive, readable, writable, and the same everywhere.
+    """Check the data volumes on all nodes.
+
+    Checks that they are mounted from where they should be, alive, readable, writable, and the same everywhere.
 
     The exit code is 1 when a job could not use a volume somewhere.
 
@@ -154,7 +162,9 @@ def check(
 
 @app.command("rm")
 def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption = None) -> None:
-    """Take a volume out of the inventory; the data and the mounts stay as they are.
+    """Remove a volume from the inventory.
+
+    The data and the mounts stay as they are.
 
     \b
     Examples:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption
-from provision.cli.job_options import AllOption, FormOption, TypeOption, engine_of, now, pairs, present, say_missing
+from provision.cli.job_options import (
+    AllOption,
+    FormOption,
+    TypeOption,
+    cluster_and_engine,
+    now,
+    pairs,
+    present,
+    say_missing,
+)
 from provision.cli.levels import patience
 
 if TYPE_CHECKING:
@@ -35,7 +44,9 @@ def list_(
     every: Annotated[bool, typer.Option("--all", hidden=True)] = False,
     all_namespaces: AllOption = False,
 ) -> None:
-    """Show the batch jobs that the nodes know of, the newest first; also those that are over.
+    """List batch jobs.
+
+    The newest come first; finished jobs are listed too.
 
     NODE is where the first instance runs. -o wide has GPUs and for how long; -o json and yaml have arena's keys.
 
@@ -47,14 +58,16 @@ def list_(
       provision ls -o name --status failed
     """
     from provision.report import job_document, job_list
+    from provision.workflow.job_names import store_job_names
     from provision.workflow.job_watch import chosen_jobs
 
     del every, all_namespaces
     wanted = pairs(labels, "--selector")
-    runner = engine_of(inventory, lab, through_agent=True)
+    cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     while True:
         with patience("asking the nodes"):
             survey = runner.jobs()
+        store_job_names(cluster.inventory, (job.spec.name for job in job_list.newest_first(survey.jobs)))
         found = [
             job for job in chosen_jobs(survey.jobs, kind=kind, labels=wanted) if status.upper() in {"", job.status}
         ]

@@ -22,6 +22,7 @@ from provision.cli.common import (
     print_json,
     show,
 )
+from provision.cli.completion import complete_roles
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ def plan(
     lab: LabOption = None,
     limit: LimitOption = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="ROLE", help="Plan this role alone; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="ROLE", help="Plan this role alone; may be repeated.", autocompletion=complete_roles
+        ),
     ] = None,
     force: ForceOption = None,
     disruptive: DisruptiveOption = None,
@@ -60,7 +64,9 @@ def plan(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what apply would do, on which node, and why; change nothing.
+    """Show pending changes and their reasons.
+
+    Nothing is changed.
 
     Each node is looked at in one SSH session, all at once. A step is safe, or needs-idle (it can hurt a running
     job and waits for it), or needs-reboot. With --diff Ansible compares the files of just these steps in check mode.

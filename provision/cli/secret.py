@@ -14,7 +14,9 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Keep logins that batch jobs need to fetch code (git) and images (registry).
+    help="""Manage credentials for git and registries.
+
+Batch jobs use them to fetch code (git) and images (registry).
 
 They are kept on this machine, in files that only you can read, one for each server; a job gets the one of the
 server that it fetches from, for as long as it fetches. The values are never shown.
@@ -39,7 +41,9 @@ def set_(
     server: ServerOption,
     username: Annotated[str, typer.Option("--username", metavar="NAME", help="The name to log in with.")] = "",
 ) -> None:
-    """Keep a password or token; it is asked for, or read from standard input, never taken as an argument.
+    """Store a password or token.
+
+    It is asked for, or read from standard input, never taken as an argument.
 
     \b
     Examples:
@@ -64,7 +68,7 @@ def _value(question: str) -> str:
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """Show which logins are kept, without what is secret of them.
+    """List the stored credentials, without secrets.
 
     \b
     Examples:
@@ -87,7 +91,9 @@ def list_(as_json: JsonOption = False) -> None:
 
 @app.command("rm")
 def remove(kind: KindArgument, server: ServerOption) -> None:
-    """Forget a login; one that is not there is fine.
+    """Delete a stored credential.
+
+    One that does not exist is no error.
 
     \b
     Examples:

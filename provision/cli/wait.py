@@ -23,7 +23,7 @@ def wait(
     form: FormOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Wait until a batch job has succeeded, or runs.
+    """Wait until a batch job runs or has succeeded.
 
     Exits 0 when it is so, with the code of the rank that failed first when the job failed (1 when it was stopped), 3
     when there is no such job, and 6 when the time is over; the job goes on then.

@@ -10,6 +10,7 @@ from typing import Any
 from provision.advisor.base import Finding, Verdict
 from provision.advisor.script import RuleFinding, RuleVerdict
 from provision.advisor.series import NodeSeries, mean
+from provision.report import layout
 
 __all__ = [
     "advice_document",
@@ -22,7 +23,6 @@ __all__ = [
     "script_text",
 ]
 
-_WIDTH = 80
 _RULE, _WORD = 10, 8
 _CHECK = 24
 _NOTES = 6
@@ -174,5 +174,5 @@ def row(left: str, text: str) -> list[str]:
     """Wrap a text beside what stands left of it; control characters are not let through."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
     return textwrap.wrap(
-        shown, _WIDTH, initial_indent=left, subsequent_indent=" " * len(left), break_on_hyphens=False
+        shown, layout.width(), initial_indent=left, subsequent_indent=" " * len(left), break_on_hyphens=False
     ) or [left.rstrip()]

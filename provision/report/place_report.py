@@ -9,13 +9,13 @@ from typing import Any
 
 from provision.hostfiles.rankfile import ranges
 from provision.model import RankPlacement
+from provision.report import layout
 from provision.topology.placement import Key, Placement, Places, Worker
 from provision.topology.score import UNLIMITED
 from provision.topology.seats import rank_placements
 
 __all__ = ["as_document", "as_line", "as_text"]
 
-_WIDTH = 80
 _LONGEST_NAME = 32
 _CRITERIA = (
     ("bandwidth", "bandwidth_gb_s", "bus bandwidth, GB/s"),
@@ -172,7 +172,7 @@ def _workers(placement: Placement) -> Iterator[str]:
 
 
 def _cells(first: str, last: str) -> list[str]:
-    room = max(20, _WIDTH - len(first))
+    room = max(20, layout.width() - len(first))
     parts = textwrap.wrap(last.replace(",", ", "), room, break_on_hyphens=False)
     return [first + parts[0], *(" " * len(first) + part for part in parts[1:])]
 
@@ -219,4 +219,4 @@ def _short(name: str) -> str:
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from provision.model import NEVER_APPLIED, FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
+from provision.report import layout
 from provision.report.node_names import in_short
 
 __all__ = ["as_document", "as_text"]
 
-_WIDTH = 80
 _MOST_LINES = 60
 """Of one file's diff; the JSON document has all of them."""
 _MOST_NAMES = 4
@@ -87,7 +87,7 @@ def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> str:
     for names, node, others in _alike(plan):
         lines += [*_names(names, node, others=others), *_steps(node), ""]
     done = sum(not node.steps and not node.error for node in plan.nodes)
-    lines.append(f"{done} of {len(plan.nodes)} nodes are as wanted.")
+    lines.append(f"{done} of {len(plan.nodes)} nodes are up to date.")
     lines += _last_word(plan)
     lines += _diffs(diffs or ())
     return "\n".join(lines)
@@ -147,7 +147,7 @@ def _unnumbered(text: str) -> str:
 
 
 def _names(names: list[str], node: NodePlan, *, others: bool) -> list[str]:
-    lines = textwrap.wrap(in_short(names), _WIDTH, break_on_hyphens=False)
+    lines = textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
     if others:
         lines += _wrapped(f"(details of {node.name}; the others' differ, and --json has them)", "  ", "  ")
     if node.error:
@@ -180,7 +180,12 @@ def _steps(node: NodePlan) -> list[str]:
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=True
+        text,
+        layout.width(),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=True,
     )
 
 
@@ -191,7 +196,7 @@ def _last_word(plan: Plan) -> list[str]:
     adopt = (
         f"On {kept} node{'s' * (kept != 1)} what others set up is kept: provision adopt writes it into the inventory."
     )
-    last = textwrap.wrap(adopt, _WIDTH) if kept else []
+    last = textwrap.wrap(adopt, layout.width()) if kept else []
     if not steps:
         return last
     waiting = sum(bool(set(step.waits_for) - set(step.owners)) for step in steps)
@@ -203,7 +208,7 @@ def _last_word(plan: Plan) -> list[str]:
     parts += [f"{disturbing} of them may disturb running jobs, as --disruptive allows"] if disturbing else []
     parts += [f"{waiting} wait{'s' * (waiting == 1)} for jobs to end (--disruptive NODE overrides)"] if waiting else []
     parts += [f"{preserved} would undo a preserved difference (--force ROLE overrides)"] if preserved else []
-    return [*textwrap.wrap("; ".join(parts) + ".", _WIDTH), *last]
+    return [*textwrap.wrap("; ".join(parts) + ".", layout.width()), *last]
 
 
 def _diffs(diffs: Sequence[RoleDiff]) -> list[str]:

@@ -60,7 +60,10 @@ VERBS: dict[str, Verb] = {
     "apply": Verb(
         ("apply --yes --force docker_engine --json",), lambda o: _node(o)["status"] != "unreachable", codes=_FAILING
     ),
-    "history": Verb(("history --nodes --json",), _field("error", None)),
+    "history": Verb(
+        ("history --nodes --json", "history --json", "history"),
+        lambda o: '"ok":' not in o.out or _field("error", None)(o),
+    ),
     "unlock": Verb(("unlock gpu0001 gpu0002 gpu0003 --yes --json",), _field("result", "unlocked")),
     "bootstrap": Verb(("bootstrap --yes --name gpu0001 --only docker_engine",), codes=_FAILING),
     "verify": Verb(("verify --json", "verify --level full --json"), _reached, codes=_FAILING),
@@ -106,7 +109,7 @@ VERBS: dict[str, Verb] = {
     ),
     "attach": Verb(("attach busy -- true",), anycode=True),
     "wait": Verb(("wait done --timeout 3s", "wait busy --for running --timeout 3s"), anycode=True),
-    "stop": Verb(("stop pair", "stop busy --grace 1s --json"), codes=_WAITING),
+    "stop": Verb(("stop pair", "stop busy --yes --grace 1s --json"), codes=_WAITING),
     "restart": Verb(("restart done", "restart failed --json"), codes=_WAITING),
     "delete": Verb(("delete pair", "delete done busy --force --json"), codes=_WAITING),
     "prune": Verb(("prune --since 1s", "prune --since 1s --dry-run --json")),

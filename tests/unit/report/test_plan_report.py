@@ -25,7 +25,7 @@ def test_bare_nodes_are_told_of_once():
         "  base_system         safe",
         "    - it was never applied here, or its receipt is gone",
         "",
-        "0 of 1000 nodes are as wanted.",
+        "0 of 1000 nodes are up to date.",
         "1000 steps to run.",
     ]
     assert as_document(plan)["nodes"][7]["steps"][0]["reasons"][1] == "names resolve wrongly here: b8-8"
