@@ -159,6 +159,8 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str) -> JobRecord:
         events=tuple(sorted((event for _, job in told for event in job.events), key=lambda event: event.time)),
         keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
         nodes=next((tuple(job.nodes) for _, job in told if job.nodes), ()),
+        signed=first.signed,
+        signature=first.signature,
         **_of_attempt(current),
     )
     judged = _judged(record, queue, current, unreachable)

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import AllOption, TypeOption, engine_of, insist_on_kind, one_by_one
+from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, print_json, show
+from provision.cli.job_options import (
+    AllOption,
+    JobsArgument,
+    TypeOption,
+    cluster_and_engine,
+    insist_on_kind,
+    one_by_one,
+)
+from provision.cli.job_owner import ask_about_owner
 from provision.cli.levels import info, patience
 from provision.errors import NotFound
 
@@ -18,15 +26,19 @@ __all__ = ["delete"]
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs.")],
+    names: JobsArgument,
     kind: TypeOption = "",
-    force: Annotated[bool, typer.Option("--force", help="Also jobs of somebody else that are not over.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also jobs of other owners; the same as --yes.")] = False,
+    yes: YesOption = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
     all_namespaces: AllOption = False,
 ) -> None:
-    """Stop batch jobs and forget them: containers, logs, TensorBoard, and the name, which is free again.
+    """Stop batch jobs and remove their records.
+
+    Containers, logs and TensorBoard are removed, and the name is free again. A job of another owner that is not over is
+    deleted after a question; without a terminal only with --yes (exit code 2 without it).
 
     What is gone already is no error. A node that does not answer keeps its part,
     and the job is listed again when the node is back: delete it once more then. Of
@@ -36,20 +48,24 @@ def delete(
     \b
     Examples:
       provision delete mnist
-      provision delete mnist vgg --force
+      provision delete mnist vgg --yes
       provision del mnist -T pytorchjob
     """
+    from provision.workflow.job_names import remove_job_name
+
     del all_namespaces
-    runner = engine_of(inventory, lab, through_agent=True)
+    cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     gone: list[str] = []
 
     def forget(name: str) -> None:
         if kind and not _there(runner, name, kind):
             info(f"there is no job {name}")
             return
+        ask_about_owner(runner, name, "Delete", yes=yes or force)
         with patience(f"deleting {name}"):
-            runner.delete(name, info, force=force)
+            runner.delete(name, info, force=True)  # whose it is has been asked about
         gone.append(name)
+        remove_job_name(cluster.inventory, name)
         if not as_json:
             show(f"{name} deleted")
 

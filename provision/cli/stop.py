@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import engine_of, now, one_by_one, seconds
+from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, print_json, show
+from provision.cli.job_options import JobsArgument, engine_of, now, one_by_one, seconds
+from provision.cli.job_owner import ask_about_owner
 from provision.cli.levels import info, patience
 from provision.errors import TimedOut
 
@@ -18,25 +19,30 @@ __all__ = ["stop"]
 
 
 def stop(
-    names: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs.")],
+    names: JobsArgument,
     grace: Annotated[
         str, typer.Option("--grace", metavar="TIME", help="Between SIGTERM and SIGKILL.", show_default=False)
     ] = "15s",
+    yes: YesOption = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End batch jobs: SIGTERM, time to save, SIGKILL. Their records and logs stay.
+    """Stop batch jobs; keep their records and logs.
+
+    Their processes get SIGTERM, time to save, and SIGKILL. A job of another owner is stopped after a question; without
+    a terminal only with --yes.
 
     A job that waits is taken out of the queue; one that is over stays as it is. Of
     several each is stopped, whatever becomes of the others, and the exit code is
-    that of the first that could not be: 3 no such job, 6 its end was not seen in
+    that of the first that could not be: 2 another owner's and not confirmed, 3 no such job, 6 its end was not seen in
     time, 7 a node is unreachable.
 
     \b
     Examples:
       provision stop mnist
       provision stop mnist vgg --grace 2m
+      provision stop job-of-somebody --yes
     """
     from provision.report.job_document import job_document
 
@@ -45,6 +51,7 @@ def stop(
     done: list[JobRecord] = []
 
     def end(name: str) -> None:
+        ask_about_owner(runner, name, "Stop", yes=yes)
         with patience(f"stopping {name}"):
             job = runner.stop(name, info, grace=pause)
         _insist_on_the_end(job)

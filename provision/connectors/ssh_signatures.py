@@ -29,6 +29,7 @@ __all__ = [
     "choose_signing_key",
     "own_signing_key",
     "public_key_of",
+    "public_keys_of_user",
     "sign",
     "signer",
 ]
@@ -165,6 +166,20 @@ def choose_signing_key(listed: Collection[str], own: Path) -> SigningKey:
             if key.public in listed:
                 return key
     return own_signing_key(own)
+
+
+def public_keys_of_user(own: Path) -> set[str]:
+    """Return the public keys that this user can sign with: the named one, those of agent and key files, and `own`."""
+    found = set()
+    named = os.environ.get(KEY_VARIABLE)
+    for path in (Path(named).expanduser() if named else None, own):
+        if path is not None and path.exists():
+            with suppress(ProvisionError):
+                found.add(public_key_of(path))
+    for key in _available_keys():
+        with suppress(InvalidSignature):
+            found.add(key.public)
+    return found
 
 
 def own_signing_key(path: Path) -> SigningKey:

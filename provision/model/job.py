@@ -249,6 +249,9 @@ class JobRecord:
     """Nodes on which nothing watches over it any more."""
     nodes: tuple[str, ...] = ()
     """Those that it was ever given to; empty where that is not known."""
+    signed: str = field(default="", repr=False)
+    """What its owner signed; empty in lists of jobs."""
+    signature: str = field(default="", repr=False)
 
 
 def as_document(value: Any) -> Any:

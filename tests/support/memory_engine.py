@@ -132,6 +132,9 @@ class MemoryEngine:
         self.calls.append(("release", name))
         return self.get(name)
 
+    def owns(self, job: JobRecord) -> bool:
+        return job.owner == "me@here"
+
     def start_pending(self, say) -> Tried:
         say("looking at 2 nodes")
         self.calls.append(("start_pending",))

@@ -152,6 +152,10 @@ class DirectEngine:
             say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run)")
         return self.get(spec.name)
 
+    def owns(self, job: JobRecord) -> bool:
+        """Return whether a job (of `get`) is this user's own, by the key that signed it."""
+        return self._keys.owns(job, owner())
+
     def start_pending(self, say: Say) -> Tried:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
         return self._start_waiting(say)[0]
