@@ -1,4 +1,4 @@
-"""Live progress of an apply on stderr: a line per node on a terminal, a summary every few seconds elsewhere."""
+"""Live progress of an apply on stderr: a row per task on a terminal, a summary every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from provision.cli.common import printable, say
 from provision.cli.levels import quiet
 from provision.report import layout
+from provision.report.grouping import grouped
 from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = ["ApplyProgress", "Steps"]
 
 _LONG_SECONDS = 30.0
 """A task that takes longer is named where there is no terminal, and again when it has taken twice as long."""
+_MOST_ROWS = 40
 _SUMMARY_SECONDS = 5.0
 """Between two summaries where there is no terminal."""
 
@@ -41,8 +43,9 @@ class Steps:
 class ApplyProgress:
     """A context manager that shows the events of an apply while they come.
 
-    On a terminal a line per node; elsewhere a summary of all nodes every few seconds, as far as something changed.
-    With `verbose` (and elsewhere) a line for every role, change and failure of every node instead.
+    On a terminal a row for each task, with the nodes that are at it; elsewhere a summary of all nodes every few seconds,
+    as far as something changed. With `verbose` a row for each node, and elsewhere a line for every role, change and
+    failure of every node.
     """
 
     def __init__(self, nodes: Sequence[str], doing: str = "applying", *, verbose: bool = False) -> None:
@@ -148,13 +151,18 @@ class ApplyProgress:
             return Text(printable("\n".join(self._lines())))
 
     def _lines(self) -> list[str]:
-        width = max(map(len, self._nodes))
+        """Return a row for each thing that nodes are at; with `verbose` for each node."""
         seconds = time.monotonic() - self._start
+        groups = grouped(self._current.items(), lambda name, at: (at, name if self._verbose else ""))
+        names = [in_short(group.names) for group in groups]
+        width = min(max(map(len, names)), self._columns // 2)
         rows = [
-            f"{n:<{width}}  {self._changes[n]:>3} changed  {self._current[n]}"[: self._columns] for n in self._nodes
+            f"{shown:<{width}}  {sum(self._changes[name] for name in group.names):>3} changed  {group.value}"
+            for shown, group in zip(names, groups, strict=True)
         ]
-        shown = rows if len(rows) <= 40 else [*rows[:40], f"... and {len(rows) - 40} more nodes"]  # noqa: PLR2004
-        return [f"{self._doing}, {seconds:.0f} s", *shown]
+        rows = [row[: self._columns] for row in rows]
+        left = len(rows) - _MOST_ROWS
+        return [f"{self._doing}, {seconds:.0f} s", *rows[:_MOST_ROWS], *([f"... and {left} more"] if left > 0 else [])]
 
     def _line(self, event: Event) -> None:
         """Without a terminal: a line when a node begins a role, and for every change and failure."""

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from provision.cli import progress
 from provision.engine import Event
 from tests.support.command import eventually
@@ -88,3 +90,16 @@ def test_the_task_that_takes_longest_is_in_the_summary(monkeypatch, capsys):
         eventually(named, seconds=10, what="the long task is named")
 
     assert "at platform: Install the packages" in "".join(said)
+
+
+@pytest.mark.parametrize(("verbose", "rows"), [(False, 2), (True, 40)])
+def test_on_a_terminal_nodes_at_the_same_task_share_a_row(verbose, rows):
+    """With --verbose each has its own, as far as a screen goes."""
+    shown = progress.ApplyProgress(NAMES, verbose=verbose)
+    for name in NAMES:
+        shown.event(Event(name, "docker_engine", "Install", "start"))
+    shown.event(Event("gpu64", "docker_engine", "Start", "failed"))
+    lines = [line for line in shown._lines() if "changed" in line]
+
+    assert len(lines) == rows
+    assert lines[0].startswith("gpu1 " if verbose else "gpu[1-63]    0 changed  docker_engine: Install")
