@@ -43,7 +43,7 @@ class Steps:
 class ApplyProgress:
     """A context manager that shows the events of an apply while they come.
 
-    On a terminal a row for each task, with the nodes that are at it; elsewhere a summary of all nodes every few seconds,
+    On a terminal a row for each task with its nodes; elsewhere a summary of all nodes every few seconds,
     as far as something changed. With `verbose` a row for each node, and elsewhere a line for every role, change and
     failure of every node.
     """
