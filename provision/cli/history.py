@@ -42,8 +42,9 @@ def history(
 ) -> None:
     """List past applies: operator, command, result.
 
-    The list has the applies of all operators: the records of this machine and those of the nodes, in one list. Nodes
-    that do not answer are named; the exit code is 0 all the same. With --local no node is asked. An apply that did not
+    The list has the applies of all operators: the records of this machine and those of the nodes, in one list. The
+    nodes' records are what operators claimed there (source in --json); --audit verifies more. Nodes that do not answer
+    are named; the exit code is 0 all the same. With --local no node is asked. An apply that did not
     end (killed, power cut) is listed as ``died``. Machine and nodes store the newest 200.
 
     With --audit each node's journal tells who applied, submitted, attached to, stopped, deleted or restarted what,

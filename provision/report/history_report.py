@@ -28,6 +28,7 @@ def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] 
         "entries": [
             {
                 **_head(entry),
+                "source": "nodes" if entry.file is None else "controller",
                 "seconds": entry.seconds,
                 "nodes": [
                     {

@@ -122,7 +122,7 @@ class _Apply:
             entry = history.begin(self._cluster, command=command, nodes=list(agreed))
             status = "interrupted"
             try:
-                self._locked(agreed, command, entry.id)
+                self._locked(agreed, command)
                 status = "ok" if self._outcomes.report().ok else "failed"
             except Interrupted:
                 raise
@@ -169,12 +169,12 @@ class _Apply:
             return dict.fromkeys(found.facts, ())
         return self._draining.left(found) | agreeable(found)
 
-    def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str, identifier: str) -> None:
+    def _locked(self, agreed: Mapping[str, tuple[Step, ...]], command: str) -> None:
         """Take the locks of the nodes, look again (another apply may have ended just now), and run."""
         from provision.workflow import node_locks
 
         nodes = [self._nodes[name] for name in agreed]
-        with node_locks.held_on(nodes, command=command, on_event=self._on_event, identifier=identifier) as locks:
+        with node_locks.held_on(nodes, command=command, on_event=self._on_event) as locks:
             node_locks.insist(locks.refused)
             for name, error in locks.failed.items():
                 self._outcomes.fail(name, "lock the node", error)

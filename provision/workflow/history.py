@@ -137,12 +137,12 @@ def read_fleet(cluster: Cluster, nodes: Sequence[Node], *, newest: int = _KEPT) 
 
 
 def _is_same(own: Entry, told: Entry) -> bool:
-    """Return whether a node's record is of an apply of this machine; in older versions it has an id of its own."""
-    if own.id == told.id:
-        return True
-    words = ("user", "host", "pid")
+    """Return whether a node's record is of an apply of this machine: the same process, at that time.
+
+    Ids do not tell: the lock of the nodes has one of its own.
+    """
     during = own.started <= told.started <= (own.ended or told.started)
-    return during and all(getattr(own, word) == getattr(told, word) for word in words)
+    return during and (own.user, own.host, own.pid) == (told.user, told.host, told.pid)
 
 
 def _of_nodes(told: Sequence[tuple[str, Entry]]) -> Entry:

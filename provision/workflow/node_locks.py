@@ -33,16 +33,15 @@ _ASK_SECONDS, _LAST_SECONDS = 2.0, 30.0
 
 @contextmanager
 def held_on(
-    nodes: Sequence[Node], *, command: str, on_event: Callable[[Event], None] | None = None, identifier: str = ""
+    nodes: Sequence[Node], *, command: str, on_event: Callable[[Event], None] | None = None
 ) -> Iterator[NodeLocks]:
     """Hold the locks of `nodes`, as far as they can be had; whoever wants one meanwhile is told `command` and whose.
 
-    `command` is shown to other operators: it must hold no secret. `identifier` is that of this machine's record of the
-    apply, so that the records of the nodes have the same. When the block is left by an exception, a lock stays
+    `command` is shown to other operators: it must hold no secret. When the block is left by an exception, a lock stays
     until Ansible's tasks on its node have ended, and so it does when this process dies. What such a dead one left at
     work is waited for, and `on_event` told so; a lock that a living one holds is not.
     """
-    locks = NodeLocks(command, on_event, identifier)
+    locks = NodeLocks(command, on_event)
     failure: BaseException | None = None
     try:
         locks.take(nodes)
@@ -65,7 +64,7 @@ def insist(refused: Mapping[str, LockedError]) -> None:
 class NodeLocks:
     """The locks that are held, and those that could not be had."""
 
-    def __init__(self, command: str, on_event: Callable[[Event], None] | None = None, identifier: str = "") -> None:
+    def __init__(self, command: str, on_event: Callable[[Event], None] | None = None) -> None:
         self._on_event = on_event
         self.refused: dict[str, LockedError] = {}
         """Node -> who holds it."""
@@ -74,7 +73,7 @@ class NodeLocks:
         self.warnings: dict[str, str] = {}
         """Node -> what is unusual: the lock's place, a history that could not be written."""
         self._holder = {
-            "id": identifier or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}",
+            "id": f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}",
             "user": user(),
             "host": os.uname().nodename,
             "pid": os.getpid(),
