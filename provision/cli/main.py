@@ -38,6 +38,8 @@ VERBS = {
     "adopt": "provision.cli.adopt",
     "plan": "provision.cli.plan",
     "apply": "provision.cli.apply",
+    "exec": "provision.cli.exec",
+    "copy": "provision.cli.copy",
     "history": "provision.cli.history",
     "unlock": "provision.cli.unlock",
     "bootstrap": "provision.cli.bootstrap",
@@ -81,7 +83,8 @@ GROUPS = {
 """Verbs that have verbs of their own; the module holds a typer app called ``app``."""
 
 SECTIONS = {
-    "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo reload reset node image support-bundle",
+    "Nodes": "init adopt plan apply history unlock bootstrap verify gdr topo exec copy reload reset node image "
+    "support-bundle",
     "Jobs that end with their command": "place hostfile run nccl-log",
     "Batch jobs": "submit list get logs attach wait stop restart delete prune events port-forward top queue advise "
     "data secret",
@@ -94,7 +97,6 @@ ALIASES = {
     "ps": "list",
     "describe": "get",
     "log": "logs",
-    "exec": "attach",
     "del": "delete",
     "rm": "delete",
 }
@@ -119,6 +121,8 @@ _RUN_WITH_VALUE = {
     "--fabric",
     "--launcher",
     "--placement",
+    "--fanout",
+    "--timeout",
 }
 _IMPLIED = {"describe": ("--events", "--gpus")}
 FORMS = ("wide", "json", "yaml", "name", "table", "text")
@@ -341,6 +345,8 @@ def normalise(arguments: Sequence[str]) -> list[str]:
             break
     if rest and rest[0] in ALIASES:
         rest = [ALIASES[rest[0]], *_IMPLIED.get(rest[0], ()), *rest[1:]]
+    if rest and rest[0] == "exec" and len(_own(rest)[1]) > 1:
+        rest = ["attach", *rest[1:]]  # exec JOB -- COMMAND, as with docker and kubectl
     depth = 0 if not rest else 2 if rest[0] in GROUPS and len(rest) > 1 and not rest[1].startswith("-") else 1
     job = bool(rest) and rest[0] in JOB_VERBS
     hoisted = ["--inventory" if job and word == "-i" else word for word in hoisted]

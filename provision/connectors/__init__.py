@@ -1,6 +1,6 @@
 """Ways to reach a node. ``connect`` chooses one; ``each`` works on all nodes in parallel."""
 
 from provision.connectors.base import Connector, RemoteProcess
-from provision.connectors.pool import connect, each
+from provision.connectors.pool import connect, connections, each
 
-__all__ = ["Connector", "RemoteProcess", "connect", "each"]
+__all__ = ["Connector", "RemoteProcess", "connect", "connections", "each"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from provision.errors import NodeError, NodeUnreachable, ProvisionError
 from provision.model import Connection, Node
 from provision.threads import Pace, outcomes
 
-__all__ = ["connect", "each"]
+__all__ = ["connect", "connections", "each"]
 
 T = TypeVar("T")
 
@@ -88,6 +88,39 @@ def each(
     return results
 
 
+@contextmanager
+def connections(nodes: Sequence[Node]) -> Iterator[dict[str, Connector | ProvisionError]]:
+    """Connect to all nodes in parallel and keep the connections open until the caller leaves the context.
+
+    What goes wrong on one node is that node's value. The caller passes no more nodes than may have open connections.
+    """
+    ways = _Ways()
+    with room_for(len(nodes), _FILES_OF_A_NODE) as at_once:
+        outcome = outcomes(lambda node: _connected(node, ways), nodes, limit=at_once, pace=Pace())
+        opened: dict[str, Connector | ProvisionError] = {}
+        try:
+            for node, one in zip(nodes, outcome, strict=True):
+                if isinstance(one, Exception) and not isinstance(one, ProvisionError):
+                    raise one
+                opened[node.name] = one
+            yield opened
+        finally:
+            for one in outcome:
+                if not isinstance(one, Exception):
+                    one.close()
+
+
+def _connected(node: Node, ways: _Ways) -> Connector | ProvisionError:
+    try:
+        way, _ = ways.to(node)
+        return way()
+    except ProvisionError as error:
+        error.node = error.node or node.name
+        return error
+    except OSError as error:
+        return _local_error(node, error)
+
+
 def _one(
     node: Node, function: Callable[[Connector], T], ways: _Ways, programs: threading.BoundedSemaphore
 ) -> T | ProvisionError:
@@ -103,8 +136,12 @@ def _one(
         error.node = error.node or node.name
         return error
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return NodeError(f"this machine could not do its part: {what}", node=node.name)
+        return _local_error(node, error)
+
+
+def _local_error(node: Node, error: OSError) -> NodeError:
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return NodeError(f"this machine could not do its part: {what}", node=node.name)
 
 
 class _Ways:

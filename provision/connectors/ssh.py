@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from provision.commands.ssh import agent_command, script_command, script_stdin, sudo_check
 from provision.connectors import failures
@@ -34,7 +34,7 @@ from provision.model import CommandResult, Node, Secret
 if TYPE_CHECKING:
     import paramiko
 
-__all__ = ["SshConnector"]
+__all__ = ["LimitedChannel", "SshConnector"]
 
 
 _CHUNK = 65536
@@ -107,6 +107,23 @@ class SshConnector:
         """Copy one file from the node."""
         get_through(self, remote, local)
 
+    @property
+    def user(self) -> str:
+        """The account that logged in."""
+        return self._user
+
+    def sudo_needed(self) -> tuple[bool, Secret | None]:
+        """Return whether commands have to be run by sudo, and the password that sudo asks for."""
+        needed = self._become and not self._is_root()
+        return needed, self._password if needed else None
+
+    def limited_session(self, limit: int) -> LimitedChannel:
+        """Open a session whose output is limited to `limit` bytes."""
+        channel = self._channel()
+        channel.settimeout(SEND_SECONDS)
+        channel.event = _ReplyEvent()
+        return LimitedChannel(channel, (Allowance(self.name, limit), self._allowance))
+
     def close(self) -> None:
         """End the connection; a connector can be closed twice."""
         self._ends.clear()
@@ -178,6 +195,30 @@ class _ReplyEvent(threading.Event):
         if not super().wait(SEND_SECONDS if timeout is None else timeout):
             raise TimeoutError
         return True
+
+
+class LimitedChannel:
+    """A paramiko channel that raises ConnectionFailed when the node sends more than it may."""
+
+    def __init__(self, channel: paramiko.Channel, allowances: Sequence[Allowance]) -> None:
+        self._channel, self._allowances = channel, allowances
+
+    def __getattr__(self, name: str) -> Any:
+        """Return everything else from the channel."""
+        return getattr(self._channel, name)
+
+    def recv(self, size: int) -> bytes:
+        """Return the next piece of standard output."""
+        return self._allowed(self._channel.recv(size))
+
+    def recv_stderr(self, size: int) -> bytes:
+        """Return the next piece of standard error."""
+        return self._allowed(self._channel.recv_stderr(size))
+
+    def _allowed(self, chunk: bytes) -> bytes:
+        for allowance in self._allowances:
+            allowance.spend(len(chunk))
+        return chunk
 
 
 class SshProcess:

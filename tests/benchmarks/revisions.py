@@ -100,7 +100,7 @@ def plan_rows(checkouts: Sequence[Checkout], nodes: int, repeat: int) -> dict[st
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
             words = (folder, "--nodes", str(nodes), "--port", str(2022 + number))
             server = subprocess.Popen(
-                one.argv("tests.benchmarks.simulated_nodes", *words), env=one.environment,
+                one.argv("tests.benchmarks.simulated_nodes", *words), cwd=one.folder, env=one.environment,
                 stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
             stack.callback(server.wait)

@@ -323,4 +323,6 @@ _SCRIPTS: dict[str, Any] = {
     "provision-ready": "provision-ready 18515\n" + _WRITE_BW + "provision-end 0\n",
     "ssh -F /etc/provision/ssh/ssh_config": _pairs,
     "command -v python3 || true": "/usr/bin/python3\n",
+    "t=$(mktemp ": "",
+    "uname -r": "6.1.0-44-amd64\n",
 }

@@ -68,6 +68,8 @@ VERBS: dict[str, Verb] = {
     "bootstrap": Verb(("bootstrap --yes --name gpu0001 --only docker_engine",), codes=_FAILING),
     "verify": Verb(("verify --json", "verify --level full --json"), _reached, codes=_FAILING),
     "gdr": Verb(("gdr --json",), _field("path", "dma_buf")),
+    "exec": Verb(("exec --json -- uname -r",), _field("exit_code", 0), codes=_FAILING),
+    "copy": Verb(("copy --json /etc/passwd /tmp/",), _field("error", None), codes=_FAILING),
     "topo": Verb(("topo gpu0001", "topo gpu0001 --json", "topo gpu0001 --svg {folder}/x.svg")),
     "reload": Verb(("reload --yes --json",), _field("result", "skipped")),
     "reset": Verb(

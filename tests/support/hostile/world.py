@@ -29,6 +29,7 @@ import typer
 from provision import inventory
 from provision.cli import main as command
 from provision.connectors import pool
+from provision.connectors.files import put_through
 from provision.connectors.ssh_config import SshConfig
 from provision.errors import ConnectionFailed
 from provision.inventory import listing, role_files, specs, templates
@@ -341,7 +342,7 @@ class _Connector:
         return _Process(self._world, self.name, script)
 
     def put(self, local: Path, remote: str) -> None:
-        del local, remote
+        put_through(self, local, remote)
 
     def get(self, remote: str, local: Path) -> None:
         del remote

@@ -86,7 +86,7 @@ def test_links_of_a_container_are_not_followed_to_the_nodes_files(node, tmp_path
     outside, image = tmp_path / "outside", tmp_path / "image"
     (outside / "private").mkdir(parents=True)
     (outside / "private/events.out.tfevents.1").write_text("x")
-    (outside / "model.pt").write_text("x" * 77)
+    (outside / "model.pt").write_text("x" * 7777)
     for name in ("logs/below", "dev"):
         (image / name).mkdir(parents=True)
     (image / "logs/run").symlink_to(outside / "private")
@@ -106,7 +106,7 @@ def test_links_of_a_container_are_not_followed_to_the_nodes_files(node, tmp_path
         job.wait()
     seen = next(record for record in records if record["kind"] == "node")["containers"]["job-0"]
 
-    assert {path: about[1] for path, about in seen["checkpoints"].items() if about[1] == 77} == {}
+    assert {path: about[1] for path, about in seen["checkpoints"].items() if about[1] == 7777} == {}
     assert seen["checkpoints"]["/logs/below/model.pt"][1] == 5
     assert seen["tfevents"] == {}
     assert "shm" not in seen

@@ -669,3 +669,18 @@ def test_list_and_submit_store_the_names_for_completion(engine, typed):
     typed(*SUBMIT, "true")
     typed("delete", "a")
     assert known_job_names(inventory) == ["pytorch-dist", "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        (["exec", "--", "uptime"], "exec"),
+        (["exec", "--limit", "gpu1", "--timeout", "5", "--json", "--", "uptime", "-p"], "exec"),
+        (["--lab", "demo", "exec", "--", "uptime"], "exec"),
+        (["exec", "mnist", "--", "env"], "attach"),
+        (["exec", "-i", "mnist-worker-0", "mnist"], "attach"),
+    ],
+)
+def test_exec_runs_on_nodes_unless_a_job_is_named(words, verb):
+    """A name in front of the command is that of a job, as with docker and kubectl."""
+    assert normalise(words)[0] == verb

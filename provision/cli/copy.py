@@ -1,0 +1,67 @@
+"""``provision copy``: one file to many nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from provision.cli.common import (
+    AskBecomePassOption,
+    InventoryOption,
+    JsonOption,
+    LabOption,
+    LimitOption,
+    ask_become_password,
+    cluster_from,
+    print_json,
+    show,
+)
+from provision.cli.levels import patience
+from provision.errors import UsageError
+
+__all__ = ["copy"]
+
+
+def copy(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file of this machine.")],
+    target: Annotated[str, typer.Argument(metavar="PATH", help="An absolute path; ending in / it is a folder.")],
+    limit: LimitOption = None,
+    ask_become_pass: AskBecomePassOption = False,
+    inventory: InventoryOption = None,
+    lab: LabOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a file to all nodes.
+
+    The file keeps its permission bits and belongs to the account that the command runs as, root where the inventory
+    sets ansible_become. It replaces an existing file as a whole. The exit code is 0 when all nodes have it, else 1.
+
+    \b
+    Examples:
+      provision copy topology.xml /etc/nccl/
+      provision copy --limit gpu3 nccl.conf /etc/nccl.conf
+    """
+    from provision import workflow
+    from provision.model import CommandResult
+    from provision.report.command_report import command_document, command_text, failed_nodes
+    from provision.workflow.remote_commands import copy_file
+
+    if not source.is_file():
+        raise UsageError(f"{source}: not a file", remedy="Name a regular file. Pack a folder with tar first.")
+    if not target.startswith("/") or "\0" in target or "\n" in target:
+        raise UsageError(f"{target}: not an absolute path", remedy="Write a path that starts with /.")
+    path = target + source.name if target.endswith("/") else target
+    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    nodes = workflow.chosen(cluster, limit)
+    with patience(f"copying {source.name} to {len(nodes)} nodes"):
+        copied = copy_file(nodes, source, path)
+    results = {
+        name: CommandResult(f"copied to {path}", "", 0) if error is None else error for name, error in copied.items()
+    }
+    if as_json:
+        print_json(command_document(results))
+    else:
+        show(command_text(results))
+    raise typer.Exit(1 if failed_nodes(results) else 0)

@@ -1,0 +1,91 @@
+"""The results of one command on many nodes, grouped by identical output."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from provision.errors import ProvisionError
+from provision.model import CommandResult
+from provision.report.grouping import Group, grouped, outline
+from provision.report.node_names import in_short
+
+__all__ = ["LinePrefixer", "command_document", "command_text", "failed_nodes"]
+
+_NOT_RUN = 2
+
+
+def failed_nodes(results: Mapping[str, CommandResult | ProvisionError]) -> list[str]:
+    """Return the nodes on which the command failed or could not be run."""
+    return [name for name, result in results.items() if isinstance(result, ProvisionError) or not result.ok]
+
+
+def command_document(results: Mapping[str, CommandResult | ProvisionError]) -> dict[str, Any]:
+    """Return the JSON document: ``{"ok", "nodes": [{"name", "exit_code", "stdout", "stderr", "error"}]}``."""
+    return {"ok": not failed_nodes(results), "nodes": [_node(name, result) for name, result in results.items()]}
+
+
+def _node(name: str, result: CommandResult | ProvisionError) -> dict[str, Any]:
+    if isinstance(result, ProvisionError):
+        error = {"message": result.message, "remedy": result.remedy}
+        return {"name": name, "exit_code": None, "stdout": "", "stderr": "", "error": error}
+    return {
+        "name": name,
+        "exit_code": result.exit_code,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "error": None,
+    }
+
+
+def command_text(results: Mapping[str, CommandResult | ProvisionError]) -> str:
+    """Return a block for each distinct result, headed by its nodes; nodes that failed come last.
+
+    One line of output stands beside the nodes, several lines below them.
+    """
+    groups = grouped(((name, _outcome(result)) for name, result in results.items()), lambda _, own: own, _outline)
+    return "\n".join(_block(group) for group in sorted(groups, key=lambda group: group.value[0]))
+
+
+def _outcome(result: CommandResult | ProvisionError) -> tuple[int, int, str]:
+    """Return what makes two results the same: whether the command ran, its exit code and its output."""
+    if isinstance(result, ProvisionError):
+        remedy = f"\n{result.remedy}" if result.remedy else ""
+        return _NOT_RUN, 0, f"{result.message}{remedy}"
+    return (0 if result.ok else 1), result.exit_code, (result.stdout + result.stderr).rstrip("\n")
+
+
+def _outline(name: str, outcome: tuple[int, int, str]) -> Hashable:
+    """Return what errors of nodes that could not be asked have in common; output of commands is never merged."""
+    return (*outcome[:2], outline(outcome[2], name) if outcome[0] == _NOT_RUN else outcome[2])
+
+
+def _block(group: Group[tuple[int, int, str]]) -> str:
+    _, code, text = group.value
+    text += f"\n{group.note}" if group.varied else ""
+    head = in_short(group.names) + (f" (exit code {code})" if code else "")
+    if not text:
+        return f"{head}: no output"
+    return f"{head}: {text}" if "\n" not in text else "\n".join([f"{head}:", *(f"  {x}" for x in text.splitlines())])
+
+
+class LinePrefixer:
+    """Writes whole lines of one node's output, each behind the node's name."""
+
+    def __init__(self, name: str, write: Any) -> None:
+        self._name, self._write, self._rest = name, write, ""
+
+    def write(self, text: str) -> None:
+        """Write the lines that are complete."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._write(f"{self._name}: {line}")
+
+    def flush(self) -> None:
+        """Do nothing: the end of a line is waited for."""
+
+    def finish(self) -> None:
+        """Write a last line without an end of line."""
+        if self._rest:
+            self._write(f"{self._name}: {self._rest}")
+            self._rest = ""
