@@ -17,9 +17,11 @@ from provision.cli.common import (
     show,
     table,
 )
+from provision.report.grouping import grouped, outline
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from provision.batch.data import DataFinding, Volume
     from provision.model import Cluster
@@ -151,7 +153,10 @@ def check(
         documents = [_document(volume, answers[volume.name], findings) for volume in volumes]
         print_json({"ok": not failed, "volumes": documents})
         raise typer.Exit(1 if failed else 0)
-    rows = [[item.volume, item.node or "all", item.level, item.problem] for item in findings]
+    rows = [
+        [group.value.volume, in_short(group.names), group.value.level, f"{group.value.problem} {group.note}".strip()]
+        for group in grouped(((item.node or "all", item) for item in findings), _same_finding, _similar_finding)
+    ]
     wrong = {item.volume for item in findings}
     rows += [[volume.name, "all", "ok", volume.path] for volume in volumes if volume.name not in wrong]
     show(table(["NAME", "NODE", "RESULT", "WHY"], rows))
@@ -175,6 +180,14 @@ def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption
 
     remove_volume(cluster_from(inventory, lab), VARIABLE, name)
     say(f"{name} is out of the inventory; what it holds is untouched")
+
+
+def _same_finding(_node: str, item: DataFinding) -> Hashable:
+    return item.volume, item.level, item.problem
+
+
+def _similar_finding(node: str, item: DataFinding) -> Hashable:
+    return item.volume, item.level, outline(item.problem, node)
 
 
 def _looked(

@@ -11,6 +11,7 @@ from provision.cli.common import InventoryOption, JsonOption, LabOption, cluster
 from provision.cli.completion import complete_nodes
 from provision.cli.levels import patience
 from provision.errors import NotFound, ProvisionError, UsageError
+from provision.report.node_names import in_short
 
 __all__ = ["app"]
 
@@ -128,7 +129,7 @@ def _asked(inventory: str | None, lab: str | None, nodes: list[str] | None) -> t
     known = [node.name for node in cluster.nodes]
     odd = [name for name in names if name not in known]
     if odd:
-        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {in_short(list(known))}.")
     return cluster, names
 
 

@@ -14,6 +14,7 @@ from provision.cli.completion import complete_nodes
 from provision.cli.job_options import FormOption, cluster_and_engine, engine_of, present
 from provision.cli.levels import info, patience, warn
 from provision.errors import NodeUnreachable, NotFound, UsageError
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.model import Cluster, Node
@@ -186,7 +187,7 @@ def _known(cluster: Cluster, names: Sequence[str]) -> None:
     known = [node.name for node in cluster.nodes]
     odd = [name for name in names if name not in known]
     if odd:
-        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {in_short(list(known))}.")
 
 
 def _changes(words: Sequence[str]) -> dict[str, str | None]:

@@ -28,6 +28,7 @@ from provision.cli.job_options import (
 )
 from provision.cli.levels import info, patience
 from provision.errors import NotFound, UsageError
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -229,7 +230,7 @@ def _chosen(survey: JobSurvey, names: Sequence[str]) -> list[NodeView]:
     known = {one.name: one for one in survey.nodes}
     odd = [name for name in names if name not in known]
     if odd:
-        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {in_short(list(known))}.")
     return [known[name] for name in names] if names else list(survey.nodes)
 
 

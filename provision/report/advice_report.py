@@ -11,6 +11,7 @@ from provision.advisor.base import Finding, Verdict
 from provision.advisor.script import RuleFinding, RuleVerdict
 from provision.advisor.series import NodeSeries, mean
 from provision.report import layout
+from provision.report.grouping import reason_lines
 
 __all__ = [
     "advice_document",
@@ -145,7 +146,7 @@ def nodes_text(job: str, nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -
         util, memory = (_span([gpu[key] for gpu in told["gpus"]]) for key in ("utilization", "memory"))
         left = f"{series.node:<{wide}}{len(told['gpus']):<6}{util:<10}{memory:<10}{told['samples']:<9}"
         lines += row(left, names)
-    lines += [line for node, why in lost.items() for line in row("", f"{node} did not tell all: {why}")]
+    lines += [line for told in reason_lines(lost, between=" did not report all: ") for line in row("", told)]
     notes = [f"{series.node}: {note}" for series in nodes for note in series.notes]
     shown = notes[:_NOTES] + ([f"and {len(notes) - _NOTES} more notes"] if len(notes) > _NOTES else [])
     return "\n".join([*lines, *(line for note in shown for line in row("", note))])

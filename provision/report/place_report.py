@@ -10,6 +10,7 @@ from typing import Any
 from provision.hostfiles.rankfile import ranges
 from provision.model import RankPlacement
 from provision.report import layout
+from provision.report.node_names import in_short
 from provision.topology.placement import Key, Placement, Places, Worker
 from provision.topology.score import UNLIMITED
 from provision.topology.seats import rank_placements
@@ -135,8 +136,9 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
     for warning in places.warnings:
         lines += _wrap(f"warning: {warning}", "  ")
     if places.simulated:
-        names = ", ".join(places.simulated)
-        lines += _wrap(f"SIMULATED on {names}: stand-ins of the lab, no proof of real hardware.", "  ")
+        lines += _wrap(
+            f"SIMULATED on {in_short(places.simulated)}: stand-ins of the lab, no proof of real hardware.", "  "
+        )
     return "\n".join(lines)
 
 
