@@ -82,7 +82,8 @@ def complete_roles(incomplete: str) -> list[str]:
 
 def prepare(aliases: Mapping[str, str]) -> None:
     """Rewrite the command line that is to be completed as calls read it: options before the verb, and aliases."""
-    depth = int(os.environ.get("COMP_CWORD") or 0)
+    given = os.environ.get("COMP_CWORD", "")
+    depth = int(given) if given.isdecimal() else 0
     for variable in _LINES:
         line = os.environ.get(variable)
         if not line:
@@ -104,11 +105,15 @@ def prepare(aliases: Mapping[str, str]) -> None:
 
 
 def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
-    """Return the names that begin so; none when they are not known in time."""
+    """Return the names that begin so; none when they are not known in time, and then nothing is left running."""
+    from provision.local_processes import end_descendants
     from provision.threads import within
 
     try:
-        return [name for name in within(_SECONDS, names) or () if name.startswith(incomplete)]
+        found = within(_SECONDS, names)
+        if found is None:
+            end_descendants()
+        return [name for name in found or () if name.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - a shell waits for words, not for errors
         return []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provision.workflow.job_names import add_job_name, known_job_names, remove_job_name, store_job_names
-from tests.support.command import ROOT
+from tests.support.command import ROOT, eventually
 
 UNROUTABLE = "192.0.2.1"
 """Nobody answers there, and nothing refuses: a connection would take until its limit."""
@@ -103,6 +103,19 @@ def test_submitted_jobs_are_added_and_deleted_ones_removed(place):
     remove_job_name(inventory, "a")
 
     assert known_job_names(inventory) == ["b"]
+
+
+def test_an_inventory_script_that_hangs_holds_up_no_shell(place):
+    """It is given up, and ended."""
+    script = place / "inventories" / "prod" / "slow.py"
+    lines = [f"#!{sys.executable}", "import os, time", f"open({str(place / 'pid')!r}, 'w').write(str(os.getpid()))"]
+    script.write_text("\n".join([*lines, "time.sleep(600)", ""]))
+    script.chmod(0o755)
+
+    assert completed(place, "provision topo gpu") == []
+    if (place / "pid").exists():  # it was begun in time
+        pid = int((place / "pid").read_text())
+        eventually(lambda: not Path(f"/proc/{pid}").exists(), seconds=20, what="the script has ended")
 
 
 def test_the_script_for_a_shell_can_be_shown(place):
