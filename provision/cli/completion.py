@@ -24,7 +24,7 @@ __all__ = [
     "prepare",
 ]
 
-_SECONDS = 2.0
+_SECONDS = 4.0
 """How long an inventory that is not in the cache may take."""
 _LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """Variables in which shells pass the command line: bash, and all others."""
