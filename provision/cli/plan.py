@@ -16,6 +16,7 @@ from provision.cli.common import (
     JsonOption,
     LabOption,
     LimitOption,
+    VerboseOption,
     ask_become_password,
     cluster_from,
     note,
@@ -61,6 +62,7 @@ def plan(
         bool,
         typer.Option("--diff", help="Show also what would change in files, without secrets; takes some seconds."),
     ] = False,
+    verbose: VerboseOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,7 +104,7 @@ def plan(
     if as_json:
         print_json(as_document(found.plan, diffs))
     else:
-        show(as_text(found.plan, diffs))
+        show(as_text(found.plan, diffs, verbose=verbose))
     if out:
         workflow.save(found, out, request)
         note(f"saved to {out}; run it with: provision apply --plan {out}")

@@ -76,15 +76,16 @@ def _node_document(node: NodePlan) -> dict[str, Any]:
     }
 
 
-def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> str:
+def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None, *, verbose: bool = False) -> str:
     """Return the plan for a person: nodes with the same steps together, each step with its class and its reasons.
 
     Of a role that was never applied that is the reason, and all else follows from it; the document has the others too,
     and so has the text where a job can be hurt.
-    After the nodes stand the `diffs`, those that are the same on several nodes once.
+    After the nodes stand the `diffs`, those that are the same on several nodes once. With `verbose` nodes whose details
+    differ have blocks of their own.
     """
     lines: list[str] = []
-    for names, node, others in _alike(plan):
+    for names, node, others in _alike(plan, verbose=verbose):
         lines += [*_names(names, node, others=others), *_steps(node), ""]
     done = sum(not node.steps and not node.error for node in plan.nodes)
     lines.append(f"{done} of {len(plan.nodes)} nodes are up to date.")
@@ -97,10 +98,12 @@ _Block = tuple[list[str], NodePlan, bool]
 """Names of nodes, what is told of them, and whether some of them differ in details."""
 
 
-def _alike(plan: Plan) -> list[_Block]:
+def _alike(plan: Plan, *, verbose: bool) -> list[_Block]:
     """Return the nodes that there is something to tell of, those with the same to tell together."""
     told = [_shown(node) for node in plan.nodes if node.steps or node.error or node.findings]
     same = _together([([node.name], node, False) for node in told], _whole)
+    if verbose:
+        return same
     outlines = {id(node): _outline(node) for _, node, _ in same}
     sizes = Counter(outlines.values())
     return _together(same, lambda node: o if sizes[o := outlines[id(node)]] > _MOST_ALIKE else _whole(node))
@@ -149,7 +152,7 @@ def _unnumbered(text: str) -> str:
 def _names(names: list[str], node: NodePlan, *, others: bool) -> list[str]:
     lines = textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
     if others:
-        lines += _wrapped(f"(details of {node.name}; the others' differ, and --json has them)", "  ", "  ")
+        lines += _wrapped(f"(details of {node.name}; the others' differ: -v)", "  ", "  ")
     if node.error:
         lines += _wrapped(f"{'cannot be planned' if node.reachable else 'unreachable'}: {node.error}", "  ", "    ")
         lines += _wrapped(f"hint: {node.remedy}", "    ", "      ") if node.remedy else []
