@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from provision.model import CheckResult, CheckStatus, NodeChecks, Verification
 from provision.report import layout
+from provision.report.bundle import bundle_files
 from provision.report.job_words import columns
+from provision.report.redaction import Redactor
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +43,13 @@ def test_no_colour_goes_beyond_its_line():
     word = layout.state("failed")[:-1]  # as a node could send it
 
     assert layout.painted(f"{word}\nnext", colour=True) == "\x1b[31mfailed\x1b[0m\nnext"
+
+
+def test_a_report_in_a_file_has_neither_colours_nor_marks():
+    """Also where the command that writes it runs on a terminal."""
+    verification = Verification((NodeChecks("gpu1", (CheckResult("a.b", CheckStatus.FAIL, "gone"),)),))
+    plain = bundle_files({}, verification, {}, Redactor())["verify.txt"]
+    layout.choose(colour=True)
+
+    assert bundle_files({}, verification, {}, Redactor())["verify.txt"] == plain
+    assert plain.isascii()
