@@ -122,11 +122,18 @@ def test_an_inventory_script_that_hangs_holds_up_no_shell(place):
         eventually(lambda: not Path(f"/proc/{pid}").exists(), seconds=20, what="the script has ended")
 
 
-def test_the_script_for_a_shell_can_be_shown(place):
-    """What the README tells to source."""
-    done = subprocess.run(
-        [sys.executable, "-m", "provision", "--show-completion", "bash"],
-        cwd=place, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+def test_bash_itself_offers_the_names(place):
+    """In a real bash, with the script that the command prints for the shell it is started from."""
+    store_job_names(place / "inventories" / "prod", ["mnist", "vgg"])
+    (place / "provision").write_text(f'#!/bin/sh\nexec {sys.executable} -m provision "$@"\n')
+    (place / "provision").chmod(0o755)
+    lines = [
+        "provision --show-completion > completion; source completion",
+        "COMP_WORDS=(provision get m); COMP_CWORD=2; _provision_completion provision",
+        'echo "${COMPREPLY[@]}"',
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{place}:{os.environ['PATH']}"}
+    argv = ["bash", "--norc", "-c", "\n".join(lines)]
+    done = subprocess.run(argv, cwd=place, capture_output=True, text=True, check=False, env=environment, timeout=60)
 
-    assert "COMP_WORDS" in done.stdout, done
+    assert done.stdout.split() == ["mnist"], done
