@@ -189,6 +189,8 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
         events=tuple(sorted((event for _, job in told for event in job.events), key=lambda event: event.time)),
         keeper_lost=tuple(report.node for report, job in current if _watched_by_none(job)),
         nodes=next((tuple(job.nodes) for report, job in told if report.node == head), ()),
+        signed=first.signed,
+        signature=first.signature,
         **next((_of_attempt(job) for report, job in current if report.node == chief), {}),
     )
     judged = _judged(record, queue, current, unreachable)

@@ -34,7 +34,9 @@ def adopt(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Record in the inventory what others set up on the nodes, so that it is wanted as it stands.
+    """Record pre-existing settings in the inventory.
+
+    Settings, packages and modules that others set up on the nodes become variables of the inventory.
 
     Looks at docker and its settings, the NVIDIA runtime, the RDMA stack and peer memory; on the nodes nothing is
     changed. What the inventory says already is asked for, and stays. What is the same on all nodes goes into

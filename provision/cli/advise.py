@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, say, show
+from provision.cli.completion import complete_jobs
 from provision.cli.job_options import cluster_and_engine, seconds
 from provision.cli.levels import info
 from provision.errors import Interrupted, ProvisionError, UsageError
@@ -22,7 +23,12 @@ _SHORTEST, _LONGEST = 15.0, 1800.0
 
 
 def advise(
-    job: Annotated[str, typer.Argument(metavar="[JOB]", help="A batch job that runs: its nodes are looked at.")] = "",
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JOB]", help="A batch job that runs: its nodes are looked at.", autocompletion=complete_jobs
+        ),
+    ] = "",
     window: Annotated[
         str, typer.Option("--for", metavar="TIME", help="For how long: 15s to 30m; ten minutes prove a job idle.")
     ] = "60s",
@@ -34,7 +40,9 @@ def advise(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a job does not use its GPUs, and what to do; or judge a training script.
+    """Explain why a job does not use its GPUs.
+
+    Names what to change; --script judges a training script instead.
 
     JOB: each of its nodes is looked at for a minute, by one SSH session that needs Python 3.8 and leaves nothing:
     GPUs, the job's processes, data workers, storage, network, logs. Each of 21 checks says what it saw. A node that

@@ -15,6 +15,7 @@ from provision.cli.common import (
     JsonOption,
     LabOption,
     LimitOption,
+    VerboseOption,
     YesOption,
     ask_become_password,
     checked,
@@ -25,7 +26,9 @@ from provision.cli.common import (
     say,
     show,
 )
+from provision.cli.completion import complete_roles
 from provision.errors import TimedOut, UsageError
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.workflow import Look
@@ -43,6 +46,7 @@ def apply(
             "--only",
             metavar="ROLE",
             help="Run this role alone, where it is in the plan, or one step of it (ROLE_STEP); may be repeated.",
+            autocompletion=complete_roles,
         ),
     ] = None,
     force: ForceOption = None,
@@ -74,11 +78,14 @@ def apply(
         bool,
         typer.Option("--keep-going", help="When the preflight fails on some nodes, apply to the others."),
     ] = False,
+    verbose: VerboseOption = False,
     yes: YesOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the nodes what the inventory says: docker, RDMA, image, containers, SSH.
+    """Apply the inventory to the nodes.
+
+    Installs and configures Docker, RDMA, the training image, containers and SSH.
 
     Looks at every node, shows what has to be done and why, asks, does just that, and looks again: what
     counts is what that look shows. Where nothing is to be done, nothing is asked and nothing is written.
@@ -95,6 +102,7 @@ def apply(
       provision apply --only docker_engine --json --yes
       provision apply --plan change.json
       provision apply --waves 1,25%,100% --max-failures 2
+      provision apply --yes --verbose > apply.log
     """
     from provision import workflow
 
@@ -117,7 +125,7 @@ def apply(
     saved = None
     if plan:
         saved, request = workflow.read_saved(plan)
-    names = ", ".join(node.name for node in nodes[:8]) + (", ..." if len(nodes) > 8 else "")  # noqa: PLR2004
+    names = in_short([node.name for node in nodes])
     note(f"apply {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
     found = workflow.look(cluster, nodes, request, meanwhile=_get_ready)
     if saved and plan and (differences := workflow.saved_differences(saved, found)):
@@ -137,7 +145,7 @@ def apply(
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
 
-    with ApplyProgress([node.name for node in nodes]) as progress:
+    with ApplyProgress([node.name for node in nodes], verbose=verbose) as progress:
         report = workflow.apply(
             cluster,
             nodes,
@@ -154,7 +162,7 @@ def apply(
         show(problems_text(found.plan))
         show("\nNothing was changed. To apply to the other nodes: --keep-going, or --limit.")
     else:
-        show(as_text(report))
+        show(as_text(report, verbose=verbose))
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
 
 

@@ -29,7 +29,9 @@ def attach(
     kind: TypeOption = "",
     container: Annotated[str, typer.Option("--container", "-c", hidden=True)] = "",
 ) -> None:
-    """Run a command inside of a batch job's instance, as `docker exec` does; without one, a shell.
+    """Run a command or shell in a job's instance.
+
+    Works as `docker exec` does; without a command it starts a shell.
 
     The exit code is the command's.
 

@@ -20,7 +20,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Run, scale, read and compare synthetic training benchmarks.
+    help="""Measure and compare training throughput.
 
 \b
 Examples:
@@ -51,7 +51,9 @@ app.command("ab")(bench_ab.ab)
 
 @app.command("parse")
 def parse(files: FilesArgument, as_json: JsonOption = False) -> None:
-    """Read the outputs of synthetic training benchmarks, run by run.
+    """Read the output of training benchmarks.
+
+    Prints a row for each run.
 
     The form is that of Horovod's example programs and of `provision bench run`: Model, Batch size, Number of GPUs,
     Iter #k, Img/sec per GPU and Total img/sec. Rank tags of mpirun, colours and time stamps may be in it, and other
@@ -75,7 +77,9 @@ def parse(files: FilesArgument, as_json: JsonOption = False) -> None:
 
 @app.command("table")
 def table(sources: SourcesArgument = None, as_json: JsonOption = False) -> None:
-    """Show how training scales: throughput and efficiency, by model, batch and number of GPUs.
+    """Show throughput and scaling efficiency.
+
+    The rows are by model, batch size and number of GPUs.
 
     The efficiency is T(n) / (n T(1)), in per cent cut to two decimals; --json has the fraction. T(1) is the run on one
     GPU with the same model and batch, of the same configuration, or of the only configuration that has one. A
@@ -110,7 +114,9 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="The other.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Say how much faster one result is than another, and whether that is real or noise.
+    """Compare two results, with their noise.
+
+    Reports how much faster one is, and whether that is real or noise.
 
     Runs of the same model, batch and number of GPUs are compared; a file may hold several, also repeated ones.
     A difference is real when Welch's t-test over the iterations (over the runs, where each side has three or more of
@@ -142,7 +148,9 @@ def compare(
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """Show the results that are kept on this machine: when, which, on how much, how fast.
+    """List the results stored on this machine.
+
+    Shows when, which, on how many GPUs, and how fast.
 
     \b
     Examples:
@@ -168,7 +176,9 @@ def report(
     title: Annotated[str, typer.Option("--title", metavar="TEXT", help="The page's heading.")] = "Training benchmarks",
     as_json: JsonOption = False,
 ) -> None:
-    """Write a page about benchmarks that explains itself: what ran, on what, how fast, and what is real.
+    """Write an HTML report about benchmarks.
+
+    The page says what ran, on what, how fast, and what is real.
 
     The page has plots with error bars, tables and verdicts, and needs neither network nor scripts. The same figures go
     beside it as JSON. Figures of simulated hardware are marked so. A page of the same name is replaced.

@@ -60,7 +60,9 @@ def ab(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure models with one setting and with another, by turns, and say what the setting is worth.
+    """Compare two settings by measuring in turns.
+
+    Says what a setting is worth, model by model.
 
     A and B are options of `provision run`: topology-aware placement against the default one, a fabric, a preset, a
     variable. All else is the same. Every run is kept, as those of `bench run` are, and the pairs are judged as by

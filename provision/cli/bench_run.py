@@ -105,7 +105,9 @@ def run(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a synthetic training benchmark across the nodes' containers, and keep its result.
+    """Run a synthetic training benchmark.
+
+    Runs across the nodes' containers and stores the result.
 
     It is a job of `provision run`, which brings our program (one file) along; the image needs torch, and torchvision
     for models other than convnet and mlp. The output is shown live on stderr. The result is kept on this machine with
@@ -150,7 +152,9 @@ def scale(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the benchmark on one GPU, one node, two nodes and so on, and show how it scales.
+    """Measure scaling from one GPU to all nodes.
+
+    Runs the benchmark on one GPU, one node, two nodes and so on.
 
     On two nodes of eight GPUs that is 1, 8 and 16. The efficiency is T(n) / (n T(1)), T being the images per second of
     all GPUs together. Each size is a benchmark of its own, kept under the same name; the first that fails ends it,

@@ -48,7 +48,9 @@ def bootstrap(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Set up this machine, without SSH: the roles that apply runs on a cluster, on one node.
+    """Set up this machine alone, without SSH.
+
+    Runs the roles that apply runs on a cluster, on one node.
 
     Without a training image (--image, or training_image_reference in the variables) the node gets docker, RDMA and
     the NVIDIA runtime, and no training container.
@@ -83,7 +85,7 @@ def bootstrap(
         confirm("Change this machine?", yes=yes)
         request = workflow.Request(asked.roles)
         found = None if asked.steps else checked(workflow.look(cluster, cluster.nodes, request))
-        with ApplyProgress([node_name]) as progress:
+        with ApplyProgress([node_name], verbose=True) as progress:
             report = workflow.apply(
                 cluster,
                 cluster.nodes,

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from provision.cli.completion import complete_labs, complete_patterns, complete_roles
 from provision.errors import UsageError
+from provision.report import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from provision.model import Cluster, Secret
     from provision.workflow import Look
@@ -30,7 +33,9 @@ __all__ = [
     "JsonOption",
     "LabOption",
     "LimitOption",
+    "VerboseOption",
     "YesOption",
+    "adapt_to_terminal",
     "ask_become_password",
     "checked",
     "cluster_from",
@@ -42,6 +47,7 @@ __all__ = [
     "printable",
     "prompt",
     "say",
+    "say_reasons",
     "show",
     "table",
     "take_degraded",
@@ -53,11 +59,24 @@ InventoryOption = Annotated[
         "--inventory", "-i", metavar="PATH", envvar="PROVISION_INVENTORY", help="Ansible inventory: a file or a folder."
     ),
 ]
-LabOption = Annotated[str | None, typer.Option("--lab", metavar="NAME", help="Use the nodes of this lab.")]
+LabOption = Annotated[
+    str | None,
+    typer.Option("--lab", metavar="NAME", help="Use the nodes of this lab.", autocompletion=complete_labs),
+]
 LimitOption = Annotated[
-    str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these nodes (an Ansible host pattern).")
+    str | None,
+    typer.Option(
+        "--limit",
+        "-l",
+        metavar="PATTERN",
+        help="Only these nodes (an Ansible host pattern).",
+        autocompletion=complete_patterns,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout (same as -o json).")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show each node, also where nodes have the same result.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to whatever would be asked.")]
 AllowDegradedOption = Annotated[
     bool,
@@ -71,7 +90,12 @@ AskBecomePassOption = Annotated[
 
 ForceOption = Annotated[
     list[str] | None,
-    typer.Option("--force", metavar="ROLE", help="Run this role whether there is a reason or not; may be repeated."),
+    typer.Option(
+        "--force",
+        metavar="ROLE",
+        help="Run this role whether there is a reason or not; may be repeated.",
+        autocompletion=complete_roles,
+    ),
 ]
 DisruptiveOption = Annotated[
     list[str] | None,
@@ -79,6 +103,7 @@ DisruptiveOption = Annotated[
         "--disruptive",
         metavar="NODES",
         help="Disturb running jobs on these nodes where a step needs it; may be repeated.",
+        autocompletion=complete_patterns,
     ),
 ]
 
@@ -157,8 +182,7 @@ def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str
 
     if not nodes:
         return
-    for name, reason in nodes:
-        say(f"degraded, and taken all the same: {name}: {reason}")
+    say_reasons("degraded, and taken all the same: ", nodes)
     warning = workflow.note_degraded(cluster, purpose, nodes)
     if warning:
         say(f"warning: {warning}")
@@ -167,19 +191,35 @@ def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout; what would do something to a terminal is escaped."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    sys.stdout.write(_without_controls(text, lambda letter: json.dumps(letter)[1:-1]) + "\n")
+    text = _without_controls(text, lambda letter: json.dumps(letter)[1:-1])
+    sys.stdout.write(layout.painted(text, colour=False) + "\n")
 
 
 def show(text: str, *, end: str = "\n") -> None:
     """Print a report on stdout; what nodes said in it does nothing to a terminal."""
-    sys.stdout.write(printable(text) + end)
+    sys.stdout.write(layout.painted(printable(text), colour=True) + end)
     sys.stdout.flush()
 
 
 def say(message: str) -> None:
     """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
-    sys.stderr.write(printable(message) + "\n")
+    sys.stderr.write(layout.painted(printable(message), colour=sys.stderr.isatty()) + "\n")
     sys.stderr.flush()
+
+
+def say_reasons(head: str, reasons: Iterable[tuple[str, str]]) -> None:
+    """Print node names and reasons on stderr behind `head`; nodes with the same reason are on one line."""
+    from provision.report.grouping import reason_lines
+
+    for line in reason_lines(reasons):
+        say(f"{head}{line}")
+
+
+def adapt_to_terminal() -> None:
+    """Choose the width and the colours of reports: those of the terminal where stdout is one."""
+    terminal = sys.stdout.isatty()
+    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    layout.choose(columns=shutil.get_terminal_size().columns if terminal else layout.NARROWEST, colour=colour)
 
 
 def note(message: str) -> None:
@@ -197,7 +237,10 @@ def printable(text: str) -> str:
 
 def _without_controls(text: str, instead: Callable[[str], str]) -> str:
     """Replace what cannot be printed, also halves of characters, which no stream would take."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t\u00a0" else instead(letter) for letter in text)
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t\u00a0" or layout.is_mark(letter) else instead(letter)
+        for letter in text
+    )
 
 
 def interactive() -> bool:
@@ -227,10 +270,11 @@ def prompt(question: str) -> str:
     return line.strip()
 
 
-def table(headers: list[str], rows: list[list[str]], *, width: int = 80) -> str:
-    """Lay rows out as a plain table of at most `width` columns; the last column is wrapped."""
+def table(headers: list[str], rows: list[list[str]], *, width: int | None = None) -> str:
+    """Lay rows out as a plain table of at most `width` columns (the terminal's); the last column is wrapped."""
     import textwrap
 
+    width = width or layout.width()
     widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers) - 1)]
     indent = sum(widths) + 2 * len(widths)
     lines: list[str] = []

@@ -17,9 +17,11 @@ from provision.cli.common import (
     show,
     table,
 )
+from provision.report.grouping import grouped, outline
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from provision.batch.data import DataFinding, Volume
     from provision.model import Cluster
@@ -29,7 +31,9 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Name the data that jobs mount (submit --data NAME:/path), and check that all nodes have it.
+    help="""Manage the data volumes that jobs mount.
+
+Jobs mount them by name (submit --data NAME:/path).
 
 Volumes are written into the inventory (cluster_data in group_vars), so that all operators see the same.
 provision does not mount them: mount them on every node by /etc/fstab, systemd or your storage's own client.
@@ -63,7 +67,7 @@ def add(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a volume into the inventory.
+    """Add a volume to the inventory.
 
     No node is changed: mount the volume on every node yourself, then run `provision data check NAME`. A command that
     mounts it everywhere is printed.
@@ -108,7 +112,9 @@ def list_(
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the volumes that can be used now; with -a all of the inventory's.
+    """List the data volumes.
+
+    Lists those that can be used now; with -a all of the inventory's.
 
     \b
     Examples:
@@ -138,7 +144,9 @@ def check(
     limit: LimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look on every node: mounted from where it should be, alive, readable, writable, and the same everywhere.
+    """Check the data volumes on all nodes.
+
+    Checks that they are mounted from where they should be, alive, readable, writable, and the same everywhere.
 
     The exit code is 1 when a job could not use a volume somewhere.
 
@@ -153,7 +161,10 @@ def check(
         documents = [_document(volume, answers[volume.name], findings) for volume in volumes]
         print_json({"ok": not failed, "volumes": documents})
         raise typer.Exit(1 if failed else 0)
-    rows = [[item.volume, item.node or "all", item.level, item.problem] for item in findings]
+    rows = [
+        [group.value.volume, in_short(group.names), group.value.level, f"{group.value.problem} {group.note}".strip()]
+        for group in grouped(((item.node or "all", item) for item in findings), _same_finding, _similar_finding)
+    ]
     wrong = {item.volume for item in findings}
     rows += [[volume.name, "all", "ok", volume.path] for volume in volumes if volume.name not in wrong]
     show(table(["NAME", "NODE", "RESULT", "WHY"], rows))
@@ -165,7 +176,9 @@ def check(
 
 @app.command("rm")
 def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption = None) -> None:
-    """Take a volume out of the inventory; the data and the mounts stay as they are.
+    """Remove a volume from the inventory.
+
+    The data and the mounts stay as they are.
 
     \b
     Examples:
@@ -176,6 +189,14 @@ def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption
 
     remove_volume(cluster_from(inventory, lab), VARIABLE, name)
     say(f"{name} is out of the inventory; what it holds is untouched")
+
+
+def _same_finding(_node: str, item: DataFinding) -> Hashable:
+    return item.volume, item.level, item.problem
+
+
+def _similar_finding(node: str, item: DataFinding) -> Hashable:
+    return item.volume, item.level, outline(item.problem, node)
 
 
 def _looked(

@@ -6,8 +6,16 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import AllOption, TypeOption, engine_of, insist_on_kind, one_by_one
+from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, print_json, show
+from provision.cli.job_options import (
+    AllOption,
+    JobsArgument,
+    TypeOption,
+    cluster_and_engine,
+    insist_on_kind,
+    one_by_one,
+)
+from provision.cli.job_owner import ask_about_owner
 from provision.cli.levels import info, patience
 from provision.errors import NotFound
 
@@ -15,9 +23,10 @@ __all__ = ["delete"]
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs.")],
+    names: JobsArgument,
     kind: TypeOption = "",
-    force: Annotated[bool, typer.Option("--force", help="Also jobs of somebody else that are not over.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also jobs of other owners; the same as --yes.")] = False,
+    yes: YesOption = False,
     lost: Annotated[
         list[str] | None,
         typer.Option("--lost", metavar="NODE", help="Do not wait for a node that never comes back; repeatable."),
@@ -28,7 +37,10 @@ def delete(
     as_json: JsonOption = False,
     all_namespaces: AllOption = False,
 ) -> None:
-    """Stop batch jobs and delete them with their containers, logs and TensorBoard.
+    """Stop batch jobs and remove their records.
+
+    Containers, logs and TensorBoard are removed, and the name is free again. A job of another owner that is not over is
+    deleted after a question; without a terminal only with --yes (exit code 2 without it).
 
     The name is free when all nodes of the job have confirmed. While a node does not
     answer, the job is STOPPING and the exit code is 7; it is deleted when the node
@@ -40,26 +52,30 @@ def delete(
     \b
     Examples:
       provision delete mnist
-      provision delete mnist vgg --force
+      provision delete mnist vgg --yes
       provision del mnist -T pytorchjob
       provision delete mnist --lost gpu3
     """
+    from provision.workflow.job_names import remove_job_name
+
     del all_namespaces
-    runner = engine_of(inventory, lab, through_agent=True)
+    cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     gone: list[str] = []
 
     def forget(name: str) -> None:
         try:
             if kind:
                 insist_on_kind(runner.get(name), kind)
+            ask_about_owner(runner, name, "Delete", yes=yes or force)
             with patience(f"deleting {name}"):
-                runner.delete(name, info, force=force, lost=lost or ())
+                runner.delete(name, info, force=True, lost=lost or ())  # whose it is has been asked about
         except NotFound as error:
             if not ignore:
                 raise NotFound(error.message, remedy=f"{error.remedy or ''} {_IGNORE}".strip()) from error
             info(f"there is no job {name}")
             return
         gone.append(name)
+        remove_job_name(cluster.inventory, name)
         if not as_json:
             show(f"{name} deleted")
 

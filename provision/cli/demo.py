@@ -25,7 +25,9 @@ def demo(
     machine: Annotated[str, typer.Option("--machine", help="Described GPU machine that the nodes stand for.")] = "pair",
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many nodes.")] = 2,
 ) -> None:
-    """Show the whole way: two bare nodes, apply, verify, an MPI job over both, apply again.
+    """Demonstrate all steps on two virtual nodes.
+
+    Two bare nodes, apply, verify, an MPI job over both, apply again.
 
     The lab stays up afterwards; the last lines say how to use it and how to remove it.
 

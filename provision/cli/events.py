@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
+from provision.cli.completion import complete_jobs
 from provision.cli.job_options import engine_of, now, say_missing, survey_code
 from provision.cli.levels import info, patience
 
@@ -14,12 +15,19 @@ __all__ = ["events"]
 
 
 def events(
-    name: Annotated[str, typer.Argument(metavar="[JOB]", help="Of this job alone. [all that are not over]")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JOB]", help="Of this job alone. [all that are not over]", autocompletion=complete_jobs
+        ),
+    ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what happened to a batch job, oldest first: the answer to "why is it pending?".
+    """Show the events of a batch job.
+
+    The oldest come first. They answer "why is it pending?".
 
     \b
     Examples:

@@ -40,7 +40,9 @@ def gdr(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which way GPU memory takes to the network cards (GPUDirect RDMA), and why.
+    """Show the GPUDirect RDMA path and the reason.
+
+    The path is the way from GPU memory to the network cards.
 
     The way is dma_buf, nvidia_peermem, nv_peer_mem or none. With it come what the other ways lack and how to get
     it, what is still to be done for the chosen one, and the variables for NCCL. Nothing is changed.

@@ -34,7 +34,9 @@ def get(
     as_json: JsonOption = False,
     all_namespaces: AllOption = False,
 ) -> None:
-    """Show a batch job: its state, its instances, and why it waits or failed.
+    """Show a batch job in detail.
+
+    Shows its state, its instances, and why it waits or failed.
 
     A failed job shows which rank failed first, where, how, and its last lines. `describe` is get -e -g.
 

@@ -16,6 +16,7 @@ from provision.cli.common import (
     cluster_from,
     print_json,
     say,
+    say_reasons,
     show,
 )
 
@@ -32,8 +33,9 @@ def history(
     lab: LabOption = None,
     limit: LimitOption = None,
     nodes: Annotated[
-        bool, typer.Option("--nodes", help="Ask the nodes what they remember: the applies of all operators.")
+        bool, typer.Option("--nodes", help="Show the records of each node by themselves, with roles and messages.")
     ] = False,
+    local: Annotated[bool, typer.Option("--local", help="Show this machine's records; connect to no node.")] = False,
     audit: Annotated[
         bool, typer.Option("--audit", help="Show the nodes' audit records: who did what, also to jobs.")
     ] = False,
@@ -46,11 +48,12 @@ def history(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the applies that there were: when, by whom, what for, and how they ended.
+    """List past applies: operator, command, result.
 
-    What this machine remembers of the inventory is shown without asking any node; with --nodes each node tells
-    what was done to it, from whatever machine. An apply that never came to its end (killed, power cut) has
-    ``died``. Both remember the newest 200.
+    The list has the applies of all operators: the records of this machine and those of the nodes, in one list. The
+    nodes' records are what operators claimed there (source in --json); --audit verifies more. Nodes that do not answer
+    are named; the exit code is 0 all the same. With --local no node is asked. An apply that did not
+    end (killed, power cut) is listed as ``died``. Machine and nodes store the newest 200.
 
     With --audit each node's journal tells who applied, submitted, attached to, stopped, deleted or restarted what,
     who read whose logs, which secrets were used, and what was refused. A name with a question mark was only claimed
@@ -61,10 +64,12 @@ def history(
       provision history
       provision history --limit gpu3 -n 5
       provision history --user alice
+      provision history --local
       provision history --nodes --json
       provision history --audit --limit head -n 100
     """
     from provision import workflow
+    from provision.cli.levels import patience
     from provision.errors import ProvisionError
     from provision.model.people import is_one_of
     from provision.report import history_report as report
@@ -97,12 +102,20 @@ def history(
         else:
             show(audit_text(trails))
         raise typer.Exit(1 if any(isinstance(found, ProvisionError) for found in trails.values()) else 0)
-    names = {node.name for node in chosen}
-    found = [entry for entry in mine(past.read(cluster)) if limit is None or names & set(entry.nodes)][-number:]
-    if as_json:
-        print_json(report.fleet_document(found))
-    elif found:
-        show(report.fleet_text(found))
+    if local:
+        names = {node.name for node in chosen}
+        own = [entry for entry in mine(past.read(cluster)) if limit is None or names & set(entry.nodes)]
+        fleet = past.Fleet(tuple(own[-number:]), {})
     else:
+        with patience("reading the records of the nodes"):
+            fleet = past.read_fleet(cluster, chosen, newest=past.KEPT if user else number)
+    fleet = past.Fleet(tuple(mine(fleet.entries))[-number:], fleet.lost)
+    if as_json:
+        print_json(report.fleet_document(fleet.entries, fleet.lost))
+    elif fleet.entries:
+        show(report.fleet_text(fleet.entries))
+    else:
+        where = "on this machine" if local else "on this machine or on the nodes that answered"
         by = f" by {user}" if user else ""
-        say(f"no apply of {cluster.inventory}{by} is recorded on this machine; --nodes asks the nodes")
+        say(f"no apply of {cluster.inventory}{by} is recorded {where}")
+    say_reasons("warning: no records of ", ((name, error.message) for name, error in fleet.lost.items()))

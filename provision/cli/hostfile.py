@@ -17,7 +17,7 @@ from provision.cli.common import (
     ask_become_password,
     cluster_from,
     print_json,
-    say,
+    say_reasons,
     show,
     take_degraded,
 )
@@ -58,7 +58,9 @@ def hostfile(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the host file of a launcher, with slots as they are on the nodes now.
+    """Print a host file for a launcher.
+
+    It has the slots that the nodes have now.
 
     A slot is a GPU; on a node without GPUs cluster_slots of the inventory, else a CPU. Nodes that
     could not take ranks are left out, and stderr says why; the exit code is 1 when one of them was not reached.
@@ -89,8 +91,7 @@ def hostfile(
     made = workflow.hostfile(
         cluster, launcher, limit, allow_degraded=allow_degraded, ranks=ranks, master_port=master_port
     )
-    for name, reason in made.left_out:
-        say(f"left out: {name}: {reason}")
+    say_reasons("left out: ", made.left_out)
     take_degraded(cluster, "hostfile", made.degraded)
     if not made.text:
         raise NodeError("no node can take ranks, so there is no host file", remedy="Run: provision verify")

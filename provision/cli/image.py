@@ -8,15 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, cluster_from, print_json, say, show
+from provision.cli.completion import complete_nodes
 from provision.cli.levels import patience
 from provision.errors import NotFound, ProvisionError, UsageError
+from provision.report.node_names import in_short
 
 __all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Pull images on all nodes, see that they are the same, and what is in them.
+    help="""Pull, compare and inspect images on nodes.
 
 \b
 Examples:
@@ -28,7 +30,10 @@ Examples:
 
 ImageArgument = Annotated[str, typer.Argument(metavar="IMAGE", help="The image's reference.")]
 NodesOption = Annotated[
-    list[str] | None, typer.Option("--nodes", "-w", metavar="NODE,...", help="Only these nodes; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--nodes", "-w", metavar="NODE,...", help="Only these nodes; may be repeated.", autocompletion=complete_nodes
+    ),
 ]
 
 
@@ -40,7 +45,9 @@ def pull(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pull an image on all nodes at once, so that jobs start without waiting for it; 1 when they then differ.
+    """Pull an image on all nodes in parallel.
+
+    Jobs then start without waiting for it. The exit code is 1 when the nodes differ afterwards.
 
     A login that `provision secret add registry` keeps for its server is used.
 
@@ -64,7 +71,9 @@ def list_(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what each node has of an image; exit 1 when it is not the same everywhere.
+    """Compare an image across the nodes.
+
+    The exit code is 1 when it is not the same everywhere.
 
     \b
     Examples:
@@ -80,12 +89,16 @@ def list_(
 @app.command("inspect")
 def inspect(
     image: ImageArgument,
-    node: Annotated[str, typer.Option("--node", metavar="NODE", help="On this node. [the first]")] = "",
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="On this node. [the first]", autocompletion=complete_nodes)
+    ] = "",
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the versions in an image (system, Python, PyTorch, CUDA, NCCL, MPI, OFED), and what does not fit the host.
+    """Show the software versions in an image.
+
+    Shows system, Python, PyTorch, CUDA, NCCL, MPI and OFED, and what does not fit the host.
 
     \b
     Examples:
@@ -116,7 +129,7 @@ def _asked(inventory: str | None, lab: str | None, nodes: list[str] | None) -> t
     known = [node.name for node in cluster.nodes]
     odd = [name for name in names if name not in known]
     if odd:
-        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {in_short(list(known))}.")
     return cluster, names
 
 

@@ -86,7 +86,9 @@ def init(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write an Ansible inventory under ./inventories, with the host key of every node pinned.
+    """Write an Ansible inventory with pinned host keys.
+
+    The inventory is a folder below ./inventories.
 
     Each new host key is shown with its fingerprint for approval; --yes approves what it prints.
     On a terminal, init asks for the training image and for NVIDIA's package repository unless

@@ -17,11 +17,12 @@ __all__ = ["gpu_block", "metrics", "usage_of"]
 
 def usage_of(cluster: Cluster, names: Sequence[str]) -> Usage:
     """Ask nodes for their GPUs; who does not tell is named on stderr."""
+    from provision.report.grouping import reason_lines
     from provision.workflow.job_nodes import usage
 
     found = usage(cluster, names)
-    for name, why in found.unreachable.items():
-        warn(f"{name} did not tell of its GPUs: {why}")
+    for line in reason_lines(found.unreachable, between=" did not tell of its GPUs: "):
+        warn(line)
     return found
 
 

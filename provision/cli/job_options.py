@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provision.cli.common import ask_become_password, cluster_from, print_json, say, show
+from provision.cli.completion import complete_jobs
 from provision.cli.levels import debug, warn
 from provision.errors import UsageError
 
@@ -24,6 +25,7 @@ __all__ = [
     "AllOption",
     "FormOption",
     "JobArgument",
+    "JobsArgument",
     "LongInventoryOption",
     "TypeOption",
     "UserOption",
@@ -42,7 +44,10 @@ __all__ = [
     "survey_code",
 ]
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.", autocompletion=complete_jobs)]
+JobsArgument = Annotated[
+    list[str], typer.Argument(metavar="JOB...", help="Names of jobs.", autocompletion=complete_jobs)
+]
 FormOption = Annotated[
     str, typer.Option("--output", "-o", metavar="FORM", help="wide, json, yaml or name.", show_default=False)
 ]
@@ -144,9 +149,11 @@ def exit_code_of(error: ProvisionError) -> int:
 
 def say_missing(survey: JobSurvey) -> None:
     """Say which nodes did not answer, on stderr."""
+    from provision.report.grouping import reason_lines
     from provision.report.job_list import unreachable_lines
 
-    for line in (*unreachable_lines(survey.unreachable), *survey.problems):
+    problems = [(node, text) for node, _, text in (problem.partition(": ") for problem in survey.problems)]
+    for line in (*unreachable_lines(survey.unreachable), *reason_lines(problems)):
         warn(line)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, inventory_from, print_json, show
+from provision.cli.completion import complete_jobs
 from provision.cli.job_options import UserOption, engine_of, now, one_by_one, say_missing, seconds, survey_code
 from provision.cli.levels import info, patience, warn
 from provision.errors import UsageError
@@ -23,7 +24,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="""Show the batch jobs that wait, and start those that fit.
+    help="""List and start waiting batch jobs.
 
 \b
 Examples:
@@ -99,7 +100,9 @@ def run(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the jobs that wait and fit by now, and those that are to be tried again.
+    """Start the waiting jobs that fit.
+
+    Starts also those that are to be tried again.
 
     Jobs that are over for as long as their --ttl-after-finished says are forgotten.
     With --daemon it goes on: it tries when GPUs become free, a job is over or a new one waits, which the nodes tell;
@@ -156,13 +159,16 @@ def _serve(runner: Engine, pause: float) -> None:
 
 @app.command("release")
 def release(
-    names: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs that are held.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="JOB...", help="Names of jobs that are held.", autocompletion=complete_jobs)
+    ],
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:
-    """Release jobs that were submitted with --hold or --queue: they start when their GPUs are free.
+    """Release held jobs.
 
-    A job that waits or runs already is left as it is; one that has ended is an error.
+    Jobs submitted with --hold or --queue start when they fit. A job that waits or runs already is left as it is; one
+    that has ended is an error.
 
     \b
     Examples:
@@ -199,7 +205,9 @@ def unit(
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:
-    """Print a unit file for systemd that starts waiting jobs as long as this machine runs.
+    """Print a systemd unit that starts waiting jobs.
+
+    The unit starts them as long as this machine runs.
 
     \b
     Examples:

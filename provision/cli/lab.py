@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import JsonOption, note, print_json, say, show, table
+from provision.cli.completion import complete_lab_nodes, complete_labs
 from provision.lab.base import DriverName
+from provision.report import layout
 
 if TYPE_CHECKING:
     from provision.lab.manager import LabReport
@@ -22,7 +24,9 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Make bare nodes on this machine, break them, and remove them.
+    help="""Create virtual nodes on this machine.
+
+Labs can be broken on purpose (power, network) and removed.
 
 \b
 Examples:
@@ -35,8 +39,10 @@ Hardware that the nodes pretend to have is labelled SIMULATED everywhere.
 """,
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The lab.")]
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node, e.g. demo-1.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The lab.", autocompletion=complete_labs)]
+NodeArgument = Annotated[
+    str, typer.Argument(metavar="NODE", help="The node, e.g. demo-1.", autocompletion=complete_lab_nodes)
+]
 SwitchArgument = Annotated[str, typer.Argument(metavar="on|off", help="on or off.")]
 
 
@@ -74,7 +80,9 @@ def up(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a lab, or repair it: start what is stopped, make what is missing.
+    """Create or repair a lab.
+
+    Starts what is stopped and creates what is missing.
 
     A lab that exists keeps what it was made with; options may be left out then.
 
@@ -151,8 +159,9 @@ def list_labs(as_json: JsonOption = False) -> None:
 
 @app.command("down")
 def down(name: NameArgument) -> None:
-    """Remove a lab: nodes, services, networks, files.
+    """Remove a lab and all that it created.
 
+    Removes nodes, services, networks, firewall rules and files.
     A lab that does not exist is no error, so that a cleanup can be repeated; a message says so.
 
     \b
@@ -171,10 +180,15 @@ def down(name: NameArgument) -> None:
 @app.command("ssh", context_settings={"allow_interspersed_args": False})
 def ssh(
     name: NameArgument,
-    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="The node; the first when left out.")] = None,
+    node: Annotated[
+        str | None,
+        typer.Argument(metavar="[NODE]", help="The node; the first when left out.", autocompletion=complete_lab_nodes),
+    ] = None,
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this there.")] = None,
 ) -> None:
-    """Log in to a node as root, or run a command there; its exit code is ours.
+    """Log in to a lab node, or run a command there.
+
+    The exit code is that of the command.
 
     \b
     Examples:
@@ -194,7 +208,7 @@ def ssh(
 
 @app.command("reboot")
 def reboot(name: NameArgument, node: NodeArgument) -> None:
-    """Restart a node the orderly way, and wait until it is back.
+    """Reboot a lab node and wait for it.
 
     \b
     Example:
@@ -221,7 +235,7 @@ def inventory(name: NameArgument) -> None:
 
 @app.command("power")
 def power(name: NameArgument, node: NodeArgument, switch: SwitchArgument) -> None:
-    """Pull a node's power at once, or give it back.
+    """Cut or restore the power of a lab node.
 
     \b
     Examples:
@@ -237,7 +251,7 @@ def power(name: NameArgument, node: NodeArgument, switch: SwitchArgument) -> Non
 
 @app.command("link")
 def link(name: NameArgument, node: NodeArgument, switch: SwitchArgument) -> None:
-    """Cut a node off all its networks, or connect it again.
+    """Disconnect or reconnect a node's networks.
 
     \b
     Examples:
@@ -276,7 +290,7 @@ def _show(report: LabReport, *, as_json: bool) -> None:
     for name, running in report.services:
         show(f"service {name}: {'running' if running else 'stopped'}")
     for item in report.simulated:
-        show(textwrap.fill(f"SIMULATED: {item}", 80, subsequent_indent="  "))
+        show(textwrap.fill(f"SIMULATED: {item}", layout.width(), subsequent_indent="  "))
     show(f"inventory: {report.inventory}")
     if report.site:
         show("to write an inventory of your own for these nodes, as for a site:")

@@ -13,7 +13,7 @@ from provision.cli.job_options import (
     FormOption,
     TypeOption,
     UserOption,
-    engine_of,
+    cluster_and_engine,
     now,
     pairs,
     present,
@@ -47,7 +47,9 @@ def list_(
     every: Annotated[bool, typer.Option("--all", hidden=True)] = False,
     all_namespaces: AllOption = False,
 ) -> None:
-    """Show the batch jobs that the nodes know of, the newest first; also those that are over.
+    """List batch jobs.
+
+    The newest come first; finished jobs are listed too.
 
     NODE is where the first instance runs. -o wide has GPUs and for how long; -o json and yaml have arena's keys.
 
@@ -60,14 +62,16 @@ def list_(
       provision ls -o name --status failed
     """
     from provision.report import job_document, job_list
+    from provision.workflow.job_names import store_job_names
     from provision.workflow.job_watch import chosen_jobs
 
     del every, all_namespaces
     wanted = pairs(labels, "--selector")
-    runner = engine_of(inventory, lab, through_agent=True)
+    cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     while True:
         with patience("asking the nodes"):
             survey = runner.jobs()
+        store_job_names(cluster.inventory, (job.spec.name for job in job_list.newest_first(survey.jobs)))
         found = chosen_jobs(survey.jobs, kind=kind, labels=wanted, user=user, status=status)
         jobs, moment = job_list.newest_first(found), now()
         present(

@@ -50,7 +50,9 @@ def logs(
     previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the attempt before the last.")] = False,
     container: Annotated[str, typer.Option("--container", "-c", hidden=True)] = "",
 ) -> None:
-    """Show the output of a batch job: of its first instance (rank 0; the launcher of mpi), or of those that are named.
+    """Print the output of a batch job.
+
+    Prints that of its first instance (rank 0; the launcher of mpi), or of those that are named.
 
     Logs stay readable until the job is deleted, whatever became of its containers.
 

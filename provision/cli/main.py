@@ -21,7 +21,10 @@ import typer
 import typer.core
 
 from provision import __version__
+from provision.cli.common import adapt_to_terminal
+from provision.cli.completion import prepare as prepare_completion
 from provision.errors import Interrupted, LaunchError, ProvisionError, UsageError
+from provision.report import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -130,13 +133,13 @@ _STARTING = (["run"], ["lab", "ssh"])
 HELP = """From bare GPU servers and SSH to a running multi-node training job.
 
 \b
-  provision lab up demo --driver vm --nodes 2      no hardware? make virtual nodes
-  provision init 'gpu[1-8]' --user root            write an Ansible inventory
-  provision plan                                   what would change, and why
-  provision apply                                  make the nodes what it says
-  provision verify                                 prove it
-  provision run -- python3 train.py                mpirun across the nodes
-  provision submit pytorch --help                  a batch job, which outlives this shell
+  provision lab up demo --driver vm --nodes 2    create virtual nodes
+  provision init 'gpu[1-8]' --user root          write an Ansible inventory
+  provision plan                                 show pending changes
+  provision apply                                apply the inventory
+  provision verify                               verify the nodes
+  provision run -- python3 train.py              run mpirun across the nodes
+  provision submit pytorch --help                submit a batch job
 
 Options such as --json, -i, --lab, --loglevel and -q may stand before or after
 the verb. -q (--quiet) prints results, warnings and errors only, no progress.
@@ -158,6 +161,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     as_json = _wants_json(arguments)
     atexit.register(gc.freeze)  # the interpreter's last searches for rubbish would go through everything that is known
     try:
+        adapt_to_terminal()
+        if _completing():
+            prepare_completion(ALIASES)
         words = _levelled(normalise(arguments))
         command = typer.main.get_command(build_app(_verb(words), listing=not _verb(words) and not _completing()))
         _take_text_as_it_is(command)
@@ -254,6 +260,7 @@ def build_app(verb: str | None, *, listing: bool = False) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=True,
+        context_settings={"max_content_width": layout.width()},
     )
     app.callback(invoke_without_command=True, help=HELP)(_root)
     known = verb in VERBS or verb in GROUPS

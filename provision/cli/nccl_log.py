@@ -28,7 +28,9 @@ def nccl_log(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what NCCL really used: version, transport, GPUDirect RDMA or not, cards, why, and what to do.
+    """Show the transport that NCCL used, and why.
+
+    Shows version, transport, GPUDirect RDMA or not, cards, the reason, and what to do.
 
     The log is what a job's ranks print with NCCL_DEBUG=INFO; ranks may be mixed, tagged and coloured, and
     other output may stand between. Only the lines of the channels count as proof of use: a log without them

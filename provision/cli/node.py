@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, cluster_from, print_json, say, show
+from provision.cli.completion import complete_nodes
 from provision.cli.job_options import FormOption, cluster_and_engine, engine_of, present
 from provision.cli.levels import info, patience, warn
 from provision.errors import NodeUnreachable, NotFound, UsageError
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.model import Cluster, Node
@@ -23,7 +25,9 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Show, label and drain nodes as batch jobs see them.
+    help="""List, label and drain nodes.
+
+The nodes are shown as batch jobs see them.
 
 \b
 Examples:
@@ -37,7 +41,9 @@ _SCHEDULE = ("gpu.schedule", "ack.node.gpu.schedule")
 """Our word, and that of the document."""
 _MODES = ("default", "topology", "share")
 _KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
-NodesArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of nodes.")]
+NodesArgument = Annotated[
+    list[str], typer.Argument(metavar="NODE...", help="Names of nodes.", autocompletion=complete_nodes)
+]
 
 
 @app.command("list")
@@ -47,7 +53,9 @@ def list_(
     form: FormOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show nodes with their GPUs and labels, and why one takes no jobs.
+    """List nodes with their GPUs and labels.
+
+    Shows also why a node takes no jobs.
 
     \b
     Examples:
@@ -70,7 +78,12 @@ def list_(
 @app.command("label")
 def label(
     words: Annotated[
-        list[str], typer.Argument(metavar="NODE... KEY=VALUE...", help="Nodes, and labels; KEY- takes one away.")
+        list[str],
+        typer.Argument(
+            metavar="NODE... KEY=VALUE...",
+            help="Nodes, and labels; KEY- takes one away.",
+            autocompletion=complete_nodes,
+        ),
     ],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Change a label that has another value.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Even while jobs hold GPUs of the node.")] = False,
@@ -78,7 +91,9 @@ def label(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Label nodes; labels stand in the inventory (host_vars), and submit --selector asks for them.
+    """Set or remove labels of nodes.
+
+    Labels are stored in the inventory (host_vars); submit --selector matches them.
 
     gpu.schedule says which jobs get the node's GPUs: topology those with --gputopology, default all others, share
     those that share GPUs. A node has one of them; another one needs --overwrite, and no job on the node's GPUs.
@@ -122,7 +137,9 @@ def drain(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let nodes take no new batch jobs; what runs there goes on. `resume` takes it back.
+    """Stop nodes from accepting new batch jobs.
+
+    Running jobs continue. `resume` reverts it.
 
     \b
     Examples:
@@ -138,7 +155,7 @@ def resume(
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let nodes take batch jobs again.
+    """Let drained nodes accept batch jobs again.
 
     \b
     Examples:
@@ -170,7 +187,7 @@ def _known(cluster: Cluster, names: Sequence[str]) -> None:
     known = [node.name for node in cluster.nodes]
     odd = [name for name in names if name not in known]
     if odd:
-        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {in_short(list(known))}.")
 
 
 def _changes(words: Sequence[str]) -> dict[str, str | None]:

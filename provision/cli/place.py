@@ -20,7 +20,7 @@ from provision.cli.common import (
     ask_become_password,
     cluster_from,
     print_json,
-    say,
+    say_reasons,
     show,
 )
 from provision.errors import UsageError
@@ -79,7 +79,9 @@ def place(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose the GPUs and nodes on which a job runs fastest; nothing is started or reserved.
+    """Choose the best GPUs and nodes for a job.
+
+    Nothing is started or reserved.
 
     All workers are placed at once, or none; a worker's GPUs are on one node. What counts first is the bandwidth of the
     ring through all GPUs, then fewer nodes, fewer hops between leaf switches, equal numbers of GPUs, cards near the
@@ -123,8 +125,7 @@ def place(
         _refuse_strangers(measured, {node.name for node in cluster.nodes})
         places = workflow.places_for_jobs(cluster, limit, measured)
     placement = choose(places.candidates, request, explain=explain)
-    for name, reason in places.left_out:
-        say(f"left out: {name}: {reason}")
+    say_reasons("left out: ", places.left_out)
     if as_json:
         print_json(as_document(placement, places, explain=explain))
     else:

@@ -16,6 +16,7 @@ from provision.cli.common import (
     JsonOption,
     LabOption,
     LimitOption,
+    VerboseOption,
     ask_become_password,
     checked,
     cluster_from,
@@ -23,6 +24,7 @@ from provision.cli.common import (
     print_json,
     show,
 )
+from provision.cli.completion import complete_roles
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +42,10 @@ def plan(
     lab: LabOption = None,
     limit: LimitOption = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="ROLE", help="Plan this role alone; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="ROLE", help="Plan this role alone; may be repeated.", autocompletion=complete_roles
+        ),
     ] = None,
     force: ForceOption = None,
     disruptive: DisruptiveOption = None,
@@ -58,10 +63,13 @@ def plan(
         bool,
         typer.Option("--diff", help="Show also what would change in files, without secrets; takes some seconds."),
     ] = False,
+    verbose: VerboseOption = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what apply would do, on which node, and why; change nothing.
+    """Show pending changes and their reasons.
+
+    Nothing is changed.
 
     Each node is probed in one SSH session, all nodes in parallel. A step is safe, or needs-idle (it can hurt a running
     job and waits for it), or needs-reboot. With --diff Ansible compares the files of just these steps in check mode.
@@ -100,7 +108,7 @@ def plan(
     if as_json:
         print_json(as_document(found.plan, diffs))
     else:
-        show(as_text(found.plan, diffs))
+        show(as_text(found.plan, diffs, verbose=verbose))
     if out:
         workflow.save(found, out, request)
         note(f"saved to {out}; run it with: provision apply --plan {out}")

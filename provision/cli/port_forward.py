@@ -28,7 +28,9 @@ def port_forward(
     inventory: InventoryOption = None,
     lab: LabOption = None,
 ) -> None:
-    """Bring a port of a batch job, or its TensorBoard, to 127.0.0.1 of this machine by SSH, until Ctrl-C.
+    """Forward a local port to a job or TensorBoard.
+
+    The port is forwarded from 127.0.0.1 by SSH, until Ctrl-C.
 
     For a look while developing; nobody else reaches it.
 

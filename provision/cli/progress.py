@@ -1,4 +1,4 @@
-"""Live progress of an apply on stderr: one line per node on a terminal, one line per change elsewhere."""
+"""Live progress of an apply on stderr: a row per task on a terminal, a summary every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from provision.cli.common import printable, say
 from provision.cli.levels import quiet
+from provision.report import layout
+from provision.report.grouping import grouped
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.engine import Event
@@ -20,6 +23,9 @@ __all__ = ["ApplyProgress", "Steps"]
 
 _LONG_SECONDS = 30.0
 """A task that takes longer is named where there is no terminal, and again when it has taken twice as long."""
+_MOST_ROWS = 40
+_SUMMARY_SECONDS = 5.0
+"""Between two summaries where there is no terminal."""
 
 
 class Steps:
@@ -35,12 +41,20 @@ class Steps:
 
 
 class ApplyProgress:
-    """A context manager that shows the events of an apply while they come."""
+    """A context manager that shows the events of an apply while they come.
 
-    def __init__(self, nodes: Sequence[str], doing: str = "applying") -> None:
+    On a terminal a row for each task with its nodes; elsewhere a summary of all nodes every few seconds,
+    as far as something changed. With `verbose` a row for each node, and elsewhere a line for every role, change and
+    failure of every node.
+    """
+
+    def __init__(self, nodes: Sequence[str], doing: str = "applying", *, verbose: bool = False) -> None:
         self._nodes = list(nodes)
         self._doing = doing
+        self._verbose = verbose
         self._current = dict.fromkeys(nodes, "waiting")
+        self._at = dict.fromkeys(nodes, "")
+        self._failed: dict[str, str] = {}
         self._changes = dict.fromkeys(nodes, 0)
         self._roles: dict[str, str | None] = dict.fromkeys(nodes)
         self._start = time.monotonic()
@@ -50,6 +64,7 @@ class ApplyProgress:
         self._over = threading.Event()
         self._live: Any = None
         self._quiet = False
+        self._columns = layout.NARROWEST - 1
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -61,10 +76,12 @@ class ApplyProgress:
             from rich.live import Live
 
             console = Console(stderr=True, no_color="NO_COLOR" in os.environ or None)
+            self._columns = console.width - 1
             self._live = Live(get_renderable=self._table, console=console, refresh_per_second=4, transient=True)
             self._live.start()
         else:
-            threading.Thread(target=self._name_long_tasks, daemon=True).start()
+            target = self._name_long_tasks if self._verbose else self._summarise
+            threading.Thread(target=target, daemon=True).start()
         return self
 
     def __exit__(
@@ -81,14 +98,51 @@ class ApplyProgress:
             self._changes[event.node] += event.status == "changed"
             if event.status in {"failed", "unreachable"}:
                 self._current[event.node] = f"{event.status.upper()} at {event.role or '-'}: {event.task}"
+                self._failed[event.node] = event.status
             elif event.status == "start":
                 self._current[event.node] = f"{event.role or '-'}: {event.task}"
+                self._at[event.node] = event.role or event.task
             elif event.status == "waiting":
                 self._current[event.node] = event.task
+                self._at[event.node] = "waiting"
             self._begun[event.node] = time.monotonic()
             self._due[event.node] = _LONG_SECONDS if event.status in {"start", "waiting"} else float("inf")
-            if not self._live and not self._quiet:
+            if self._verbose and not self._live and not self._quiet:
                 self._line(event)
+
+    def _summarise(self) -> None:
+        """Until all is over, print one line for all nodes every few seconds: at once where it changed, else seldom."""
+        last, silent = "", 0.0
+        while not self._over.wait(_SUMMARY_SECONDS):
+            with self._lock:
+                text, seconds = self._summary(), time.monotonic() - self._start
+            silent += _SUMMARY_SECONDS
+            if text and (text != last or silent >= _LONG_SECONDS):
+                last, silent = text, 0.0
+                say(f"[{seconds:5.0f}s] {text}")
+
+    def _summary(self) -> str:
+        """Return where the nodes are: roles, changes, failures, and the task that takes longest."""
+        at: dict[str, list[str]] = {}
+        for name in self._nodes:
+            if name not in self._failed and self._at[name]:
+                at.setdefault(self._at[name], []).append(name)
+        parts = [", ".join(f"{role} on {in_short(names)}" for role, names in at.items())]
+        changes = sum(self._changes.values())
+        parts += [f"{changes} change{'s' * (changes != 1)}"] if changes else []
+        for status in dict.fromkeys(self._failed.values()):
+            names = [name for name, own in self._failed.items() if own == status]
+            parts.append(f"{status.upper()}: {in_short(names)}")
+        return "; ".join(filter(None, [*parts, self._longest()]))
+
+    def _longest(self) -> str:
+        now = time.monotonic()
+        late = [name for name in self._nodes if now - self._begun[name] >= self._due[name]]
+        if not late:
+            return ""
+        name = min(late, key=self._begun.__getitem__)
+        seconds = int((now - self._begun[name]) / _LONG_SECONDS) * _LONG_SECONDS
+        return f"{name} for over {seconds:.0f} s at {self._current[name]}"
 
     def _table(self) -> Any:
         from rich.text import Text
@@ -97,11 +151,18 @@ class ApplyProgress:
             return Text(printable("\n".join(self._lines())))
 
     def _lines(self) -> list[str]:
-        width = max(map(len, self._nodes))
+        """Return a row for each thing that nodes are at; with `verbose` for each node."""
         seconds = time.monotonic() - self._start
-        rows = [f"{n:<{width}}  {self._changes[n]:>3} changed  {self._current[n]}"[:79] for n in self._nodes]
-        shown = rows if len(rows) <= 40 else [*rows[:40], f"... and {len(rows) - 40} more nodes"]  # noqa: PLR2004
-        return [f"{self._doing}, {seconds:.0f} s", *shown]
+        groups = grouped(self._current.items(), lambda name, at: (at, name if self._verbose else ""))
+        names = [in_short(group.names) for group in groups]
+        width = min(max(map(len, names)), self._columns // 2)
+        rows = [
+            f"{shown:<{width}}  {sum(self._changes[name] for name in group.names):>3} changed  {group.value}"
+            for shown, group in zip(names, groups, strict=True)
+        ]
+        rows = [row[: self._columns] for row in rows]
+        left = len(rows) - _MOST_ROWS
+        return [f"{self._doing}, {seconds:.0f} s", *rows[:_MOST_ROWS], *([f"... and {left} more"] if left > 0 else [])]
 
     def _line(self, event: Event) -> None:
         """Without a terminal: a line when a node begins a role, and for every change and failure."""

@@ -27,7 +27,9 @@ def prune(
     as_json: JsonOption = False,
     all_namespaces: AllOption = False,
 ) -> None:
-    """Forget the batch jobs that ended longer ago than TIME, with their logs; never one that waits or runs.
+    """Delete batch jobs that ended long ago.
+
+    Deletes those that ended longer ago than TIME, with their logs; never one that waits or runs.
 
     \b
     Examples:

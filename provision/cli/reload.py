@@ -31,7 +31,9 @@ def reload(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Load what GPUDirect RDMA needs again, by hand, as every node does at boot.
+    """Reload the modules that GPUDirect RDMA needs.
+
+    Loads by hand what every node loads at boot.
 
     The module is unloaded, and the node's own unit checks, loads and as a last resort builds it, within two
     minutes, on all nodes at once. Where it ends well the node takes jobs again. A node on which a job runs, or
@@ -44,11 +46,12 @@ def reload(
       provision reload -i inventories/prod --limit 'gpu[1:4]' --yes --json
     """
     from provision import workflow
+    from provision.report.node_names import in_short
     from provision.report.reload_report import as_document, as_text
 
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
-    names = ", ".join(node.name for node in nodes[:8]) + (", ..." if len(nodes) > 8 else "")  # noqa: PLR2004
+    names = in_short([node.name for node in nodes])
     note(f"reload {cluster.inventory} on {len(nodes)} node{'s' * (len(nodes) != 1)}: {names}")
     where = "this node" if len(nodes) == 1 else "these nodes"
     confirm(f"Unload the peer-memory module on {where} and load it again?", yes=yes)

@@ -35,7 +35,11 @@ def reset(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Undo on the nodes what apply did, and leave alone what stood there before.
+    """Undo on the nodes what apply did.
+
+    Pre-existing configuration is preserved.
+
+    Pre-existing configuration is preserved.
 
     Files that were there before come back byte for byte; what somebody edited since is never lost. The
     training container, packages, units and files that came with us go. Every node says first what it

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
+from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, print_json, show
 from provision.cli.job_options import JobArgument, engine_of, now
+from provision.cli.job_owner import ask_about_owner
 from provision.cli.levels import info, patience
 
 __all__ = ["restart"]
@@ -18,11 +19,16 @@ def restart(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show its output until it ends; exit with its code.")
     ] = False,
+    yes: YesOption = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a batch job again, as its next attempt; one that runs is stopped first, one that is held starts.
+    """Start a batch job again.
+
+    It becomes the job's next attempt. A running job is stopped first, a held job starts.
+
+    It becomes the job's next attempt. A running job is stopped first, a held job starts.
 
     The logs of its earlier attempts stay: provision logs NAME --attempt N.
 
@@ -36,6 +42,7 @@ def restart(
     from provision.workflow.job_watch import exit_code
 
     runner = engine_of(inventory, lab)
+    ask_about_owner(runner, name, "Restart", yes=yes)
     with patience(f"restarting {name}"):
         job = runner.restart(name, info)
     info(f"{name} is {job.status}, attempt {job.attempt}" + (f": {job.reason}" if job.reason else ""))

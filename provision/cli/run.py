@@ -110,7 +110,9 @@ def run(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a program with one rank per slot in the containers of all nodes, by mpirun.
+    """Run a program on all nodes, by mpirun.
+
+    Starts one rank per slot in the containers of the nodes.
 
     Slots are GPUs; on a node without GPUs the variable cluster_slots, or its CPUs. Output comes live, every
     line with its rank; the exit code is the program's own, or 125 when it could not be started. Ctrl-C, or the

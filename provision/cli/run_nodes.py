@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.cli.common import say
+from provision.cli.common import say_reasons
 from provision.errors import HostNotTrusted, LaunchError, ProvisionError
 from provision.model.cluster import NO_JOBS
+from provision.report.grouping import reason_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,9 +37,7 @@ def entries_for_ranks(
     from provision import workflow
 
     nodes = workflow.chosen(cluster, limit)
-    for node in nodes:
-        if not node.takes_jobs:
-            say(f"left out: {node.name}: {NO_JOBS}")
+    say_reasons("left out: ", ((node.name, NO_JOBS) for node in nodes if not node.takes_jobs))
     nodes = tuple(node for node in nodes if node.takes_jobs)
     found = workflow.probe(nodes, names=[node.name for node in cluster.nodes], topology=choosing)
     entries, left_out = workflow.host_entries(cluster, found, allow_degraded=allow_degraded)
@@ -47,13 +46,12 @@ def entries_for_ranks(
     if distrusted or (left_out and not (allow_missing or choosing)):
         held_back = {} if allow_degraded else {name: verdict.remedy or "" for name, verdict in degraded.items()}
         raise _missing(distrusted or left_out, found, held_back)
-    for name, reason in left_out:
-        say(f"left out: {name}: {reason}")
+    say_reasons("left out: ", left_out)
     if not entries:
         raise LaunchError(
             "no node can take ranks",
             remedy="`provision verify` says what each node lacks; `provision apply` mends it",
-            output="\n".join(f"{name}: {reason}" for name, reason in left_out),
+            output="\n".join(reason_lines(left_out)),
         )
     listed = {entry.name for entry in entries}
     taken = [(name, verdict.reason) for name, verdict in degraded.items() if name in listed]
@@ -78,5 +76,5 @@ def _missing(
         remedy += "; or with it as it is: --allow-degraded" if name in held else ""
     if len(left_out) == 1:
         return LaunchError(reason, node=name, remedy=remedy)
-    lines = "\n".join(f"  {node}: {why}" for node, why in left_out)
+    lines = "\n".join(f"  {line}" for line in reason_lines(left_out))
     return LaunchError(f"{len(left_out)} of {len(found)} nodes cannot take ranks:\n{lines}", remedy=remedy)

@@ -14,7 +14,9 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Keep logins that batch jobs need to fetch code (git) and images (registry).
+    help="""Manage credentials for git and registries.
+
+Batch jobs use them to fetch code (git) and images (registry).
 
 They are kept on this machine, in files that only you can read, one for each server; a job gets the one of the
 server that it fetches from, for as long as it fetches. The values are never shown.
@@ -40,10 +42,10 @@ def add(
     server: ServerOption,
     username: Annotated[str, typer.Option("--username", metavar="NAME", help="The name to log in with.")] = "",
 ) -> None:
-    """Store a password or token for a server.
+    """Store a password or token.
 
-    It replaces the one that is stored. It is asked for, or read from standard input, and never taken as an argument.
-    `secret set` is the same.
+    It replaces the stored one. It is asked for, or read from standard input, and never taken as an argument.
+    `secret set` is the same command.
 
     \b
     Examples:
@@ -68,7 +70,7 @@ def _value(question: str) -> str:
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """Show which logins are kept, without what is secret of them.
+    """List the stored credentials, without secrets.
 
     \b
     Examples:
@@ -91,7 +93,7 @@ def list_(as_json: JsonOption = False) -> None:
 
 @app.command("rm")
 def remove(kind: KindArgument, server: ServerOption) -> None:
-    """Remove a stored login.
+    """Delete a stored credential.
 
     The exit code is 3 when there is none.
 

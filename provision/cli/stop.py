@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
-from provision.cli.job_options import engine_of, now, one_by_one, report, seconds
+from provision.cli.common import InventoryOption, JsonOption, LabOption, YesOption, print_json, show
+from provision.cli.job_options import JobsArgument, engine_of, now, one_by_one, report, seconds
+from provision.cli.job_owner import ask_about_owner
 from provision.cli.levels import info, patience
 from provision.errors import NodeUnreachable, TimedOut
 
@@ -18,26 +19,31 @@ __all__ = ["stop"]
 
 
 def stop(
-    names: Annotated[list[str], typer.Argument(metavar="JOB...", help="Names of jobs.")],
+    names: JobsArgument,
     grace: Annotated[
         str, typer.Option("--grace", metavar="TIME", help="Between SIGTERM and SIGKILL.", show_default=False)
     ] = "15s",
+    yes: YesOption = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End batch jobs: SIGTERM, time to save, SIGKILL. Their records and logs stay.
+    """Stop batch jobs; keep their records and logs.
+
+    Their processes get SIGTERM, time to save, and SIGKILL. A job of another owner is stopped after a question; without
+    a terminal only with --yes.
 
     A waiting job is taken out of the queue. A job that is over stays as it is. With
     several names each job is stopped, and the exit code is that of the first one
-    that could not be stopped: 3 no such job, 6 it did not end in time, 7 a node has
-    not confirmed the end. A job with such a node is STOPPING: the end is recorded,
+    that could not be stopped: 2 another owner's job and not confirmed, 3 no such
+    job, 6 it did not end in time, 7 a node has not confirmed the end. A job with such a node is STOPPING: the end is recorded,
     and is carried out when the node answers again.
 
     \b
     Examples:
       provision stop mnist
       provision stop mnist vgg --grace 2m
+      provision stop job-of-somebody --yes
     """
     from provision.report.job_document import job_document
 
@@ -46,6 +52,7 @@ def stop(
     done: list[JobRecord] = []
 
     def end(name: str) -> None:
+        ask_about_owner(runner, name, "Stop", yes=yes)
         with patience(f"stopping {name}"):
             job = runner.stop(name, info, grace=pause)
         done.append(job)

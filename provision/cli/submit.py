@@ -49,7 +49,9 @@ def submit(
     ctx: typer.Context,
     words: Annotated[list[str] | None, typer.Argument(metavar="[TYPE] [FLAGS] 'COMMAND' | -- COMMAND...")] = None,
 ) -> None:
-    """Hand in a batch job: it starts when every worker has its GPUs, and outlives this shell.
+    """Submit a batch job.
+
+    It starts when every worker has its GPUs, and outlives this shell.
 
     TYPE is mpi (mpijob), pytorch (pytorchjob, py) or run; without it the command
     tells. The command is one word in quotes, which a shell in the container runs,
@@ -107,6 +109,7 @@ def _hand_in(typed: Words, found: Submission) -> None:
     from provision.cli.levels import info, patience, warn
     from provision.report.job_submit import closing_lines
     from provision.workflow.handing_in import handed_in
+    from provision.workflow.job_names import add_job_name
 
     for note in found.notes:
         warn(note)
@@ -120,6 +123,7 @@ def _hand_in(typed: Words, found: Submission) -> None:
         return
     with patience(f"handing {found.spec.name} in"):
         job = runner.submit(spec, secrets, info)
+    add_job_name(cluster.inventory, job.spec.name)
     for line in closing_lines(job):
         info(line)
     if not typed.true("follow") and not typed.true("wait"):

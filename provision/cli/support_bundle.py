@@ -32,7 +32,9 @@ def support_bundle(
     ] = None,
     ask_become_pass: AskBecomePassOption = False,
 ) -> None:
-    """Collect facts, checks, logs and versions into one file that can be given to somebody else.
+    """Collect facts, checks and logs into one file.
+
+    Secrets are removed, so the file can be given to somebody else.
 
     Passwords, private keys, tokens and credentials inside addresses are taken out. Host names,
     addresses and versions stay: have a look before you publish it.
@@ -43,13 +45,14 @@ def support_bundle(
       provision support-bundle --lab demo --output bundle.tar.gz
     """
     from provision import workflow
+    from provision.report.node_names import in_ranges
 
     target = output or Path(f"provision-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = workflow.chosen(cluster, limit)
     note(f"looking at {len(nodes)} node{'s' * (len(nodes) != 1)}")
     names = workflow.support_bundle(cluster, target, limit)
-    for name in names:
-        say(f"  {name}")
+    for line in in_ranges(names):
+        say(f"  {line}")
     say("secrets are removed; names, addresses and versions are not")
     show(str(target))

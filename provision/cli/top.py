@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, show
+from provision.cli.completion import complete_jobs, complete_nodes
 from provision.cli.job_gpus import gpu_block, metrics, usage_of
 from provision.cli.job_options import (
     AllOption,
@@ -29,6 +30,7 @@ from provision.cli.job_options import (
 )
 from provision.cli.levels import info, patience
 from provision.errors import NotFound, UsageError
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +44,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""Show what nodes, jobs and GPUs are doing.
+    help="""Show the use of nodes, jobs and GPUs.
 
 \b
 Examples:
@@ -59,7 +61,9 @@ _MODES = {"n": "none", "e": "default", "t": "topology", "s": "share"}
 
 @app.command("node")
 def node(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NODE...]", help="Only these nodes.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NODE...]", help="Only these nodes.", autocompletion=complete_nodes)
+    ] = None,
     detail: Annotated[bool, typer.Option("--details", "-d", help="With the instances and GPUs of each.")] = False,
     mode: Annotated[
         str,
@@ -72,7 +76,7 @@ def node(
     form: FormOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show nodes, how many GPUs each has, and how many of them jobs hold.
+    """Show the allocated GPUs of each node.
 
     ROLE is master for the node that keeps the queue. A GPU that a process uses which no job explains is given to none.
 
@@ -112,7 +116,9 @@ def node(
 
 @app.command("job")
 def job(
-    name: Annotated[str, typer.Argument(metavar="[JOB]", help="This job's GPUs. [all jobs]")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[JOB]", help="This job's GPUs. [all jobs]", autocompletion=complete_jobs)
+    ] = "",
     instance: Annotated[str, typer.Option("--instance", "-i", metavar="INSTANCE", help="Only this instance.")] = "",
     kind: TypeOption = "",
     user: UserOption = "",
@@ -123,7 +129,9 @@ def job(
     as_json: JsonOption = False,
     all_namespaces: AllOption = False,
 ) -> None:
-    """Show how many GPUs jobs asked for and hold; of one job, how busy and how full each of its GPUs is.
+    """Show the GPUs that jobs request and hold.
+
+    Of one job, how busy and how full each of its GPUs is.
 
     \b
     Examples:
@@ -161,14 +169,18 @@ def job(
 
 @app.command("gpu")
 def gpu(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NODE...]", help="Only these nodes.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NODE...]", help="Only these nodes.", autocompletion=complete_nodes)
+    ] = None,
     refresh: RefreshOption = False,
     inventory: InventoryOption = None,
     lab: LabOption = None,
     form: FormOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show each GPU: how busy, how full, how warm, and whose: the instance that holds it, user, program and pid.
+    """Show the utilisation of each GPU.
+
+    Shows how busy, how full and how warm it is, and the instance, user, program and pid that use it.
 
     DUTY is for how much of the last moment anything ran on it; a GPU at 100 % may still be used badly.
 
@@ -225,7 +237,7 @@ def _chosen(survey: JobSurvey, names: Sequence[str]) -> list[NodeView]:
     known = {one.name: one for one in survey.nodes}
     odd = [name for name in names if name not in known]
     if odd:
-        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {', '.join(known)}.")
+        raise NotFound(f"there is no node {odd[0]}", remedy=f"Nodes are {in_short(list(known))}.")
     return [known[name] for name in names] if names else list(survey.nodes)
 
 

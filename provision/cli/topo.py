@@ -21,6 +21,7 @@ from provision.cli.common import (
     say,
     show,
 )
+from provision.cli.completion import complete_nodes
 from provision.errors import ProvisionError, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ _WANTED = "Give a file with the output of `nvidia-smi topo -m`."
 
 
 def topo(
-    node: Annotated[str | None, typer.Argument(metavar="NODE", help="The node of the inventory to ask.")] = None,
+    node: Annotated[
+        str | None,
+        typer.Argument(metavar="NODE", help="The node of the inventory to ask.", autocompletion=complete_nodes),
+    ] = None,
     file: Annotated[
         str | None,
         typer.Option("--file", metavar="FILE", help="Read this output of `nvidia-smi topo -m`; - is standard input."),
@@ -48,7 +52,9 @@ def topo(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how the GPUs and network cards of a node are linked: as matrix and as tree.
+    """Show how GPUs and network cards are linked.
+
+    The links are shown as a matrix and as a tree.
 
     The node is asked for `nvidia-smi topo -m` over SSH and not changed; outputs of all ages can be read from files.
     A GPU off the NVLink fabric, a matrix that is not symmetric and whatever had to be repaired is told as a warning;

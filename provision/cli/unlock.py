@@ -17,15 +17,22 @@ from provision.cli.common import (
     confirm,
     print_json,
     say,
+    say_reasons,
     show,
 )
+from provision.cli.completion import complete_patterns
 
 __all__ = ["unlock"]
 
 
 def unlock(
     names: Annotated[
-        list[str], typer.Argument(metavar="NODE...", help="Nodes (Ansible host patterns) whose lock is to go.")
+        list[str],
+        typer.Argument(
+            metavar="NODE...",
+            help="Nodes (Ansible host patterns) whose lock is to go.",
+            autocompletion=complete_patterns,
+        ),
     ],
     inventory: InventoryOption = None,
     lab: LabOption = None,
@@ -33,7 +40,7 @@ def unlock(
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take away the lock of nodes when the apply that holds it is known to be dead.
+    """Release the lock of an apply that has died.
 
     A lock goes by itself when its apply ends, is killed, or is not heard of for 90 seconds, and what Ansible
     still does on the node has ended. This is for the rest: a lock that waits for a task that hangs. Two applies
@@ -47,26 +54,27 @@ def unlock(
     from provision.errors import ProvisionError
     from provision.model.history import Unlocked
     from provision.report.history_report import unlocked_document, unlocked_text
+    from provision.report.node_names import in_short
     from provision.workflow import chosen, remote_keeper
 
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
     nodes = chosen(cluster, ",".join(names))
     done: list[Unlocked] = []
-    held = {}
+    held, reasons = {}, {}
     for name, look in remote_keeper.look_at(nodes).items():
         if isinstance(look, ProvisionError):
             done.append(Unlocked(name, "unreachable", look.message, None, look.remedy))
         elif look.holder is not None:
             held[name] = look.holder
-            say(f"{name}: {look.holder.told()}")
-            for process in look.working:
-                say(f"{name}: Ansible still works there: {process}")
+            busy = f"; Ansible still runs there: {', '.join(look.working)}" if look.working else ""
+            reasons[name] = f"{look.holder.told()}{busy}"
         else:
             done.append(remote_keeper.without_holder(name, look))
+    say_reasons("", reasons.items())
     if held:
         say("When that apply is alive after all, it and the next one undo each other's steps, and a package")
         say("program or a service may be caught halfway. Look for the process on the machine named above first.")
-        confirm(f"Take the lock of {', '.join(held)} away?", yes=yes)
+        confirm(f"Take the lock of {in_short(list(held))} away?", yes=yes)
         done += remote_keeper.unlock(nodes, held)
     order = {node.name: number for number, node in enumerate(nodes)}
     done.sort(key=lambda one: order[one.node])

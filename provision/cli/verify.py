@@ -45,11 +45,15 @@ def verify(
     profile: Annotated[
         str, typer.Option("--profile", metavar="NAME", help="Hold the nodes against a guide too: topology or taco.")
     ] = "",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, not only what is wrong.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every check of each node, not only what is wrong.")
+    ] = False,
     ask_become_pass: AskBecomePassOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove that the nodes are what the inventory wants: look at each, judge, and change nothing.
+    """Verify the nodes and the cluster.
+
+    Probes each node and evaluates the checks; changes nothing.
 
     Every warning and failure comes with its reason and what to do. What rests on a stand-in of the
     lab is marked SIMULATED. The exit code is 1 when any check fails.

@@ -23,7 +23,7 @@ def wait(
     form: FormOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Wait until a batch job has succeeded, or runs.
+    """Wait until a batch job runs or has succeeded.
 
     The exit code is 0 when it is so. When the job failed it is the code of the rank that failed first (137 for
     SIGKILL), and 1 when the job was stopped. It is 3 when there is no such job, and 6 when the time is over; the job

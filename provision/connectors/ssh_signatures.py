@@ -26,10 +26,10 @@ __all__ = [
     "InvalidSignature",
     "SigningKey",
     "armour",
-    "available_public_keys",
     "choose_signing_key",
     "own_signing_key",
     "public_key_of",
+    "public_keys_of_user",
     "sign",
     "signer",
 ]
@@ -168,13 +168,18 @@ def choose_signing_key(listed: Collection[str], own: Path) -> SigningKey:
     return own_signing_key(own)
 
 
-def available_public_keys() -> set[str]:
-    """Return the public keys that this user holds: in the SSH agent, or in the usual files, locked ones too."""
+def public_keys_of_user(own: Path) -> set[str]:
+    """Return the public keys that this user can sign with: the named one, those of agent and key files, and `own`."""
     found = set()
+    named = os.environ.get(KEY_VARIABLE)
+    for path in (Path(named).expanduser() if named else None, own):
+        if path is not None and path.exists():
+            with suppress(ProvisionError):
+                found.add(public_key_of(path))
     for key in _available_keys():
         with suppress(InvalidSignature):
             found.add(key.public)
-    for name in KEY_FILES:
+    for name in KEY_FILES:  # also of private keys with a passphrase
         with suppress(UsageError):
             found.add(" ".join(_public_words(Path("~/.ssh", f"{name}.pub").expanduser())))
     return found

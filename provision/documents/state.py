@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from provision.documents.text import PrintableLine
+from provision.model.bounds import JobName
 
-__all__ = ["DrainedRecord", "KeptLogin", "LocalHolder", "ResetAnswer", "SavedPlan"]
+__all__ = ["DrainedRecord", "JobNames", "KeptLogin", "LocalHolder", "ResetAnswer", "SavedPlan"]
 
 
 class LocalHolder(Struct):
@@ -33,6 +34,13 @@ class KeptLogin(Struct):
 
     username: str
     secret: str
+
+
+class JobNames(Struct):
+    """The names of the jobs that this machine saw last, for shell completion."""
+
+    MOST: ClassVar[int] = 2000
+    names: Annotated[list[JobName], Meta(max_length=2000)]
 
 
 class SavedPlan(Struct):

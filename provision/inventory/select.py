@@ -7,10 +7,12 @@ import fnmatch
 import re
 
 from provision.errors import UsageError
+from provision.inventory.ranges import expand_word
 from provision.model import Cluster, Node
 
 __all__ = ["select"]
 
+_RANGE = re.compile(r"[A-Za-z0-9._-]*\[(?=[^\]]*(?:[0-9]{2}|,))[0-9]+(?:[-,][0-9]+)*\][A-Za-z0-9._-]*")
 _SUBSCRIPT = re.compile(r"(?P<base>.+)\[(?:(?P<at>-?\d+)|(?P<first>\d+)[:-](?P<last>\d*))\]\Z")
 
 
@@ -19,6 +21,8 @@ def select(cluster: Cluster, pattern: str | None) -> tuple[Node, ...]:
 
     Understood are names, groups, ``all``, globs (``gpu*``, ``gpu[1-4]``), ``~REGEX``, ``group[0:3]``, and lists of
     these with ``,`` or ``:`` between them, where ``!X`` takes away and ``&X`` keeps only what is also in X.
+    A range as reports print it (``gpu[1-63]``, ``gpu[01-16,18]``) names these nodes; where a glob of Ansible has one
+    digit on each side of the dash, both mean the same.
     A glob that fits host names is not tried on groups: ``gpu*`` would else fit ``gpu_nodes``, which is every node.
 
     Raises:
@@ -26,7 +30,7 @@ def select(cluster: Cluster, pattern: str | None) -> tuple[Node, ...]:
     """
     if pattern is None or not pattern.strip():
         return cluster.nodes
-    words = [word.strip() for word in re.split(r",|:(?![^\[]*\])", pattern) if word.strip()]
+    words = [word.strip() for word in re.split(r"[,:](?![^\[]*\])", pattern) if word.strip()]
     plain = [word for word in words if word[0] not in "!&"]
     chosen = {name for word in plain or ["all"] for name in _named(cluster, word)}
     for word in words:
@@ -62,10 +66,21 @@ def _matches(cluster: Cluster, word: str) -> set[str]:
         except re.error as error:
             raise UsageError(f"'{word}' is not a regular expression: {error}") from error
         return {n.name for n in cluster.nodes if any(expression.match(text) for text in (n.name, *n.groups))}
+    in_range = _in_range(cluster, word)
+    if in_range:
+        return in_range
     by_name = {n.name for n in cluster.nodes if fnmatch.fnmatchcase(n.name, word)}
     if by_name and word not in {group for n in cluster.nodes for group in n.groups}:
         return by_name
     return {n.name for n in cluster.nodes if any(fnmatch.fnmatchcase(text, word) for text in (n.name, *n.groups))}
+
+
+def _in_range(cluster: Cluster, word: str) -> set[str]:
+    """Return the nodes of a range of numbers with several digits, or several ranges, which a glob would misread."""
+    if not _RANGE.fullmatch(word):
+        return set()
+    names = {host.name for host in expand_word(word)}
+    return {node.name for node in cluster.nodes if node.name in names}
 
 
 def _sliced(cluster: Cluster, subscript: re.Match[str]) -> set[str]:

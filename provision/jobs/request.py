@@ -14,6 +14,8 @@ from provision.facts import NodeFacts
 from provision.hostfiles import HostEntry, slot_table
 from provision.model import Node, NodePlacement, Secret
 from provision.profiles import NodeNetwork, Wish
+from provision.report.grouping import Group, grouped, outline
+from provision.report.node_names import in_short
 
 __all__ = ["JobRequest", "chosen_entries", "new_job_id", "rank_count", "together", "used_entries"]
 
@@ -141,11 +143,18 @@ def together(problems: Mapping[str, ProvisionError]) -> LaunchError:
     if len(problems) == 1:
         return LaunchError(first.message, node=first.node, remedy=first.remedy, output=first.output)
     if len({error.message for error in problems.values()}) == 1:
-        return LaunchError(f"{first.message} (on {', '.join(problems)})", remedy=first.remedy, output=first.output)
-    lines = "\n".join(_with_output(error) for error in problems.values())
-    names = ", ".join(problems)
+        return LaunchError(f"{first.message} (on {in_short(list(problems))})", remedy=first.remedy, output=first.output)
+    groups = grouped(problems.items(), lambda _, error: (error.message, error.output), _outline)
+    lines = "\n".join(_with_output(group) for group in groups)
+    names = in_short(list(problems))
     return LaunchError(f"the job cannot start on {len(problems)} nodes: {names}", remedy=first.remedy, output=lines)
 
 
-def _with_output(error: ProvisionError) -> str:
-    return "\n".join([str(error), *(f"  {line}" for line in error.output.splitlines()[-5:])])
+def _outline(name: str, error: ProvisionError) -> str:
+    return outline(error.message, name)
+
+
+def _with_output(group: Group[ProvisionError]) -> str:
+    error = group.value
+    head = f"{in_short(group.names)}: {error.message} {group.note}".rstrip() if len(group.names) > 1 else str(error)
+    return "\n".join([head, *(f"  {line}" for line in error.output.splitlines()[-5:])])

@@ -10,8 +10,10 @@ from pathlib import Path
 from provision.batch.signed import NAMESPACE, check_signed, signed_text
 from provision.connectors import ssh_signatures
 from provision.connectors.file_cache import remembered
+from provision.documents import decode
 from provision.documents.jobs import JobReport, SignedJob
 from provision.errors import ProvisionError
+from provision.model.job import JobRecord
 from provision.model.people import Person
 
 __all__ = ["JobKeys"]
@@ -47,8 +49,7 @@ class JobKeys:
 
     def is_own(self, job: JobReport) -> bool:
         """Return whether the user of this controller signed a job: with its own key, or one that the user holds."""
-        key = _signer(job.signed, job.signature)
-        return key in self._controller_keys() or key in ssh_signatures.available_public_keys()
+        return _signer(job.signed, job.signature) in ssh_signatures.public_keys_of_user(self._own)
 
     def _controller_keys(self) -> set[str]:
         """Return the public keys of this controller that can be read."""
@@ -58,6 +59,29 @@ class JobKeys:
                 with suppress(ProvisionError):
                     found.add(_public_key(path))
         return found
+
+    def owns(self, job: JobRecord, user: str) -> bool:
+        """Return whether this user submitted a job.
+
+        The key that signed the job decides where the inventory lists it. A controller's own key may be used by several
+        accounts of the machine: then the name of the submitter decides too. So it does alone for jobs without a
+        signature, of earlier versions.
+
+        Args:
+            job: with what was signed.
+            user: this user, as ``user@host``.
+        """
+        same_name = job.owner.partition("@")[0] == user.partition("@")[0]
+        if not job.signed or not job.signature:
+            return not job.owner or job.owner == user
+        try:
+            key = _signer(job.signed, job.signature)
+            signed = decode(job.signed, SignedJob, node="", what="signed text")
+        except ProvisionError:
+            return False
+        if (signed.id, signed.name) != (job.id, job.spec.name):
+            return False
+        return key in ssh_signatures.public_keys_of_user(self._own) and (same_name or key in self._listed)
 
     @property
     def _trusted(self) -> Mapping[str, Person]:

@@ -257,6 +257,9 @@ class JobRecord:
     """Whether the record is deleted too when all nodes have confirmed."""
     silent: tuple[str, ...] = ()
     """Those of `unconfirmed` that did not answer."""
+    signed: str = field(default="", repr=False)
+    """What its owner signed; empty in lists of jobs."""
+    signature: str = field(default="", repr=False)
 
 
 def as_document(value: Any) -> Any:

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.model import NodeAdoption
+from provision.report import layout
 from provision.report.node_names import in_short
 
 __all__ = ["as_document", "as_text"]
-
-_WIDTH = 80
 
 
 def as_document(
@@ -50,7 +49,7 @@ def as_text(nodes: Sequence[NodeAdoption], texts: Mapping[str, str]) -> str:
             alike.setdefault((node.found, node.error, node.remedy, node.reachable), []).append(node.name)
     lines: list[str] = []
     for (found, error, remedy, reachable), names in alike.items():
-        lines += textwrap.wrap(in_short(names), _WIDTH, break_on_hyphens=False)
+        lines += textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
         if error:
             lines += _wrapped(f"{'cannot be looked at' if reachable else 'unreachable'}: {error}")
             lines += _wrapped(f"hint: {remedy}") if remedy else []
@@ -64,4 +63,4 @@ def as_text(nodes: Sequence[NodeAdoption], texts: Mapping[str, str]) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return textwrap.wrap(text, layout.width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

@@ -10,6 +10,8 @@ from typing import Any
 from provision.advisor.base import Finding, Verdict
 from provision.advisor.script import RuleFinding, RuleVerdict
 from provision.advisor.series import NodeSeries, mean
+from provision.report import layout
+from provision.report.grouping import reason_lines
 
 __all__ = [
     "advice_document",
@@ -22,7 +24,6 @@ __all__ = [
     "script_text",
 ]
 
-_WIDTH = 80
 _RULE, _WORD = 10, 8
 _CHECK = 24
 _NOTES = 6
@@ -145,7 +146,7 @@ def nodes_text(job: str, nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -
         util, memory = (_span([gpu[key] for gpu in told["gpus"]]) for key in ("utilization", "memory"))
         left = f"{series.node:<{wide}}{len(told['gpus']):<6}{util:<10}{memory:<10}{told['samples']:<9}"
         lines += row(left, names)
-    lines += [line for node, why in lost.items() for line in row("", f"{node} did not tell all: {why}")]
+    lines += [line for told in reason_lines(lost, between=" did not report all: ") for line in row("", told)]
     notes = [f"{series.node}: {note}" for series in nodes for note in series.notes]
     shown = notes[:_NOTES] + ([f"and {len(notes) - _NOTES} more notes"] if len(notes) > _NOTES else [])
     return "\n".join([*lines, *(line for note in shown for line in row("", note))])
@@ -174,5 +175,5 @@ def row(left: str, text: str) -> list[str]:
     """Wrap a text beside what stands left of it; control characters are not let through."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
     return textwrap.wrap(
-        shown, _WIDTH, initial_indent=left, subsequent_indent=" " * len(left), break_on_hyphens=False
+        shown, layout.width(), initial_indent=left, subsequent_indent=" " * len(left), break_on_hyphens=False
     ) or [left.rstrip()]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from provision.model import ApplyReport, Failure, NodeReport, NodeStatus, RoleReport, RoleStatus
-from provision.report.node_names import in_short
+from provision.report import layout
+from provision.report.grouping import grouped, heads, outline, reason_lines
+from provision.report.node_names import as_limit, in_short
 
 __all__ = ["as_document", "as_text", "from_document"]
+
+_STATUS = max(map(len, NodeStatus))
+_LEAST_ROLES = 30
 
 
 def as_document(report: ApplyReport) -> dict[str, Any]:
@@ -76,33 +83,79 @@ def from_document(document: Mapping[str, Any]) -> ApplyReport:
     )
 
 
-def as_text(report: ApplyReport) -> str:
-    """Return the summary for a person: a line per node, then every failure in full."""
-    width = max((len(node.name) for node in report.nodes), default=4)
-    lines = [f"{node.name:<{width}}  {node.status.value:<11}  {_roles(node)}".rstrip() for node in report.nodes]
-    for node in report.nodes:
-        if node.error:
-            lines += ["", *_failure(node)]
-        lines += _waiting(node)
-    lines += _skipped(report)
+def as_text(report: ApplyReport, *, verbose: bool = False) -> str:
+    """Return the report for a person: the summary, the nodes by their results, then every failure in full.
+
+    Nodes with the same result share a block; with `verbose` each node has its own.
+    """
     good = sum(node.as_wanted for node in report.nodes)
-    lines += [f"warning: {text}" for text in report.warnings]
-    lines += ["", f"{good} of {len(report.nodes)} nodes are as wanted ({report.seconds:.0f} s)."]
-    return "\n".join(lines)
+    lines = [f"{good} of {len(report.nodes)} nodes are up to date ({report.seconds:.0f} s).", ""]
+    lines += _table(report.nodes, verbose=verbose)
+    lines += _blocks([(node.name, _failure(node)) for node in report.nodes if node.error], verbose=verbose)
+    lines += _blocks([(node.name, _waiting(node)) for node in report.nodes], verbose=verbose)
+    lines += _skipped(report)
+    return "\n".join([*lines, *_warnings(report)])
+
+
+def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
+    """Return a line for each result, with the nodes that have it and the roles that changed something there."""
+
+    def whole(name: str, told: tuple[str, str]) -> tuple[str, str, str]:
+        return (*told, name if verbose else "")
+
+    groups = grouped(((node.name, (node.status.value, _roles(node))) for node in nodes), whole)
+    rows = [(in_short(group.names), *group.value) for group in groups]
+    width = min(max((len(names) for names, _, _ in rows), default=4), layout.width() - _STATUS - 4)
+    lines: list[str] = []
+    for names, status, roles in rows:
+        first, *rest = textwrap.wrap(names, width, break_on_hyphens=False) or [names]
+        line = f"{first:<{width}}  {layout.state(status, _STATUS)}  "
+        room = max(_LEAST_ROLES, layout.width() - width - _STATUS - 4)
+        lines += [(line + _shorten(roles, room)).rstrip(), *rest]
+    return lines
 
 
 def _roles(node: NodeReport) -> str:
-    changed = [role.role for role in node.roles if role.status is RoleStatus.CHANGED]
-    return _shorten(", ".join(changed), 80 - 30)
+    return ", ".join(role.role for role in node.roles if role.status is RoleStatus.CHANGED)
 
 
-def _waiting(node: NodeReport) -> list[str]:
+_Block = tuple[str, Sequence[str]]
+"""A heading, which begins with the nodes' names where the report is printed, and the lines below it."""
+
+
+def _blocks(told: Sequence[tuple[str, Sequence[_Block]]], *, verbose: bool) -> list[str]:
+    """Return each block once, with the names of all nodes that have it."""
+    items = [(name, (head, tuple(body))) for name, blocks in told for head, body in blocks]
+    rough = None if verbose else _outline
+    lines: list[str] = []
+    for group in grouped(items, lambda _, block: block, rough):
+        head, body = group.value
+        names, own = group.names, body
+        if len(names) > 1:  # the remedy of one node is a remedy of all of them
+            own = tuple(_for_all(line, names) for line in body)
+        lines += ["", f"{in_short(names)}: {head}", *([f"  {group.note}"] if group.varied else []), *own]
+    return lines
+
+
+def _outline(name: str, block: _Block) -> Hashable:
+    head, body = block
+    return outline(head, name), heads([line for line in body if not line.startswith("  | ")], name)
+
+
+def _for_all(line: str, names: Sequence[str]) -> str:
+    """Return a remedy of the first node as a remedy of all of them."""
+    return re.sub(rf"(--(?:limit|disruptive)) {re.escape(names[0])}(?![\w.,-])", rf"\1 {as_limit(names)}", line)
+
+
+def _waiting(node: NodeReport) -> list[_Block]:
     """Return what was left undone because of running jobs or an owner's difference, and what to do."""
     waiting = [role for role in node.roles if role.status is RoleStatus.WAITING]
-    lines = [""] if waiting else []
-    for role in waiting:
-        lines += [f"{node.name}: {role.role} is waiting", *(f"  {reason}" for reason in role.reasons)]
-    return lines + [f"  hint: {remedy}" for remedy in dict.fromkeys(role.remedy for role in waiting) if remedy]
+    if not waiting:
+        return []
+    many = len(waiting) > 1
+    lines = [f"  {role.role + ': ' if many else ''}{reason}" for role in waiting for reason in role.reasons]
+    lines += [f"  hint: {remedy}" for remedy in dict.fromkeys(role.remedy for role in waiting) if remedy]
+    return [(f"{', '.join(role.role for role in waiting)} {'are' if many else 'is'} waiting", lines)]
 
 
 def _skipped(report: ApplyReport) -> list[str]:
@@ -119,16 +172,25 @@ def _skipped(report: ApplyReport) -> list[str]:
     return lines
 
 
+def _warnings(report: ApplyReport) -> list[str]:
+    """Return the warnings; those that begin with a node's name are grouped."""
+    nodes = {node.name for node in report.nodes}
+    named = [(name, text) for name, _, text in (one.partition(": ") for one in report.warnings) if name in nodes]
+    plain = [warning for warning in report.warnings if warning.partition(": ")[0] not in nodes]
+    lines = [f"warning: {line}" for line in (*plain, *reason_lines(named))]
+    return ["", *lines] if lines else []
+
+
 def _shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _failure(node: NodeReport) -> list[str]:
+def _failure(node: NodeReport) -> list[_Block]:
     error = node.error
     assert error is not None  # noqa: S101 # nosec B101 # the caller asked
     where = f"role {error.role}, task “{error.task}”" if error.role else f"“{error.task}”"
-    lines = [f"{node.name}: {node.status.value} at {where}", f"  {error.message}"]
+    lines = [f"  {error.message}"]
     lines += [f"  | {line}" for line in error.output.splitlines() if line.strip() and line.strip() != error.message]
     if error.remedy:
         lines.append(f"  hint: {error.remedy}")
-    return lines
+    return [(f"{node.status.value} at {where}", lines)]

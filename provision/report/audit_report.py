@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from provision.documents.audit import AuditRecord, AuditTrail
 from provision.errors import ProvisionError
+from provision.report import layout
+from provision.report.grouping import grouped, outline
+from provision.report.node_names import in_short
 
 __all__ = ["audit_document", "audit_text"]
 
-_WIDTH = 80
 _WHO = 16
 _ACTION = 13
 
@@ -35,23 +37,29 @@ def audit_document(nodes: Mapping[str, AuditTrail | ProvisionError]) -> dict[str
 
 
 def audit_text(nodes: Mapping[str, AuditTrail | ProvisionError]) -> str:
-    """Return a table for each node: when, who, what they did, and to what."""
+    """Return a table for nodes with the same records: when, who, what they did, and to what."""
     lines: list[str] = []
-    for name, found in nodes.items():
-        lines += ["", name] if lines else [name]
-        if isinstance(found, ProvisionError):
-            lines += _wrap(f"  error: {found.message}", "    ")
-            lines += _wrap(f"  hint: {found.remedy}", "    ") if found.remedy else []
-            continue
-        if not found.records:
-            lines.append("  no action is recorded here")
-        else:
-            lines += _row("when", "who", "action", "what")
-        for one in found.records:
-            lines += _row(_when(one.time), one.caller + ("" if one.agent else "?"), one.action, _what(one))
-        if found.invalid:
-            lines.append(f"  {found.invalid} entries of the journal are not valid records")
+    for group in grouped(nodes.items(), lambda _, found: tuple(_lines(found)), _outline):
+        note = [f"  {group.note}"] if group.varied else []
+        lines += [*([""] if lines else []), *_wrap(in_short(group.names), ""), *note, *_lines(group.value)]
     return "\n".join(lines)
+
+
+def _outline(name: str, found: AuditTrail | ProvisionError) -> Hashable:
+    """Return what nodes have in common that could not be asked; records have no details to leave out."""
+    return outline(found.message, name) if isinstance(found, ProvisionError) else tuple(_lines(found))
+
+
+def _lines(found: AuditTrail | ProvisionError) -> list[str]:
+    if isinstance(found, ProvisionError):
+        lines = _wrap(f"  error: {found.message}", "    ")
+        return lines + (_wrap(f"  hint: {found.remedy}", "    ") if found.remedy else [])
+    lines = _row("when", "who", "action", "what") if found.records else ["  no action is recorded here"]
+    for one in found.records:
+        lines += _row(_when(one.time), one.caller + ("" if one.agent else "?"), one.action, _what(one))
+    if found.invalid:
+        lines.append(f"  {found.invalid} entries of the journal are not valid records")
+    return lines
 
 
 def _record(one: AuditRecord) -> dict[str, Any]:
@@ -94,7 +102,9 @@ def _when(seconds: float) -> str:
 def _row(when: str, who: str, action: str, what: str) -> list[str]:
     first = f"{when:<16}  {_cut(who, _WHO):<{_WHO}}  {_cut(action, _ACTION):<{_ACTION}}  "
     plain = " ".join(what.split())
-    return textwrap.wrap(plain, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first)) or [first.rstrip()]
+    return textwrap.wrap(plain, layout.width(), initial_indent=first, subsequent_indent=" " * len(first)) or [
+        first.rstrip()
+    ]
 
 
 def _cut(text: str, width: int) -> str:
@@ -102,4 +112,4 @@ def _cut(text: str, width: int) -> str:
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

@@ -9,6 +9,7 @@ from typing import Any
 
 from provision.benchmarks import Comparison, Record, Run, Unfinished, Verdict, efficiencies
 from provision.benchmarks.scaling import percent
+from provision.report import layout
 
 __all__ = [
     "METHODS",
@@ -26,7 +27,6 @@ __all__ = [
     "with_band",
 ]
 
-_WIDTH = 80
 _LEAST_MODEL = 8
 _LEAST_LABEL = 14
 SIMULATED = "SIMULATED"
@@ -206,7 +206,7 @@ def _label(run: Run) -> str:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int], model: int = 0) -> list[str]:
     """Lay the rows out; those in `right` end at their right edge, the last is wrapped, `model` cut where it must."""
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads) - 1)]
-    room = _WIDTH - _LEAST_LABEL - sum(widths) - 2 * len(widths) + widths[model]
+    room = layout.width() - _LEAST_LABEL - sum(widths) - 2 * len(widths) + widths[model]
     widths[model] = min(widths[model], max(_LEAST_MODEL, room))
     indent = sum(widths) + 2 * len(widths)
     lines: list[str] = []
@@ -215,7 +215,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[in
             f"{cell:>{width}}" if column in right else f"{_cut(cell, width):<{width}}"
             for column, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
-        last = textwrap.wrap(row[-1], max(_LEAST_LABEL, _WIDTH - indent)) or [""]
+        last = textwrap.wrap(row[-1], max(_LEAST_LABEL, layout.width() - indent)) or [""]
         lines.append("  ".join([*cells, last[0]]).rstrip())
         lines += [" " * indent + part for part in last[1:]]
     return lines
@@ -226,4 +226,4 @@ def _cut(text: str, width: int) -> str:
 
 
 def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, layout.width(), subsequent_indent="  ", break_on_hyphens=False) or [""]

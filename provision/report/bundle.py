@@ -16,6 +16,7 @@ from provision import __version__
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts, as_data
 from provision.model import Verification
+from provision.report import layout
 from provision.report.redaction import REMOVED, Redactor
 from provision.report.verify_report import as_document, as_text
 
@@ -36,11 +37,12 @@ def bundle_files(
     simulated: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> dict[str, str]:
     """Return the files of the bundle by name; everything that came from outside has gone through `redactor`."""
+    report = as_text(verification, verbose=True, simulated=simulated)
     files = {
         "README.txt": f"Support bundle of provision, {time.strftime('%Y-%m-%dT%H:%M:%S%z')}. Secrets are removed.\n",
         "versions.json": _json(versions()),
         "verify.json": _json(redactor.data(as_document(verification))),
-        "verify.txt": redactor.text(as_text(verification, verbose=True, simulated=simulated)) + "\n",
+        "verify.txt": redactor.text(layout.painted(report, colour=False)) + "\n",
     }
     for name, value in facts.items():
         if isinstance(value, ProvisionError):

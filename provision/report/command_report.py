@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from provision.errors import ProvisionError
 from provision.model import CommandResult
+from provision.report.grouping import Group, grouped, outline
 from provision.report.node_names import in_short
 
 __all__ = ["LinePrefixer", "command_document", "command_text", "failed_nodes"]
+
+_NOT_RUN = 2
 
 
 def failed_nodes(results: Mapping[str, CommandResult | ProvisionError]) -> list[str]:
@@ -40,26 +43,27 @@ def command_text(results: Mapping[str, CommandResult | ProvisionError]) -> str:
 
     One line of output stands beside the nodes, several lines below them.
     """
-    groups: dict[tuple[int, int, str], list[str]] = {}
-    for name, result in results.items():
-        groups.setdefault(_outcome(result), []).append(name)
-    return "\n".join(_block(names, code, text) for (_, code, text), names in sorted(groups.items(), key=_failed_last))
+    groups = grouped(((name, _outcome(result)) for name, result in results.items()), lambda _, own: own, _outline)
+    return "\n".join(_block(group) for group in sorted(groups, key=lambda group: group.value[0]))
 
 
 def _outcome(result: CommandResult | ProvisionError) -> tuple[int, int, str]:
     """Return what makes two results the same: whether the command ran, its exit code and its output."""
     if isinstance(result, ProvisionError):
         remedy = f"\n{result.remedy}" if result.remedy else ""
-        return 2, 0, f"{result.message}{remedy}"
+        return _NOT_RUN, 0, f"{result.message}{remedy}"
     return (0 if result.ok else 1), result.exit_code, (result.stdout + result.stderr).rstrip("\n")
 
 
-def _failed_last(group: tuple[tuple[int, int, str], list[str]]) -> int:
-    return group[0][0]
+def _outline(name: str, outcome: tuple[int, int, str]) -> Hashable:
+    """Return what errors of nodes that could not be asked have in common; output of commands is never merged."""
+    return (*outcome[:2], outline(outcome[2], name) if outcome[0] == _NOT_RUN else outcome[2])
 
 
-def _block(names: list[str], code: int, text: str) -> str:
-    head = in_short(names) + (f" (exit code {code})" if code else "")
+def _block(group: Group[tuple[int, int, str]]) -> str:
+    _, code, text = group.value
+    text += f"\n{group.note}" if group.varied else ""
+    head = in_short(group.names) + (f" (exit code {code})" if code else "")
     if not text:
         return f"{head}: no output"
     return f"{head}: {text}" if "\n" not in text else "\n".join([f"{head}:", *(f"  {x}" for x in text.splitlines())])

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from provision.gdr import GdrPath, GdrVerdict, NodeGdr, Unmet
+from provision.report import layout
+from provision.report.grouping import grouped, outline, reason_lines
+from provision.report.node_names import in_short
 
 __all__ = ["as_document", "as_text", "nodes_document", "nodes_text"]
 
-_WIDTH = 80
 _PATH = max(len(path) for path in GdrPath)
 _LONGEST_NAME = 24
 
@@ -52,28 +54,40 @@ def as_text(verdict: GdrVerdict) -> str:
 
 
 def nodes_text(nodes: Sequence[NodeGdr]) -> str:
-    """Return a table of all nodes with the main reason, then each open precondition with the nodes it is open on."""
-    width = min(max([len(node.name) for node in nodes] + [4]), _LONGEST_NAME)
+    """Return a table with a row for each result and its main reason, then each unmet precondition with its nodes."""
+    groups = grouped(((node.name, _cells(node)) for node in nodes), lambda _, cells: cells, _outline)
+    names = [in_short(group.names) for group in groups]
+    width = min(max([*map(len, names), 4]), _LONGEST_NAME)
     lines = _row("node", "path", "why", width)
-    for node in nodes:
-        why = node.error if node.error is not None else node.verdict.reasons[0]
-        path = "?" if node.error is not None else node.verdict.path.value
-        lines += _row(node.name, path, f"SIMULATED: {why}" if node.simulated else why, width)
-    for node in nodes:
-        if node.error is not None and node.remedy:
-            lines += ["", *_wrap(f"ERROR    {node.name}: {node.remedy}", "         ")]
+    for name, group in zip(names, groups, strict=True):
+        path, why = group.value
+        lines += _row(name, path, f"{why} {group.note}", width)
+    for line in reason_lines((node.name, node.remedy) for node in nodes if node.error is not None and node.remedy):
+        lines += ["", *_wrap(f"ERROR    {line}", "         ")]
     lines += _details([(node.name, node.verdict) for node in nodes if node.error is None])
     if any(node.simulated for node in nodes):
-        names = ", ".join(node.name for node in nodes if node.simulated)
-        lines += ["", *_wrap(f"SIMULATED on {names}: stand-ins of the lab, no proof of real hardware.", "  ")]
+        where = in_short([node.name for node in nodes if node.simulated])
+        lines += ["", *_wrap(f"SIMULATED on {where}: stand-ins of the lab, no proof of real hardware.", "  ")]
     return "\n".join(lines)
+
+
+def _cells(node: NodeGdr) -> tuple[str, str]:
+    if node.error is not None:
+        return "?", f"SIMULATED: {node.error}" if node.simulated else node.error
+    why = node.verdict.reasons[0]
+    return node.verdict.path.value, f"SIMULATED: {why}" if node.simulated else why
+
+
+def _outline(name: str, cells: tuple[str, str]) -> tuple[str, str]:
+    simulated = "SIMULATED: " if cells[1].startswith("SIMULATED: ") else ""
+    return cells[0], simulated + outline(cells[1].removeprefix(simulated), name)
 
 
 def _row(name: str, path: str, why: str, width: int) -> list[str]:
     shown = name if len(name) <= width else name[: width - 3] + "..."
     first = f"{shown:<{width}}  {path:<{_PATH}}  "
     return textwrap.wrap(
-        why, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+        why, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     ) or [first.rstrip()]
 
 
@@ -105,10 +119,8 @@ def _items(word: str, items: dict[Unmet, list[str]]) -> list[str]:
 
 def _on(names: Iterable[str]) -> str:
     shown = [name for name in names if name]
-    few = 6
-    more = f" and {len(shown) - few} more" if len(shown) > few else ""
-    return f" on {', '.join(shown[:few])}{more}" if shown else ""
+    return f" on {in_short(shown)}" if shown else ""
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

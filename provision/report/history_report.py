@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from provision.errors import ProvisionError
 from provision.model.history import Entry, Holder, Unlocked, local_time
+from provision.report import layout
+from provision.report.grouping import grouped, outline
+from provision.report.node_names import in_short
 
 __all__ = ["fleet_document", "fleet_text", "nodes_document", "nodes_text", "unlocked_document", "unlocked_text"]
 
-_WIDTH = 80
 _WHO = 16
 _HOW = 11
 _GOOD = {"unchanged", "changed"}
-_FEW = 6
 
 
-def fleet_document(entries: Sequence[Entry]) -> dict[str, Any]:
+def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] | None = None) -> dict[str, Any]:
     """Return what ``history --json`` prints; keys are an interface and only ever added."""
     return {
+        "unreachable": [
+            {"name": name, "error": error.message, "remedy": error.remedy} for name, error in (lost or {}).items()
+        ],
         "entries": [
             {
                 **_head(entry),
+                "source": "nodes" if entry.file is None else "controller",
                 "seconds": entry.seconds,
                 "nodes": [
                     {
@@ -36,7 +41,7 @@ def fleet_document(entries: Sequence[Entry]) -> dict[str, Any]:
                 ],
             }
             for entry in entries
-        ]
+        ],
     }
 
 
@@ -61,30 +66,39 @@ def fleet_text(entries: Sequence[Entry]) -> str:
     lines = _row("when", "who", "ended", "nodes", "what")
     for entry in entries:
         bad = [name for name, told in entry.nodes.items() if told.get("status") and told["status"] not in _GOOD]
-        what = entry.command + (f"; not as wanted: {_names(bad)}" if bad else "")
+        what = entry.command + (f"; not as wanted: {in_short(bad)}" if bad else "")
         lines += _row(local_time(entry.started)[:16], entry.who, entry.status, str(len(entry.nodes)), what)
     return "\n".join(lines)
 
 
 def nodes_text(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> str:
-    """Return what each node remembers, one table for each."""
+    """Return what the nodes have recorded, one table for nodes with the same records."""
     lines: list[str] = []
-    for name, found in nodes.items():
-        lines += ["", name] if lines else [name]
-        if isinstance(found, ProvisionError):
-            lines += _wrap(f"  could not be asked: {found.message}", "    ")
-            lines += _wrap(f"  hint: {found.remedy}", "    ") if found.remedy else []
-        elif not found:
-            lines.append("  no apply is recorded here")
-        else:
-            lines += _row("when", "who", "ended", "", "what")
-            for entry in found:
-                told = [entry.command, f"changed: {', '.join(entry.roles)}" if entry.roles else "", entry.message]
-                if entry.status == "died" and entry.notes:
-                    told.append(f"last step: {entry.notes[-1]}")
-                what = "; ".join(filter(None, told))
-                lines += _row(local_time(entry.started)[:16], entry.who, entry.status, "", what)
+    for group in grouped(nodes.items(), lambda _, found: tuple(_node_lines(found)), _outline):
+        note = [f"  {group.note}"] if group.varied else []
+        lines += [*([""] if lines else []), *_wrap(in_short(group.names), ""), *note, *_node_lines(group.value)]
     return "\n".join(lines)
+
+
+def _outline(name: str, found: Sequence[Entry] | ProvisionError) -> Hashable:
+    """Return what nodes have in common that could not be asked; records have no details to leave out."""
+    return outline(found.message, name) if isinstance(found, ProvisionError) else tuple(_node_lines(found))
+
+
+def _node_lines(found: Sequence[Entry] | ProvisionError) -> list[str]:
+    if isinstance(found, ProvisionError):
+        lines = _wrap(f"  could not be asked: {found.message}", "    ")
+        return lines + (_wrap(f"  hint: {found.remedy}", "    ") if found.remedy else [])
+    if not found:
+        return ["  no apply is recorded here"]
+    lines = _row("when", "who", "ended", "", "what")
+    for entry in found:
+        told = [entry.command, f"changed: {', '.join(entry.roles)}" if entry.roles else "", entry.message]
+        if entry.status == "died" and entry.notes:
+            told.append(f"last step: {entry.notes[-1]}")
+        what = "; ".join(filter(None, told))
+        lines += _row(local_time(entry.started)[:16], entry.who, entry.status, "", what)
+    return lines
 
 
 def unlocked_document(done: Sequence[Unlocked]) -> dict[str, Any]:
@@ -105,11 +119,12 @@ def unlocked_document(done: Sequence[Unlocked]) -> dict[str, Any]:
 
 
 def unlocked_text(done: Sequence[Unlocked]) -> str:
-    """Return a paragraph per node."""
+    """Return a paragraph for each result."""
     lines: list[str] = []
-    for node in done:
-        lines += _wrap(f"{node.node}: {node.result}: {node.reason}", "  ")
-        lines += _wrap(f"  hint: {node.remedy}", "    ") if node.remedy else []
+    for group in grouped(((node.node, (node.result, node.reason, node.remedy)) for node in done), lambda _, told: told):
+        result, reason, remedy = group.value
+        lines += _wrap(f"{in_short(group.names)}: {result}: {reason}", "  ")
+        lines += _wrap(f"  hint: {remedy}", "    ") if remedy else []
     return "\n".join(lines)
 
 
@@ -144,9 +159,9 @@ def _holder(holder: Holder | None) -> dict[str, Any] | None:
 
 def _row(when: str, who: str, how: str, nodes: str, what: str) -> list[str]:
     count = f"{nodes:>5}  " if nodes else ""
-    first = f"{when:<16}  {_cut(who, _WHO):<{_WHO}}  {_cut(how, _HOW):<{_HOW}}  {count}"
+    first = f"{when:<16}  {_cut(who, _WHO):<{_WHO}}  {layout.state(_cut(how, _HOW), _HOW)}  {count}"
     return textwrap.wrap(
-        what, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
+        what, layout.width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
     ) or [first.rstrip()]
 
 
@@ -154,9 +169,5 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
-
-
 def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

@@ -7,7 +7,10 @@ from typing import Any
 
 from provision.errors import ProvisionError
 from provision.facts.image_contents import THINGS, ImageContents, mismatch
+from provision.report import layout
+from provision.report.grouping import grouped, reason_lines
 from provision.report.job_words import columns
+from provision.report.node_names import in_short
 
 __all__ = ["contents_document", "contents_text", "states_document", "states_text"]
 
@@ -22,15 +25,17 @@ def states_text(image: str, states: Mapping[str, Any]) -> str:
         image: its reference.
         states: node -> an `ImageState` or the error.
     """
-    rows = [[name, *_cells(state)] for name, state in states.items()]
+    groups = grouped(((name, _cells(state)) for name, state in states.items()), lambda _, cells: cells)
+    rows = [[in_short(group.names), *group.value] for group in groups]
     lines = [image, *columns([["NODE", "IMAGE ID", "DIGEST", "SIZE"], *rows])]
+    lines += reason_lines((name, state.message) for name, state in states.items() if isinstance(state, ProvisionError))
     known = {name: state.id for name, state in states.items() if not isinstance(state, ProvisionError)}
     lacking = [name for name, own in known.items() if not own]
     others = [name for name in _odd(states) if known.get(name)]
     if lacking:
-        lines.append("on none of these nodes" if len(lacking) == len(states) else f"not on {', '.join(lacking)}")
+        lines.append("on none of these nodes" if len(lacking) == len(states) else f"not on {in_short(lacking)}")
     if others:
-        lines.append(f"not the same everywhere: {', '.join(others)}")
+        lines.append(f"not the same everywhere: {in_short(others)}")
     return "\n".join(lines)
 
 
@@ -78,12 +83,12 @@ def contents_document(image: str, node: str, inside: ImageContents, host: ImageC
     }
 
 
-def _cells(state: Any) -> list[str]:
+def _cells(state: Any) -> tuple[str, str, str]:
     if isinstance(state, ProvisionError):
-        return ["-", "-", f"error: {state.message}"]
+        return "-", "-", layout.state("error")
     if not state.id:
-        return ["-", "-", "is not there"]
-    return [state.id[:_SHORT], state.digest.rpartition("@")[2][:_SHORT] or "-", f"{state.megabytes} MB"]
+        return "-", "-", "is not there"
+    return state.id[:_SHORT], state.digest.rpartition("@")[2][:_SHORT] or "-", f"{state.megabytes} MB"
 
 
 def _odd(states: Mapping[str, Any]) -> list[str]:

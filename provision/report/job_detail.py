@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from provision.batch.names import trainer
 from provision.model.job import JobEvent, JobRecord, JobStatus, Seat
+from provision.report import layout
 from provision.report.job_words import (
     NOT_APPLICABLE,
     age,
@@ -41,7 +42,7 @@ def get_text(
         events: with its events.
         gpus: lines of `gpu_lines`.
     """
-    heads = [("Name:", job.spec.name), ("Status:", str(job.status)), ("Namespace:", "default")]
+    heads = [("Name:", job.spec.name), ("Status:", layout.state(str(job.status))), ("Namespace:", "default")]
     heads += [("Priority:", str(job.spec.priority) if job.spec.priority else NOT_APPLICABLE)]
     heads += [("Trainer:", trainer(job.spec.kind)), ("Duration:", duration(job, now))]
     heads += [("Attempt:", str(job.attempt))] if job.attempt > 1 else []
@@ -148,7 +149,7 @@ def _instance(job: JobRecord, seat: Seat, now: float) -> list[str]:
     told = instance_of(job, seat)
     since = age(told.started or job.started or job.submitted, now)
     gpus = str(requested(job, seat))
-    return [seat.instance, told.status, since, str(seat.chief).lower(), gpus, seat.node]
+    return [seat.instance, layout.state(told.status), since, str(seat.chief).lower(), gpus, seat.node]
 
 
 def _starters(job: JobRecord) -> list[str]:

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from provision.batch.names import trainer
 from provision.model.job import JobRecord, JobStatus
+from provision.report import layout
+from provision.report.grouping import reason_lines
 from provision.report.job_words import NOT_APPLICABLE, age, allocated, chief, columns, duration, told_reason
 from provision.report.node_names import in_short
 
 __all__ = ["list_text", "names_text", "newest_first", "queue_text", "top_text", "unreachable_lines", "wide_text"]
 
+_LEAST_OWNER = 12
 _WAITING = (JobStatus.PENDING, JobStatus.QUEUING)
 
 
@@ -20,31 +23,40 @@ def newest_first(jobs: Sequence[JobRecord]) -> list[JobRecord]:
 
 
 def list_text(jobs: Sequence[JobRecord], now: float) -> str:
-    """Return NAME STATUS TRAINER AGE NODE; the node is the first instance's address, of jobs that are not over."""
+    """Return NAME STATUS TRAINER AGE NODE OWNER; the node is the first instance's address, until the job is over."""
     rows = [
-        [job.spec.name, str(job.status), trainer(job.spec.kind), age(job.submitted, now), _node(job)] for job in jobs
+        [
+            job.spec.name,
+            layout.state(str(job.status)),
+            trainer(job.spec.kind),
+            age(job.submitted, now),
+            _node(job),
+            job.owner or NOT_APPLICABLE,
+        ]
+        for job in jobs
     ]
-    return "\n".join(columns([["NAME", "STATUS", "TRAINER", "AGE", "NODE"], *rows]))
+    return "\n".join(columns(_fitting([["NAME", "STATUS", "TRAINER", "AGE", "NODE", "OWNER"], *rows])))
 
 
 def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
-    """Return NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE.
+    """Return NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE OWNER.
 
     Below, of each job that is STOPPING: the nodes that have not confirmed its end.
     """
     rows = [
         [
             job.spec.name,
-            str(job.status),
+            layout.state(str(job.status)),
             trainer(job.spec.kind),
             duration(job, now),
             str(job.spec.total_gpus),
             NOT_APPLICABLE if job.status.over else str(allocated(job)),
             _node(job),
+            job.owner or NOT_APPLICABLE,
         ]
         for job in jobs
     ]
-    header = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE"]
+    header = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE", "OWNER"]
     left = [f"{job.spec.name}: not confirmed by {in_short(job.unconfirmed)}" for job in jobs if job.unconfirmed]
     return "\n".join([*columns([header, *rows]), *([""] if left else []), *left])
 
@@ -57,7 +69,7 @@ def top_text(jobs: Sequence[JobRecord], now: float) -> str:
             job.spec.name,
             str(job.spec.total_gpus),
             str(allocated(job)),
-            str(job.status),
+            layout.state(str(job.status)),
             trainer(job.spec.kind).lower(),
             age(job.submitted, now),
             _node(job),
@@ -77,7 +89,13 @@ def queue_text(jobs: Sequence[JobRecord], now: float) -> str:
         (job for job in jobs if job.status in _WAITING), key=lambda job: (-job.spec.priority, job.submitted)
     )
     rows = [
-        [job.spec.name, str(job.status), str(job.spec.priority), age(job.submitted, now), str(job.spec.total_gpus)]
+        [
+            job.spec.name,
+            layout.state(str(job.status)),
+            str(job.spec.priority),
+            age(job.submitted, now),
+            str(job.spec.total_gpus),
+        ]
         for job in waiting
     ]
     lines = columns([["NAME", "STATUS", "PRIORITY", "AGE", "GPU(Requested)"], *rows])
@@ -92,8 +110,15 @@ def names_text(jobs: Sequence[JobRecord]) -> str:
 
 
 def unreachable_lines(unreachable: Mapping[str, str]) -> list[str]:
-    """Return a line for each node that did not answer: what it alone knows is missing."""
-    return [f"{name} did not answer: {why}" for name, why in unreachable.items()]
+    """Return a line for each reason why nodes did not answer: what they alone know is missing."""
+    return reason_lines(unreachable, between=" did not answer: ")
+
+
+def _fitting(rows: Sequence[list[str]]) -> list[list[str]]:
+    """Return the rows with a last column that is cut to what the others leave of a line."""
+    others = [max(map(layout.length, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
+    room = max(_LEAST_OWNER, layout.width() - sum(others) - 2 * len(others))
+    return [[*row[:-1], row[-1] if len(row[-1]) <= room else row[-1][: room - 3] + "..."] for row in rows]
 
 
 def _node(job: JobRecord) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 from provision.facts.gpu_usage import GpuUsage
 from provision.model.job_views import GpuView, NodeView
+from provision.report import layout
+from provision.report.grouping import reason_lines
 from provision.report.job_words import NOT_APPLICABLE, columns, ruled, simulated_note
 
 __all__ = [
@@ -33,12 +35,12 @@ def top_node_text(nodes: Sequence[NodeView], *, detail: bool = False) -> str:
     header += (["GPU(Mode)"] if modes else []) + (["UNHEALTHY"] if sick else [])
     rows = []
     for node in nodes:
-        row = [node.name, node.address, role(node), status(node), str(len(node.gpus)), str(_held(node))]
+        row = [node.name, node.address, role(node), layout.state(status(node)), str(len(node.gpus)), str(_held(node))]
         rows.append(row + ([node.mode] if modes else []) + ([str(_unhealthy(node))] if sick else []))
     lines = columns([header, *rows])
     lines += ["-" * _RULE, "Allocated/Total GPUs In Cluster:", _share(nodes)]
     lines += [line for node in nodes for line in _detail(node)] if detail else []
-    lines += [line for node in nodes if node.reason and not detail for line in (f"{node.name}: {node.reason}",)]
+    lines += [] if detail else reason_lines((node.name, node.reason) for node in nodes if node.reason)
     return "\n".join(lines + simulated_note([node.name for node in nodes if node.simulated]))
 
 
@@ -55,11 +57,11 @@ def role(node: NodeView) -> str:
 def node_list_text(nodes: Sequence[NodeView]) -> str:
     """Return nodes with their labels, and why one takes no jobs."""
     rows = [
-        [node.name, status(node), role(node), str(len(node.gpus)), node.mode, _labels(node) or "<none>"]
+        [node.name, layout.state(status(node)), role(node), str(len(node.gpus)), node.mode, _labels(node) or "<none>"]
         for node in nodes
     ]
     lines = columns([["NAME", "STATUS", "ROLE", "GPUS", "GPU.SCHEDULE", "LABELS"], *rows])
-    lines += [f"{node.name}: {node.reason}" for node in nodes if node.reason]
+    lines += reason_lines((node.name, node.reason) for node in nodes if node.reason)
     return "\n".join(lines + simulated_note([node.name for node in nodes if node.simulated]))
 
 

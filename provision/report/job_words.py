@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from provision.batch.durations import short
 from provision.model.job import InstanceRecord, JobRecord, JobStatus, Seat
+from provision.report import layout
+from provision.report.node_names import in_short
 
 __all__ = [
     "NOT_APPLICABLE",
@@ -33,9 +35,9 @@ _ENDED = {
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
     """Lay rows out in columns, two spaces between them, as kubectl and arena do."""
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    widths = [max(map(layout.length, cells)) for cells in zip(*rows, strict=True)]
     return [
-        (indent + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))).rstrip()
+        (indent + "  ".join(layout.padded(cell, width) for cell, width in zip(row, widths, strict=True))).rstrip()
         for row in rows
     ]
 
@@ -98,4 +100,4 @@ def told_reason(job: JobRecord, now: float = 0.0) -> str:
 
 def simulated_note(names: Sequence[str]) -> list[str]:
     """Return the lines that say where GPUs are none."""
-    return ["", f"SIMULATED on {', '.join(names)}: stand-ins of the lab, no real GPUs."] if names else []
+    return ["", f"SIMULATED on {in_short(names)}: stand-ins of the lab, no real GPUs."] if names else []

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from provision.model import Setting
+from provision.report import layout
 
 __all__ = ["as_document", "as_text"]
 
-_WIDTH = 80
 _NAME, _SOURCE = 26, 14
 
 
@@ -51,7 +51,10 @@ def _row(setting: Setting, name: int, source: int) -> list[str]:
         before, left = [f"{setting.title}  {setting.source}"], " " * (name + source + 4)
     text = "; ".join(part for part in (*_values(setting), setting.reason) if part)
     indent = " " * (name + source + 4)
-    return [*before, *(textwrap.wrap(text, _WIDTH, initial_indent=left, subsequent_indent=indent) or [left.rstrip()])]
+    return [
+        *before,
+        *(textwrap.wrap(text, layout.width(), initial_indent=left, subsequent_indent=indent) or [left.rstrip()]),
+    ]
 
 
 def _values(setting: Setting) -> list[str]:

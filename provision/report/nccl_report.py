@@ -6,10 +6,10 @@ import textwrap
 from typing import Any
 
 from provision.checks.nccl_log import NcclVerdict
+from provision.report import layout
 
 __all__ = ["as_document", "as_text"]
 
-_WIDTH = 80
 _LABEL = 11
 _TCP = {"Socket", "FastSocket"}
 _IN_USE = {True: "in use", False: "NOT in use", None: "unknown"}
@@ -54,4 +54,6 @@ def _cards(verdict: NcclVerdict) -> str:
 def _row(label: str, text: str) -> list[str]:
     """Wrap at blanks; a word longer than a line is cut, and control characters are not let through."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return textwrap.wrap(f"{label:<{_LABEL}}{shown}", _WIDTH, subsequent_indent=" " * _LABEL, break_on_hyphens=False)
+    return textwrap.wrap(
+        f"{label:<{_LABEL}}{shown}", layout.width(), subsequent_indent=" " * _LABEL, break_on_hyphens=False
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
-__all__ = ["in_short"]
+__all__ = ["as_limit", "in_ranges", "in_short"]
 
 _FEW = 3
 """So many are told as they are."""
@@ -20,13 +21,29 @@ def in_short(names: Sequence[str]) -> str:
     """Return the names, those that differ in one number as a range, as ``provision init`` takes them too."""
     if len(names) <= _FEW:
         return ", ".join(names)
+    words, left = _words(names, _MOST)
+    told = ", ".join(words)
+    return f"{told} and {left} more" if left else told
+
+
+def in_ranges(names: Sequence[str]) -> list[str]:
+    """Return all of the names, those that differ in one number as a range, each range by itself."""
+    return _words(names, len(names))[0]
+
+
+def as_limit(names: Sequence[str]) -> str:
+    """Return all of the names as a value of ``--limit``, quoted for a shell where it has to be."""
+    words = names if len(names) <= _FEW else _words(names, len(names))[0]
+    return shlex.quote(",".join(words))
+
+
+def _words(names: Sequence[str], most: int) -> tuple[list[str], int]:
+    """Return at most so many names and ranges, and how many names are left."""
     runs = [(place, run) for place, numbers in _numbered(names).items() for run in _runs(numbers)]
     words: dict[_Place, list[str]] = {}
-    for place, run in runs[:_MOST]:
+    for place, run in runs[:most]:
         words.setdefault(place, []).append(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}")
-    left = sum(len(run) for _, run in runs[_MOST:])
-    told = ", ".join(_word(place, parts) for place, parts in words.items())
-    return f"{told} and {left} more" if left else told
+    return [_word(place, parts) for place, parts in words.items()], sum(len(run) for _, run in runs[most:])
 
 
 def _word(place: _Place, parts: Sequence[str]) -> str:

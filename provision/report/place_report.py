@@ -9,13 +9,14 @@ from typing import Any
 
 from provision.hostfiles.rankfile import ranges
 from provision.model import RankPlacement
+from provision.report import layout
+from provision.report.node_names import in_short
 from provision.topology.placement import Key, Placement, Places, Worker
 from provision.topology.score import UNLIMITED
 from provision.topology.seats import rank_placements
 
 __all__ = ["as_document", "as_line", "as_text"]
 
-_WIDTH = 80
 _LONGEST_NAME = 32
 _CRITERIA = (
     ("bandwidth", "bandwidth_gb_s", "bus bandwidth, GB/s"),
@@ -135,8 +136,9 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
     for warning in places.warnings:
         lines += _wrap(f"warning: {warning}", "  ")
     if places.simulated:
-        names = ", ".join(places.simulated)
-        lines += _wrap(f"SIMULATED on {names}: stand-ins of the lab, no proof of real hardware.", "  ")
+        lines += _wrap(
+            f"SIMULATED on {in_short(places.simulated)}: stand-ins of the lab, no proof of real hardware.", "  "
+        )
     return "\n".join(lines)
 
 
@@ -172,7 +174,7 @@ def _workers(placement: Placement) -> Iterator[str]:
 
 
 def _cells(first: str, last: str) -> list[str]:
-    room = max(20, _WIDTH - len(first))
+    room = max(20, layout.width() - len(first))
     parts = textwrap.wrap(last.replace(",", ", "), room, break_on_hyphens=False)
     return [first + parts[0], *(" " * len(first) + part for part in parts[1:])]
 
@@ -219,4 +221,4 @@ def _short(name: str) -> str:
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

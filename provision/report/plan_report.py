@@ -21,11 +21,11 @@ from provision.model import (
     Step,
     StepClass,
 )
+from provision.report import layout
 from provision.report.node_names import in_short
 
 __all__ = ["as_document", "as_text", "problems_document", "problems_text"]
 
-_WIDTH = 80
 _MOST_LINES = 60
 """Of one file's diff; the JSON document has all of them."""
 _MOST_NAMES = 4
@@ -136,18 +136,19 @@ def _grouped_problems(plan: Plan) -> dict[PreflightProblem, list[str]]:
     return found
 
 
-def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> str:
+def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None, *, verbose: bool = False) -> str:
     """Return the plan for a person: nodes with the same steps together, each step with its class and its reasons.
 
     Of a role that was never applied that is the reason, and all else follows from it; the document has the others too,
     and so has the text where a job can be hurt.
-    After the nodes stand the `diffs`, those that are the same on several nodes once.
+    After the nodes stand the `diffs`, those that are the same on several nodes once. With `verbose` nodes whose details
+    differ have blocks of their own.
     """
     lines: list[str] = []
-    for names, node, others in _alike(plan):
+    for names, node, others in _alike(plan, verbose=verbose):
         lines += [*_names(names, node, others=others), *_steps(node), ""]
     done = sum(not node.steps and not node.error for node in plan.nodes)
-    lines.append(f"{done} of {len(plan.nodes)} nodes are as wanted.")
+    lines.append(f"{done} of {len(plan.nodes)} nodes are up to date.")
     lines += _last_word(plan)
     if problems := problems_text(plan):
         lines += ["", problems]
@@ -159,10 +160,12 @@ _Block = tuple[list[str], NodePlan, bool]
 """Names of nodes, what is told of them, and whether some of them differ in details."""
 
 
-def _alike(plan: Plan) -> list[_Block]:
+def _alike(plan: Plan, *, verbose: bool) -> list[_Block]:
     """Return the nodes that there is something to tell of, those with the same to tell together."""
     told = [_shown(node) for node in plan.nodes if node.steps or node.error or node.findings]
     same = _together([([node.name], node, False) for node in told], _whole)
+    if verbose:
+        return same
     outlines = {id(node): _outline(node) for _, node, _ in same}
     sizes = Counter(outlines.values())
     return _together(same, lambda node: o if sizes[o := outlines[id(node)]] > _MOST_ALIKE else _whole(node))
@@ -209,9 +212,9 @@ def _unnumbered(text: str) -> str:
 
 
 def _names(names: list[str], node: NodePlan, *, others: bool) -> list[str]:
-    lines = textwrap.wrap(in_short(names), _WIDTH, break_on_hyphens=False)
+    lines = textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
     if others:
-        lines += _wrapped(f"(details of {node.name}; the others' differ, and --json has them)", "  ", "  ")
+        lines += _wrapped(f"(details of {node.name}; the others' differ: -v)", "  ", "  ")
     if node.error:
         lines += _wrapped(f"{'cannot be planned' if node.reachable else 'unreachable'}: {node.error}", "  ", "    ")
         lines += _wrapped(f"hint: {node.remedy}", "    ", "      ") if node.remedy else []
@@ -256,7 +259,12 @@ def _package(package: PackageChange) -> str:
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=True
+        text,
+        layout.width(),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=True,
     )
 
 
@@ -267,7 +275,7 @@ def _last_word(plan: Plan) -> list[str]:
     adopt = (
         f"On {kept} node{'s' * (kept != 1)} what others set up is kept: provision adopt writes it into the inventory."
     )
-    last = textwrap.wrap(adopt, _WIDTH) if kept else []
+    last = textwrap.wrap(adopt, layout.width()) if kept else []
     if not steps:
         return last
     waiting = sum(bool(set(step.waits_for) - set(step.owners)) for step in steps)
@@ -279,7 +287,7 @@ def _last_word(plan: Plan) -> list[str]:
     parts += [f"{disturbing} of them may disturb running jobs, as --disruptive allows"] if disturbing else []
     parts += [f"{waiting} wait{'s' * (waiting == 1)} for jobs to end (--disruptive NODE overrides)"] if waiting else []
     parts += [f"{preserved} would undo a preserved difference (--force ROLE overrides)"] if preserved else []
-    return [*textwrap.wrap("; ".join(parts) + ".", _WIDTH), *last]
+    return [*textwrap.wrap("; ".join(parts) + ".", layout.width()), *last]
 
 
 def _diffs(diffs: Sequence[RoleDiff]) -> list[str]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provision.model import NodeReset, ResetResult
+from provision.report import layout
+from provision.report.grouping import Group, grouped, heads, outline
+from provision.report.node_names import in_short
 
 __all__ = ["as_document", "as_plan", "as_text"]
-
-_WIDTH = 80
-_FEW = 6
 
 
 def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[str, Any]:
@@ -42,23 +43,34 @@ def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[st
 
 def as_plan(nodes: Sequence[NodeReset]) -> str:
     """Return what would be done, nodes with the same together, at most 80 columns wide."""
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for node in nodes:
-        alike.setdefault((node.result, node.steps, node.left, node.refused, node.error), []).append(node.name)
     lines: list[str] = []
-    for (result, steps, left, refused, error), names in alike.items():
-        node = NodeReset("", result, steps, left, refused, error)
-        lines += [*_wrap(f"{_names(names)}: {_state(node)}", ""), *_details(node), ""]
+    for group in _alike(nodes):
+        lines += [*_head(group), *_details(group.value), ""]
     return "\n".join(lines).rstrip()
 
 
 def as_text(nodes: Sequence[NodeReset]) -> str:
-    """Return how it went: a line per node, with what stays and what went wrong below it."""
-    lines: list[str] = []
-    for node in nodes:
-        lines += [*_wrap(f"{node.name}: {_state(node)}", ""), *_details(node, steps=False)]
+    """Return how it went: a summary, then nodes with the same result together, what stays, and what went wrong."""
     good = sum(node.result in {ResetResult.RESET, ResetResult.NOTHING} for node in nodes)
-    return "\n".join([*lines, "", f"{good} of {len(nodes)} nodes are as they were before."])
+    lines = [f"{good} of {len(nodes)} nodes are as they were before.", ""]
+    for group in _alike(nodes):
+        lines += [*_head(group), *_details(group.value, steps=False)]
+    return "\n".join(lines)
+
+
+def _alike(nodes: Sequence[NodeReset]) -> list[Group[NodeReset]]:
+    items = [(node.name, replace(node, name="")) for node in nodes]
+    return grouped(items, lambda _, node: node, _outline)
+
+
+def _outline(name: str, node: NodeReset) -> Hashable:
+    error = outline(node.error.message, name) if node.error else ""
+    return node.result, heads(node.steps, name), heads(node.left, name), heads(node.refused, name), error
+
+
+def _head(group: Group[NodeReset]) -> list[str]:
+    note = _wrap(f"  {group.note}", "  ") if group.varied else []
+    return [*_wrap(f"{in_short(group.names)}: {_state(group.value)}", ""), *note]
 
 
 def _state(node: NodeReset) -> str:
@@ -90,9 +102,5 @@ def _details(node: NodeReset, *, steps: bool = True) -> list[str]:
     return lines
 
 
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
-
-
 def _wrap(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]

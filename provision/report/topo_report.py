@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
+from provision.report import layout
 from provision.topology.links import NEAR, PCIE_CLASSES, card_links, lanes
 from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 from provision.topology.summary import summary
@@ -14,7 +15,6 @@ from provision.topology.tree import Group, Place, tree
 
 __all__ = ["as_document", "as_text", "head_lines", "place_title"]
 
-_WIDTH = 80
 _LONGEST_NAME = 16
 _LEGEND = (
     "NV# so many NVLink lanes; PIX one PCIe switch; PXB several; PHB a host bridge; NODE two host bridges of a NUMA "
@@ -126,7 +126,7 @@ def _blocks(machine: MachineTopology) -> Iterator[list[str]]:
     labels = _labels(machine, titles)
     links, margin = machine.topology.links, max(map(len, labels)) + 2
     widths = [max(len(titles[n]), *(len(row[n]) for row in links)) + 1 for n in range(len(titles))]
-    columns, room = list(range(len(titles))), _WIDTH - margin + 1
+    columns, room = list(range(len(titles))), layout.width() - margin + 1
     while columns:
         fits = _fitting([widths[n] for n in columns], room)
         if columns[0] < count < columns[0] + len(columns) and fits < len(columns):
@@ -190,5 +190,5 @@ def _device(machine: MachineTopology, row: int) -> str:
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    wrapped = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    wrapped = textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False) or [""]
     return [line.replace("\u00a0", " ") for line in wrapped]

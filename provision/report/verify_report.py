@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from provision.checks.minimums import NONE, Held
 from provision.model import CheckResult, CheckStatus, Collective, NodeChecks, PairBandwidth, Verification
+from provision.report import layout
+from provision.report.grouping import Group, grouped, outline
 from provision.report.job_words import columns
+from provision.report.node_names import as_limit, in_short
 
 __all__ = ["as_document", "as_text", "profile_document", "profile_text"]
 
 _CLUSTER = "(cluster)"
-_WIDTH = 80
 _PAIRS_SHOWN = 8
 _HEADS = ("COMPONENT", "REQUIRED", "FOUND", "VERDICT")
 _FOUND = 22
+_COUNTS = 48
+"""Columns of the counts of a node."""
 _SELF = "--limit \0"
 _SEEN_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus.PASS)
 
@@ -88,22 +92,24 @@ def _check_document(check: CheckResult) -> dict[str, Any]:
 def as_text(
     verification: Verification, *, verbose: bool = False, simulated: Sequence[tuple[str, Sequence[str]]] = ()
 ) -> str:
-    """Return the report for a person, at most 80 columns wide: counts, then each warning and failure.
+    """Return the report for a person: the result, counts, then each warning and failure with the nodes that it is on.
 
-    `simulated` names for each node the stand-ins that it carries. With `verbose` every check is shown.
+    Args:
+        verification: the results.
+        verbose: show every check, a line of counts for each node, and each node's own details.
+        simulated: for each node the stand-ins that it carries.
     """
-    groups = [*verification.nodes]
+    nodes = [*verification.nodes]
     if verification.cluster:
-        groups.append(NodeChecks(_CLUSTER, verification.cluster))
-    lines = _counts(groups)
+        nodes.append(NodeChecks(_CLUSTER, verification.cluster))
+    lines = [*_result(verification), "", *_counts(nodes, verbose=verbose)]
     shown = set(_SEEN_FIRST) if verbose else {CheckStatus.FAIL, CheckStatus.WARN}
     for status in _SEEN_FIRST:
         if status in shown:
-            lines += _details(groups, status)
+            lines += _details(nodes, status, verbose=verbose)
     lines += _pairs(verification.bandwidth.pairs) if verification.bandwidth else []
     lines += _collective(verification.collective) if verification.collective else []
-    lines += _stand_ins(simulated)
-    return "\n".join([*lines, "", _verdict(verification)])
+    return "\n".join([*lines, *_stand_ins(simulated)])
 
 
 def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str, Any]:
@@ -128,27 +134,34 @@ def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str,
 
 
 def profile_text(name: str, held: Mapping[str, Sequence[Held]]) -> str:
-    """Return what the guide asks for and each node has, as tables of at most 80 columns."""
+    """Return what the guide asks for and nodes have: a table for each group of nodes that have the same."""
     blocks = []
-    for node, items in held.items():
-        rows = [(item.component, item.required, _cut(item.found, _FOUND), _mark(item)) for item in items]
-        blocks.append("\n".join([f"profile {name} on {node}:", *columns([_HEADS, *rows], "  ")]))
+    for group in grouped(held.items(), lambda _, items: tuple(items)):
+        rows = [(item.component, item.required, _cut(item.found, _FOUND), _mark(item)) for item in group.value]
+        blocks.append("\n".join([f"profile {name} on {in_short(group.names)}:", *columns([_HEADS, *rows], "  ")]))
     return "\n\n".join(blocks)
 
 
 def _mark(item: Held) -> str:
-    return item.verdict.status.value + (" SIMULATED" if item.verdict.simulated else "")
+    return layout.state(item.verdict.status.value) + (" SIMULATED" if item.verdict.simulated else "")
 
 
-def _counts(groups: Sequence[NodeChecks]) -> list[str]:
-    width = min(max([len(group.name) for group in groups] + [4]), _WIDTH - 48)
-    lines = [f"{'node':<{width}}  {'result':<6}  {'pass':>4}  {'warn':>4}  {'fail':>4}  {'skip':>4}"]
-    for group in groups:
-        statuses = [check.status for check in group.checks]
+def _counts(nodes: Sequence[NodeChecks], *, verbose: bool) -> list[str]:
+    """Return a line of counts for each group of nodes with the same counts; with `verbose` for each node."""
+
+    def whole(name: str, line: str) -> tuple[str, str]:
+        return line, name if verbose or name == _CLUSTER else ""
+
+    rows = []
+    for node in nodes:
+        statuses = [check.status for check in node.checks]
         counts = "  ".join(f"{statuses.count(status):>4}" for status in CheckStatus)
-        note = "  SIMULATED parts" if any(check.simulated for check in group.checks) else ""
-        lines.append(f"{_cut(group.name, width):<{width}}  {_worst(statuses):<6}  {counts}{note}")
-    return lines
+        note = "  SIMULATED parts" if any(check.simulated for check in node.checks) else ""
+        rows.append((node.name, f"{layout.state(_worst(statuses), 6)}  {counts}{note}"))
+    groups = [(in_short(group.names), group.value) for group in grouped(rows, whole)]
+    width = min(max([len(names) for names, _ in groups] + [4]), layout.width() - _COUNTS)
+    lines = [f"{'node':<{width}}  {'result':<6}  {'pass':>4}  {'warn':>4}  {'fail':>4}  {'skip':>4}"]
+    return lines + [f"{_cut(names, width):<{width}}  {line}" for names, line in groups]
 
 
 def _cut(text: str, width: int) -> str:
@@ -160,23 +173,36 @@ def _worst(statuses: Iterable[CheckStatus]) -> str:
     return next((status.value for status in (CheckStatus.FAIL, CheckStatus.WARN) if status in found), "pass")
 
 
-def _details(groups: Sequence[NodeChecks], status: CheckStatus) -> list[str]:
-    """One block for each finding; nodes with the same finding share it, and a remedy that names them all."""
-    owners: dict[CheckResult, list[str]] = {}
-    for group in groups:
-        for check in group.checks:
-            if check.status is status:
-                owners.setdefault(_of_any_node(check, group.name), []).append(group.name)
+def _details(nodes: Sequence[NodeChecks], status: CheckStatus, *, verbose: bool) -> list[str]:
+    """Return a block for each result; nodes with the same result share it, and a remedy that names them all."""
+    found = [
+        (node.name, _of_any_node(check, node.name)) for node in nodes for check in node.checks if check.status is status
+    ]
+    groups: list[Group[CheckResult]] = grouped(found, lambda _, check: check, None if verbose else _outline)
     lines: list[str] = []
-    for check, names in owners.items():
+    for group in groups:
+        check = group.value
         mark = "  SIMULATED" if check.simulated else ""
-        where = "of the cluster" if names == [_CLUSTER] else f"on {_names(names)}"
-        lines += ["", *_wrap(f"{status.value.upper():<4}  {check.id}{mark}  {where}", "      ")]
+        where = "of the cluster" if group.names == [_CLUSTER] else f"on {in_short(group.names)}"
+        name = layout.state(status.value.upper(), 4)
+        lines += ["", *_wrap(f"{name}  {check.id}{mark}  {where}", "      ")]
         lines += _wrap(f"      {check.reason}", "      ")
+        lines += _wrap(f"      {group.note}", "      ") if group.varied else []
         if check.remedy:
-            remedy = check.remedy.replace(_SELF, f"--limit {','.join(names)}")
+            remedy = _short_limits(check.remedy.replace(_SELF, f"--limit {as_limit(group.names)}"))
             lines += _wrap(f"      remedy: {remedy}", "        ")
     return lines
+
+
+def _short_limits(remedy: str) -> str:
+    """Return the remedy with ranges instead of lists of nodes."""
+    lists = re.compile(r"--limit ([\w.-]+(?:,[\w.-]+){3,})")
+    return lists.sub(lambda found: f"--limit {as_limit(found[1].split(','))}", remedy)
+
+
+def _outline(name: str, check: CheckResult) -> Hashable:
+    reason, remedy = outline(check.reason, name), outline(check.remedy or "", name)
+    return check.id, check.simulated, reason, remedy
 
 
 def _pairs(pairs: Sequence[PairBandwidth]) -> list[str]:
@@ -218,14 +244,9 @@ def _of_any_node(check: CheckResult, name: str) -> CheckResult:
     return replace(check, remedy=re.sub(rf"--limit {re.escape(name)}(?![\w.,-])", lambda _: _SELF, check.remedy))
 
 
-def _names(names: Sequence[str]) -> str:
-    few = 6
-    return ", ".join(names[:few]) + (f" and {len(names) - few} more" if len(names) > few else "")
-
-
 def _wrap(text: str, indent: str) -> list[str]:
     """Wrap at blanks; a word that is longer than a line (a digest, a path) is cut rather than let run out."""
-    lines = textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True)
+    lines = textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True)
     return lines or [""]
 
 
@@ -236,17 +257,22 @@ def _stand_ins(simulated: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
             owners.setdefault(tuple(things), []).append(name)
     lines: list[str] = []
     for group, names in owners.items():
-        lines += ["", *_wrap(f"SIMULATED on {_names(names)} (stand-ins of the lab, no proof of real hardware):", "  ")]
+        head = f"SIMULATED on {in_short(names)} (stand-ins of the lab, no proof of real hardware):"
+        lines += ["", *_wrap(head, "  ")]
         for thing in group:
             lines += _wrap(f"  {thing}", "    ")
     return lines
 
 
-def _verdict(verification: Verification) -> str:
+def _result(verification: Verification) -> list[str]:
+    """Return the summary: what failed, and on which nodes."""
     checks = list(verification.all_checks())
     failed = sum(check.status is CheckStatus.FAIL for check in checks)
     warned = sum(check.status is CheckStatus.WARN for check in checks)
     notes = f", {warned} warning{'s' * (warned != 1)}" if warned else ""
-    if failed:
-        return f"NOT OK: {failed} check{'s' * (failed != 1)} failed{notes}."
-    return f"ok: nothing failed in {len(checks)} checks{notes}."
+    if not failed:
+        return [f"{layout.state('ok')}: nothing failed in {len(checks)} checks{notes}."]
+    bad = [node.name for node in verification.nodes if any(check.status is CheckStatus.FAIL for check in node.checks)]
+    where = f" on {len(bad)} of {len(verification.nodes)} nodes ({in_short(bad)})" if bad else ""
+    text = f"{layout.state('NOT OK')}: {failed} check{'s' * (failed != 1)} failed{where}{notes}."
+    return _wrap(text, "  ")

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,12 @@ from provision.model import Cluster, Node
 from provision.model.history import Entry
 from provision.workflow.places import identity, state_folder
 
-__all__ = ["KEPT", "begin", "end", "interrupted", "read", "read_nodes"]
+__all__ = ["KEPT", "Fleet", "begin", "end", "interrupted", "read", "read_fleet", "read_nodes"]
 
+_PATIENCE_SECONDS = 5.0
+"""How much longer than the others a node may take to send its records."""
+_BAD = ("running", "died", "interrupted", "unlocked", "refused")
+"""Results of nodes that are the result of the whole apply, the first of them that a node reports."""
 KEPT = 200
 """As many applies of an inventory, and of a node, are remembered."""
 
@@ -94,6 +98,72 @@ def read_nodes(nodes: Sequence[Node], *, newest: int = KEPT) -> Mapping[str, tup
 
     found = look_at(nodes, entries=newest)
     return {name: look if isinstance(look, ProvisionError) else look.entries for name, look in found.items()}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The applies that this machine and the nodes have recorded."""
+
+    entries: tuple[Entry, ...]
+    """Oldest first."""
+    lost: Mapping[str, ProvisionError]
+    """Nodes whose records could not be read."""
+
+
+def read_fleet(cluster: Cluster, nodes: Sequence[Node], *, newest: int = KEPT) -> Fleet:
+    """Return the newest applies of `nodes`, by all operators: the records of this machine and of the nodes as one list.
+
+    This machine's own record of an apply counts; what nodes say adds applies of others, and of nodes that it left out.
+    """
+    from provision.workflow.remote_keeper import look_at
+
+    names = {node.name for node in nodes}
+    own = [entry for entry in read(cluster) if names & set(entry.nodes)]
+    looks = look_at(nodes, entries=newest, patience=_PATIENCE_SECONDS)
+    told = [
+        (name, entry)
+        for name, look in looks.items()
+        if not isinstance(look, ProvisionError)
+        for entry in look.entries[-newest:]
+    ]
+    others: dict[tuple[str, ...], list[tuple[str, Entry]]] = {}
+    for name, entry in told:
+        if not any(_is_same(mine, entry) for mine in own):
+            key = (entry.id, entry.user, entry.host, entry.command)
+            others.setdefault(key, []).append((name, entry))
+    merged_entries = sorted([*own, *map(_of_nodes, others.values())], key=lambda entry: entry.started)
+    lost = {name: look for name, look in looks.items() if isinstance(look, ProvisionError)}
+    return Fleet(tuple(merged_entries[-newest:]), lost)
+
+
+def _is_same(own: Entry, told: Entry) -> bool:
+    """Return whether a node's record is of an apply of this machine: the same process, at that time.
+
+    Ids do not tell: the lock of the nodes has one of its own.
+    """
+    during = own.started <= told.started <= (own.ended or told.started)
+    return during and (own.user, own.host, own.pid) == (told.user, told.host, told.pid)
+
+
+def _of_nodes(told: Sequence[tuple[str, Entry]]) -> Entry:
+    """Return one apply from the records of its nodes."""
+    first = min((entry for _, entry in told), key=lambda entry: entry.started)
+    statuses = [entry.status for _, entry in told]
+    bad = next((status for status in _BAD if status in statuses), "")
+    good = all(status in {"unchanged", "changed", "ended"} for status in statuses)
+    nodes = {
+        name: {"status": entry.status, "roles": list(entry.roles), "message": entry.message} for name, entry in told
+    }
+    ended = [entry.ended for _, entry in told]
+    return replace(
+        first,
+        status=bad or ("ok" if good else "failed"),
+        ended=max(filter(None, ended), default=None) if all(ended) else None,
+        nodes=nodes,
+        roles=(),
+        notes=(),
+        message="",
+    )
 
 
 def _file(cluster: Cluster) -> Path:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from provision.facts import Unknown
 from provision.model import Step, StepClass
+from provision.report.node_names import in_short
 
 if TYPE_CHECKING:
     from provision.workflow.plan import Look
@@ -33,7 +34,7 @@ def agreeable(found: Look) -> dict[str, tuple[Step, ...]]:
 def drained_first(found: Look) -> str:
     """Return which nodes an apply takes out of their scheduler, for whoever has to agree; empty: none."""
     names = [name for name, steps in agreeable(found).items() if _drains(found, name) and disturbing(steps)]
-    return f"drained before, and resumed when they are as wanted: {', '.join(names)}" if names else ""
+    return f"drained before, and resumed when they are as wanted: {in_short(names)}" if names else ""
 
 
 def steps_of(found: Look, name: str) -> tuple[Step, ...]:

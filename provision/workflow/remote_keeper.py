@@ -96,13 +96,22 @@ class RemoteKeeper:
         self._connector.close()
 
 
-def look_at(nodes: Sequence[Node], *, entries: int = 0) -> dict[str, NodeLook | ProvisionError]:
-    """Ask each node who has its lock, and for its newest `entries` applies; one SSH session per node."""
+def look_at(
+    nodes: Sequence[Node], *, entries: int = 0, patience: float | None = None
+) -> dict[str, NodeLook | ProvisionError]:
+    """Ask each node who has its lock, and for its newest `entries` applies; one SSH session per node.
+
+    With `patience` nodes are given up that take so much longer than the others (`connectors.each`).
+    """
     from provision.connectors import each
 
     pythons = {node.name: node_lock.node_python(node) for node in nodes}
     request = node_lock.look_request(entries)
-    return each(nodes, lambda c: node_lock.read_look(c.name, _asked(c, LookAnswer, pythons[c.name], request)))
+    return each(
+        nodes,
+        lambda c: node_lock.read_look(c.name, _asked(c, LookAnswer, pythons[c.name], request)),
+        patience=patience,
+    )
 
 
 def unlock(nodes: Sequence[Node], holders: Mapping[str, Holder]) -> tuple[Unlocked, ...]:

@@ -172,6 +172,7 @@ def killed_followers(scene: Scene, dice: random.Random, number: int | str, verbs
             said, _ = job.hand_in().communicate(timeout=200)
             assert job.submit.returncode == 0, said
         words = ("queue", "run") if verb == "queue run" else (*verb.split(), job.name)
+        words += ("--yes",) if verb == "stop" else ()  # it is another operator's
         process = begun(scene.operator("killed"), ["--inventory", scene.inventory, *words])
         if verb == "queue run" and place % 2:
             when = killed_at_a_mark(scene, dice, job, process)

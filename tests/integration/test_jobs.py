@@ -107,6 +107,46 @@ def test_a_stopped_job_leaves_its_record_and_nothing_else(jobs, on_node):
     assert jobs("stop", "long").code == 0
 
 
+@pytest.fixture
+def stranger(jobs):
+    """An operator on another machine: with a state folder and a signing key of his own, and the same inventory."""
+    state = jobs.provision.environment["XDG_STATE_HOME"]
+    made = Provision(jobs.provision.folder, LOGNAME="eve", XDG_STATE_HOME=f"{state}-eve")
+    inventory = jobs.provision.ok("lab", "inventory", LAB).out.strip()
+    return lambda *words: made("--inventory", inventory, *words)
+
+
+def test_a_job_of_another_operator_ends_after_a_confirmation_only(jobs, stranger):
+    """Without a terminal it is refused with exit 2, and the job runs on; the owner is in the list."""
+    jobs.submit("run", "owned", "--gpus=1", "sleep 600")
+    jobs.until("owned", "RUNNING")
+    owner = jobs.get("owned")["owner"]
+    refused = {verb: stranger(verb, "owned") for verb in ("stop", "delete", "restart")}
+
+    assert {verb: done.code for verb, done in refused.items()} == dict.fromkeys(refused, 2)
+    assert all(f"owned is RUNNING and owned by {owner}" in done.err for done in refused.values())
+    assert jobs.get("owned")["status"] == "RUNNING"
+    assert jobs.get("owned")["attempt"] == 1
+    row = next(line.split() for line in stranger("list").out.splitlines() if line.startswith("owned "))
+    assert row[-1] == owner
+    assert stranger("stop", "owned", "--yes").code == 0
+    assert jobs.get("owned")["status"] == "STOPPED"
+    assert jobs("delete", "owned").code == 0
+
+
+def test_a_second_operator_sees_the_applies_of_the_first(jobs, stranger):
+    """This machine's history is empty; the nodes have it. The first operator's own list has each apply once."""
+    mine = jobs("history", "--json").document["entries"]
+    theirs = stranger("history", "--json").document["entries"]
+
+    assert mine
+    assert stranger("history", "--local").out == ""
+    assert {entry["source"] for entry in theirs} == {"nodes"}
+    assert len(theirs) == len([entry for entry in mine if entry["nodes"]])
+    assert {node["name"] for node in theirs[0]["nodes"]} == set(NODES)
+    assert {entry["command"] for entry in theirs} == {entry["command"] for entry in mine}
+
+
 @pytest.mark.row(3, 7)
 def test_a_job_waits_with_its_reason_until_all_of_it_fits(jobs):
     """None of its instances is there before; what frees the GPUs lets it start."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,44 @@ def test_silent_and_hung_nodes_hold_up_no_other(tmp_path, monkeypatch):
     assert "did not answer" in str(found[name_of(20)])
     assert "no result in the time allowed" in str(found[name_of(5)])
     assert seconds < 30
+
+
+def lines_of(nodes: SimulatedNodes, *words: str) -> tuple[int, int]:
+    """Run a command into a pipe; return how many lines stdout and stderr got."""
+    argv = [sys.executable, "-m", "provision", *words, "-i", str(nodes.inventory)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert max(map(len, done.stdout.splitlines()), default=0) <= 130, done.stdout
+    return len(done.stdout.splitlines()), len(done.stderr.splitlines())
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory) -> Iterator[SimulatedNodes]:
+    """Sixty-four nodes, of which some never say a word."""
+    with SimulatedNodes(tmp_path_factory.mktemp("crowd") / "nodes", Nodes(64, silent=tuple(range(40, 60)))) as nodes:
+        yield nodes
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        (("verify",), 30, 4),
+        (("plan",), 45, 4),
+        (("apply", "--yes"), 30, 45),
+        (("list",), 4, 6),
+        (("hostfile",), 44, 6),
+        (("history",), 12, 6),
+        (("history", "--nodes"), 12, 4),
+        (("reset", "--yes"), 20, 6),
+        (("gdr",), 30, 6),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_sixty_four_nodes_are_a_page_and_not_a_book(crowd, words, out, err):
+    """Most answer and some are silent: a few lines for each of the two, not for each node, also in a pipe."""
+    lines = lines_of(crowd, *words)
+
+    assert (lines[0] <= out, lines[1] <= err) == (True, True), lines
 
 
 def test_dropped_connections_are_tried_again(tmp_path):

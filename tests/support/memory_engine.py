@@ -133,6 +133,9 @@ class MemoryEngine:
         self.calls.append(("release", name))
         return self.get(name)
 
+    def owns(self, job: JobRecord) -> bool:
+        return job.owner == "me@here"
+
     def await_starts(self) -> None:
         self.calls.append(("await_starts",))
 

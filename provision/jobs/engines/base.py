@@ -109,6 +109,9 @@ class Engine(Protocol):
     def release(self, name: str, say: Say) -> JobRecord:
         """Let a job go that is held (QUEUING): it starts where it fits; any other job stays as it is."""
 
+    def owns(self, job: JobRecord) -> bool:
+        """Return whether a job (of `get`) is this user's own, by the key that signed it."""
+
     def start_pending(self, say: Say, *, patience: float | None = None) -> Tried:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.
 

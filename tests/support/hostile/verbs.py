@@ -43,7 +43,9 @@ def _reached(outcome: Outcome) -> bool:
 
 
 def _history(outcome: Outcome) -> bool:
-    return not outcome.out.startswith("{") or _node(outcome)["error"] is None
+    if not outcome.out.startswith("{") or '"ok":' not in outcome.out:
+        return True
+    return bool(_node(outcome)["error"] is None)
 
 
 def _data(outcome: Outcome) -> bool:
@@ -66,7 +68,9 @@ VERBS: dict[str, Verb] = {
         lambda o: _node(o)["status"] != "unreachable",
         codes=_FAILING | _WAITING,
     ),
-    "history": Verb(("history --nodes --json", "history --audit --json", "history --audit"), _history),
+    "history": Verb(
+        ("history --nodes --json", "history --audit --json", "history --audit", "history --json", "history"), _history
+    ),
     "init": Verb(("init gpu0001 --replace-key --json", "init gpu0001 --replace-key --fingerprint {fingerprint}")),
     "unlock": Verb(("unlock gpu0001 gpu0002 gpu0003 --yes --json",), _field("result", "unlocked")),
     "bootstrap": Verb(("bootstrap --yes --name gpu0001 --only docker_engine",), codes=_FAILING),
@@ -119,7 +123,7 @@ VERBS: dict[str, Verb] = {
     ),
     "attach": Verb(("attach busy -- true",), anycode=True),
     "wait": Verb(("wait done --timeout 3s", "wait busy --for running --timeout 3s"), anycode=True),
-    "stop": Verb(("stop pair", "stop busy --grace 1s --json"), codes=_WAITING),
+    "stop": Verb(("stop pair", "stop busy --yes --grace 1s --json"), codes=_WAITING),
     "restart": Verb(("restart done", "restart failed --json"), codes=_WAITING),
     "delete": Verb(("delete pair", "delete done busy --force --json"), codes=_WAITING),
     "prune": Verb(("prune --since 1s", "prune --since 1s --dry-run --json")),

@@ -55,7 +55,7 @@ def test_a_second_apply_that_changes_nothing_ends_the_demo(tmp_path, monkeypatch
 
     out = capfd.readouterr().out
     assert "demo-1  unchanged" in out
-    assert "1 of 1 nodes are as wanted" in out
+    assert "1 of 1 nodes are up to date" in out
     assert out.endswith("the end\n")
     assert len((tmp_path / "calls").read_text().splitlines()) == 6
 

@@ -52,7 +52,7 @@ def test_an_image_is_pulled_everywhere_and_compared(typed):
     code, out, scripts = typed("pull", "r/t:1;id", n1=SAME, n2=SAME)
 
     assert code == 0
-    assert out.splitlines()[2].split() == ["n1", "sha256:aaaabbbbcccc", "sha256:111122223333", "1500", "MB"]
+    assert out.splitlines()[2].split() == ["n1,", "n2", "sha256:aaaabbbbcccc", "sha256:111122223333", "1500", "MB"]
     assert all("-- 'r/t:1;id'" in script for _, script in scripts)
 
 

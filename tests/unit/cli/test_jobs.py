@@ -22,9 +22,10 @@ from tests.support.memory_engine import MemoryEngine, job_of
 
 
 @pytest.fixture
-def engine(monkeypatch):
+def engine(monkeypatch, tmp_path):
     """Jobs in memory instead of on nodes; nothing sleeps."""
     made = MemoryEngine()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("provision.cli.job_options.cluster_from", lambda *_a, **_k: make_cluster("gpu1", "gpu2"))
     monkeypatch.setattr("provision.workflow.jobs.engine", lambda _cluster: made)
     monkeypatch.setattr("time.time", lambda: 1057.0)
@@ -229,8 +230,8 @@ def test_list_has_arenas_forms(engine, typed):
     wide = typed("-o", "wide", "list")[1].splitlines()
 
     assert names == ["NAME", "new", "old"]
-    assert wide[1].split() == ["new", "RUNNING", "PYTORCHJOB", "57s", "4", "4", "10.0.0.1"]
-    assert wide[2].split()[-2:] == ["N/A", "N/A"]
+    assert wide[1].split() == ["new", "RUNNING", "PYTORCHJOB", "57s", "4", "4", "10.0.0.1", "me@here"]
+    assert wide[2].split()[-3:] == ["N/A", "N/A", "me@here"]
     assert typed("list", "-T", "mpijob", "-o", "name")[1] == "old\n"
     assert typed("list", "-l", "team=b", "-o", "name")[1].strip() == ""
     assert typed("list", "--status", "running", "-A", "-oname")[1] == "new\n"
@@ -634,6 +635,92 @@ def test_data_that_there_is_not_is_refused_before_anything_is_reserved(engine, t
 
     assert (code, engine.calls) == (2, [])
     assert "--data nowhere: there is no such volume" in err
+
+
+OTHERS = {"record": {"owner": "eve@elsewhere"}}
+
+
+@pytest.mark.parametrize("verb", ["stop", "delete", "restart"])
+@pytest.mark.parametrize("status", [JobStatus.RUNNING, JobStatus.PENDING])
+def test_a_job_of_another_owner_is_not_ended_without_a_word(engine, typed, verb, status):
+    """Without a terminal it is refused, with exit 2, the owner and the flag that does it; nothing has happened."""
+    engine.known = {"a": job_of("a", status=status, **OTHERS)}
+    code, out, err = typed(verb, "a")
+
+    assert (code, out) == (2, "")
+    assert f"a is {status} and owned by eve@elsewhere" in err
+    assert "add --yes" in err
+    assert engine.calls == []
+    assert typed(verb, "a", "--yes")[0] == 0
+    assert engine.calls[0][0] == verb
+
+
+@pytest.mark.parametrize(("answer", "code", "calls"), [("y\n", 0, 1), ("n\n", 2, 0), ("\n", 2, 0)])
+def test_on_a_terminal_the_owner_is_named_and_a_question_asked(engine, typed, monkeypatch, answer, code, calls):
+    engine.known = {"a": job_of("a", **OTHERS)}
+    monkeypatch.setattr("provision.cli.job_owner.interactive", lambda: True)
+    monkeypatch.setattr("provision.cli.common.interactive", lambda: True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    found, _, err = typed("stop", "a")
+
+    assert (found, len(engine.calls)) == (code, calls)
+    assert "a is RUNNING and owned by eve@elsewhere. Stop it? [y/N]" in err
+
+
+@pytest.mark.parametrize("verb", ["stop", "delete"])
+def test_one_that_is_not_confirmed_keeps_nothing_from_the_others(engine, typed, verb):
+    engine.known = {"a": job_of("a", **OTHERS), "b": job_of("b")}
+    code, out, err = typed(verb, "a", "b")
+
+    assert code == 2
+    assert out.startswith("b ")
+    assert "error: a: " in err
+
+
+def test_jobs_of_others_that_are_over_and_own_jobs_need_no_answer(engine, typed):
+    engine.known = {"a": job_of("a", status=JobStatus.FAILED, **OTHERS), "b": job_of("b")}
+
+    assert typed("delete", "a", "b")[0] == 0
+
+
+def test_the_owner_is_in_the_ordinary_table(engine, typed):
+    """As its last column, cut where the table would be wider than 80 columns."""
+    engine.known = {"a": job_of("a"), "b": job_of("b", record={"owner": "eve@" + "x" * 90})}
+    code, out, _ = typed("list")
+    lines = out.splitlines()
+
+    assert code == 0
+    assert lines[0].split()[-1] == "OWNER"
+    assert {line.split()[0]: line.split()[-1][:7] for line in lines[1:]} == {"a": "me@here", "b": "eve@xxx"}
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_states_are_coloured_on_a_terminal_alone(engine, typed, monkeypatch, environment, coloured):
+    engine.known = {"a": job_of("a", status=JobStatus.FAILED)}
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b" not in typed("list")[1]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+    assert ("\x1b[31mFAILED\x1b[0m" in typed("list")[1]) is coloured
+    assert "\x1b" not in typed("list", "--json")[1]
+
+
+def test_list_and_submit_store_the_names_for_completion(engine, typed):
+    from provision.workflow.job_names import known_job_names
+
+    inventory = make_cluster("gpu1", "gpu2").inventory
+    engine.known = {"a": job_of("a"), "b": job_of("b", submitted=2000.0)}
+    typed("list")
+    assert known_job_names(inventory) == ["b", "a"]
+    typed(*SUBMIT, "true")
+    typed("delete", "a")
+    assert known_job_names(inventory) == ["pytorch-dist", "b"]
 
 
 @pytest.mark.parametrize(

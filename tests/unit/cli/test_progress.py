@@ -1,5 +1,9 @@
 """What an apply shows while it runs, where there is no terminal."""
 
+import threading
+
+import pytest
+
 from provision.cli import progress
 from provision.engine import Event
 from tests.support.command import eventually
@@ -8,13 +12,14 @@ from tests.support.command import eventually
 def test_a_long_task_is_named_while_it_runs_and_not_after(monkeypatch, capsys):
     """Whoever watches a log sees what a node is at, however long a task takes; a finished one is not named again."""
     monkeypatch.setattr(progress, "_LONG_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
     said = []
 
     def long_ones():
         said.append(capsys.readouterr().err)
         return [line for line in "".join(said).splitlines() if "now" in line]
 
-    with progress.ApplyProgress(["gpu1", "gpu2"]) as shown:
+    with progress.ApplyProgress(["gpu1", "gpu2"], verbose=True) as shown:
         shown.event(Event("gpu1", "platform", "Install the packages", "start"))
         shown.event(Event("gpu2", "platform", "Install the packages", "start"))
         shown.event(Event("gpu2", "platform", "Install the packages", "ok"))
@@ -25,7 +30,7 @@ def test_a_long_task_is_named_while_it_runs_and_not_after(monkeypatch, capsys):
 
 def test_a_change_and_a_failure_have_a_line_each(capsys):
     """Roles, changes and failures are said as they come; what did not change is not."""
-    with progress.ApplyProgress(["gpu1"]) as shown:
+    with progress.ApplyProgress(["gpu1"], verbose=True) as shown:
         shown.event(Event("gpu1", "platform", "Look", "start"))
         shown.event(Event("gpu1", "platform", "Look", "ok"))
         shown.event(Event("gpu1", "platform", "Write", "changed"))
@@ -33,3 +38,68 @@ def test_a_change_and_a_failure_have_a_line_each(capsys):
 
     lines = [line.split("] ", 1)[1] for line in capsys.readouterr().err.splitlines()]
     assert lines == ["gpu1: platform", "gpu1: platform: Write: changed", "gpu1: platform: Load: failed"]
+
+
+NAMES = [f"gpu{number}" for number in range(1, 65)]
+
+
+def test_sixty_four_nodes_are_one_line_in_a_pipe(monkeypatch, capsys):
+    """Where the nodes are, how much changed, who failed, and the task that takes longest; no line per node."""
+    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
+    said = []
+
+    def lines():
+        said.append(capsys.readouterr().err)
+        return "".join(said).splitlines()
+
+    with progress.ApplyProgress(NAMES) as shown:
+        for name in NAMES:
+            shown.event(Event(name, "docker_engine", "Install", "start"))
+            shown.event(Event(name, "docker_engine", "Install", "changed"))
+        shown.event(Event("gpu64", "docker_engine", "Start", "failed"))
+        last = "docker_engine on gpu[1-63]; 64 changes; FAILED: gpu64"
+        eventually(lambda: any(line.endswith(last) for line in lines()), seconds=10, what="the summary")
+
+    assert all(line.startswith("[") and line.count("gpu") < 8 for line in lines())
+
+
+def test_a_summary_is_not_repeated_while_nothing_changes(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.001)
+    waited = threading.Event()
+    with progress.ApplyProgress(["gpu1"]) as shown:
+        shown.event(Event("gpu1", "docker_engine", "Install", "start"))
+        waits = iter(range(50))
+        wait = shown._over.wait
+        monkeypatch.setattr(shown._over, "wait", lambda s: (next(waits, None) is None and waited.set()) or wait(s))
+        assert waited.wait(10)
+
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_task_that_takes_longest_is_in_the_summary(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SUMMARY_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_LONG_SECONDS", 0.02)
+    said = []
+
+    def named():
+        said.append(capsys.readouterr().err)
+        return "gpu1 for over" in "".join(said)
+
+    with progress.ApplyProgress(["gpu1", "gpu2"]) as shown:
+        shown.event(Event("gpu1", "platform", "Install the packages", "start"))
+        eventually(named, seconds=10, what="the long task is named")
+
+    assert "at platform: Install the packages" in "".join(said)
+
+
+@pytest.mark.parametrize(("verbose", "rows"), [(False, 2), (True, 40)])
+def test_on_a_terminal_nodes_at_the_same_task_share_a_row(verbose, rows):
+    """With --verbose each has its own, as far as a screen goes."""
+    shown = progress.ApplyProgress(NAMES, verbose=verbose)
+    for name in NAMES:
+        shown.event(Event(name, "docker_engine", "Install", "start"))
+    shown.event(Event("gpu64", "docker_engine", "Start", "failed"))
+    lines = [line for line in shown._lines() if "changed" in line]
+
+    assert len(lines) == rows
+    assert lines[0].startswith("gpu1 " if verbose else "gpu[1-63]    0 changed  docker_engine: Install")

@@ -44,3 +44,21 @@ def test_a_limit_that_names_nothing_is_refused(pattern, says):
     """A word that matches no node is an error that names it, never an empty run."""
     with pytest.raises(UsageError, match=says):
         select(CLUSTER, pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("gpu[1-63]", range(1, 64)),
+        ("gpu[9-12]", range(9, 13)),
+        ("gpu[1-3,8,60-64]", [1, 2, 3, 8, 60, 61, 62, 63, 64]),
+        ("gpu[1-3,8]:!gpu2", [1, 3, 8]),
+        ("gpu[1-9]", range(1, 10)),
+        ("gpu[60-99]", range(60, 65)),
+    ],
+)
+def test_limit_takes_the_ranges_that_reports_print(pattern, names):
+    """In a glob [1-63] would be the digits 1 to 6, and mean gpu1 to gpu6."""
+    cluster = Cluster("c", Path("x"), tuple(Node(f"gpu{n}", Connection("h")) for n in range(1, 65)))
+
+    assert [node.name for node in select(cluster, pattern)] == [f"gpu{number}" for number in names]

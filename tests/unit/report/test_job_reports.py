@@ -58,7 +58,7 @@ def kinds(word):
 
 @pytest.mark.row(36)
 def test_list_looks_like_the_documents():
-    """NAME STATUS TRAINER AGE NODE, in two-space columns; N/A for jobs that are over."""
+    """NAME STATUS TRAINER AGE NODE, in two-space columns, N/A for jobs that are over; and then our own column OWNER."""
     expected = told(ARENA, "NAME          STATUS     TRAINER     AGE  NODE", 5)
     jobs = [
         job_of(
@@ -73,7 +73,10 @@ def test_list_looks_like_the_documents():
     first = dataclasses.replace(jobs[0].seats[0], address=rows(expected)[0][4])
     jobs[0] = dataclasses.replace(jobs[0], seats=(first,))
 
-    found = job_list.list_text(job_list.newest_first(jobs), NOW).replace("MPIJOB", "TFJOB ")
+    table = job_list.list_text(job_list.newest_first(jobs), NOW).replace("MPIJOB", "TFJOB ")
+    owner = table.index("OWNER")
+    assert {line[owner:] for line in table.splitlines()} == {"OWNER", "me@here"}
+    found = "\n".join(line[:owner].rstrip() for line in table.splitlines())
     assert [line.split() for line in found.splitlines()] == [line.split() for line in expected]
     assert [re.sub(r"TFJOB +", "TFJOB       ", line) for line in found.splitlines()] == expected
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.inventory.ranges import expand
-from provision.report.node_names import in_short
+from provision.report.node_names import as_limit, in_short
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,15 @@ def test_what_does_not_fit_is_counted():
     assert in_short([f"gpu{n}" for n in range(1, 1001, 2)]) == "gpu[1,3,5,7,9,11,13,15] and 492 more"
     assert in_short([letter * 2 for letter in "abcdefghijkl"]) == "aa, bb, cc, dd, ee, ff, gg, hh and 4 more"
     assert in_short([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["gpu1", "gpu2"], "gpu1,gpu2"),
+        ([f"gpu{n}" for n in range(1, 64)], "'gpu[1-63]'"),
+        ([f"gpu{n}" for n in range(1, 41, 2)], "'gpu[" + ",".join(map(str, range(1, 41, 2))) + "]'"),
+    ],
+)
+def test_a_limit_names_all_nodes_however_many_ranges_that_takes(names, pattern):
+    assert as_limit(names) == pattern

@@ -25,7 +25,7 @@ def test_bare_nodes_are_told_of_once():
         "  base_system         safe",
         "    - it was never applied here, or its receipt is gone",
         "",
-        "0 of 1000 nodes are as wanted.",
+        "0 of 1000 nodes are up to date.",
         "1000 steps to run.",
     ]
     assert as_document(plan)["nodes"][7]["steps"][0]["reasons"][1] == "names resolve wrongly here: b8-8"
@@ -47,13 +47,15 @@ def test_many_nodes_that_differ_in_details_are_told_of_together():
 
     assert text.splitlines()[:6] == [
         "b8-[0-39]",
-        "  (details of b8-0; the others' differ, and --json has them)",
+        "  (details of b8-0; the others' differ: -v)",
         "  base_system         safe",
         "    - file 0 differs: 0",
         "    ! waits for: process 0 (python3 of root) holds /dev/nvidia0",
         "",
     ]
     assert text.count("b8-") == 4
+    verbose = as_text(Plan((*nodes, planned(77, "file 7 differs: 1"))), verbose=True)
+    assert all(f"file {n} differs: {n * 7}" in verbose for n in range(40))
 
 
 def test_lost_nodes_are_told_of_together_by_what_happened_to_them():

@@ -47,7 +47,7 @@ def test_failures_come_first_with_reason_and_remedy():
     assert text.index("FAIL  gpu.count  SIMULATED  on gpu2") < text.index("WARN  base_system.limits")
     assert "remedy: Reboot it" in text
     assert "node.os" not in text
-    assert text.endswith("NOT OK: 1 check failed, 2 warnings.")
+    assert text.startswith("NOT OK: 1 check failed on 1 of 2 nodes (gpu2), 2 warnings.\n")
 
 
 def test_nodes_with_the_same_finding_share_it():
@@ -87,7 +87,7 @@ def test_stand_ins_are_listed_even_when_all_is_well():
 
     assert "SIMULATED on gpu1" in text
     assert "nvidia-smi: driver and GPUs" in text
-    assert text.endswith("ok: nothing failed in 2 checks.")
+    assert text.startswith("ok: nothing failed in 2 checks.\n")
 
 
 def test_measured_pairs_are_in_the_document_and_the_slowest_in_the_text():

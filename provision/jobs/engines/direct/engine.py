@@ -172,6 +172,13 @@ class DirectEngine:
                 remedy="mend the node, or name another by cluster_head in the inventory",
             ) from error
 
+    def owns(self, job: JobRecord) -> bool:
+        """Return whether a job (of `get`) is this user's own, by the key that signed it.
+
+        Where the job agent is between, it decides, and records what it refuses.
+        """
+        return self._agent or self._keys.owns(job, owner())
+
     def _is_taken(self, name: str) -> bool:
         """Return False where the job of this name has gone meanwhile.
 

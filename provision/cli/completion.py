@@ -1,0 +1,131 @@
+"""Shell completion of node, job, lab and role names. It never connects to a node, and never takes long.
+
+Nodes are those of the inventory, jobs those that the last `list` or `submit` on this machine saw. Whatever goes wrong,
+there is nothing to complete: an error message in the middle of a command line helps nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+__all__ = [
+    "complete_jobs",
+    "complete_lab_nodes",
+    "complete_labs",
+    "complete_nodes",
+    "complete_patterns",
+    "complete_roles",
+    "prepare",
+]
+
+_SECONDS = 4.0
+"""How long an inventory that is not in the cache may take."""
+_LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+"""Variables in which shells pass the command line: bash, and all others."""
+_AHEAD = {"--inventory": "PROVISION_INVENTORY", "-i": "PROVISION_INVENTORY", "--lab": "PROVISION_COMPLETE_LAB"}
+
+
+def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the nodes that begin so."""
+    return _beginning(incomplete, lambda: [*_listing(ctx).nodes])
+
+
+def complete_patterns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the nodes and groups that begin so; behind a comma the next one of the list is completed."""
+    before, comma, last = incomplete.rpartition(",")
+
+    def names() -> list[str]:
+        listing = _listing(ctx)
+        groups = {group for own in listing.groups_of.values() for group in own}
+        return [*listing.nodes, *sorted(groups)]
+
+    return [before + comma + name for name in _beginning(last, names)]
+
+
+def complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the jobs that begin so."""
+    from provision.workflow.job_names import known_job_names
+
+    return _beginning(incomplete, lambda: known_job_names(_inventory(ctx)))
+
+
+def complete_labs(incomplete: str) -> list[str]:
+    """Return the labs that begin so."""
+    from provision.lab.state import known_labs
+
+    return _beginning(incomplete, known_labs)
+
+
+def complete_lab_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the nodes of the lab that the words before name."""
+    from provision.lab.state import lab_folder, load_spec
+
+    def names() -> list[str]:
+        spec = load_spec(lab_folder(str(ctx.params.get("name") or "")))
+        return [f"{spec.name}-{number}" for number in range(1, spec.nodes + 1)] if spec else []
+
+    return _beginning(incomplete, names)
+
+
+def complete_roles(incomplete: str) -> list[str]:
+    """Return the roles that begin so."""
+    from provision.planning import ROLES
+
+    return _beginning(incomplete, lambda: ROLES)
+
+
+def prepare(aliases: Mapping[str, str]) -> None:
+    """Rewrite the command line that is to be completed as calls read it: options before the verb, and aliases."""
+    given = os.environ.get("COMP_CWORD", "")
+    depth = int(given) if given.isdecimal() else 0
+    for variable in _LINES:
+        line = os.environ.get(variable)
+        if not line:
+            continue
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            continue
+        end = " " if line.endswith(" ") else ""
+        while len(words) > 3 and words[1] in _AHEAD:  # noqa: PLR2004 - program, option, value, and a word behind them
+            os.environ[_AHEAD[words[1]]] = words[2]
+            del words[1:3]
+            depth -= 2
+        if len(words) > 1 and (words[2:] or end):
+            words[1] = aliases.get(words[1], words[1])
+        os.environ[variable] = shlex.join(words) + end
+        if "COMP_CWORD" in os.environ:
+            os.environ["COMP_CWORD"] = str(depth)
+
+
+def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
+    """Return the names that begin so; none when they are not known in time, and then nothing is left running."""
+    from provision.local_processes import end_descendants
+    from provision.threads import within
+
+    try:
+        found = within(_SECONDS, names)
+        if found is None:
+            end_descendants()
+        return [name for name in found or () if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - a shell waits for words, not for errors
+        return []
+
+
+def _listing(ctx: typer.Context) -> Any:
+    from provision.inventory.listing import list_inventory
+
+    return list_inventory(_inventory(ctx))
+
+
+def _inventory(ctx: typer.Context) -> Path:
+    from provision.cli.common import inventory_from
+
+    lab = ctx.params.get("lab") or os.environ.get("PROVISION_COMPLETE_LAB")
+    return inventory_from(None if lab else ctx.params.get("inventory"), lab)

@@ -1,0 +1,74 @@
+"""The width and the colours of reports; without a choice of the command line 80 columns, and no colour.
+
+A report writes `state("FAILED")`. Where colours are chosen, the word is between marks (private-use characters), which
+`painted` replaces by escape sequences when the report is printed. Text of nodes never contains an escape sequence.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["choose", "is_mark", "length", "padded", "painted", "state", "width"]
+
+NARROWEST, WIDEST = 80, 200
+"""Tables fit 80 columns; lines of more than 200 are hard to read."""
+_END = "\ue0f0"
+_CODES = {"\ue0f1": "\x1b[32m", "\ue0f2": "\x1b[33m", "\ue0f3": "\x1b[31m", _END: "\x1b[0m"}
+_GREEN, _YELLOW, _RED, _ = _CODES
+_MARK = re.compile(f"[{''.join(_CODES)}]")
+_COLOURS = {
+    **dict.fromkeys(("pass", "ok", "changed", "unchanged", "reset", "nothing", "reloaded", "loaded"), _GREEN),
+    **dict.fromkeys(("running", "succeeded", "completed", "ready"), _GREEN),
+    **dict.fromkeys(("warn", "skip", "skipped", "waiting", "pending", "queuing", "stopping", "stopped"), _YELLOW),
+    **dict.fromkeys(("interrupted", "unlocked", "ready,schedulingdisabled", "containercreating"), _YELLOW),
+    **dict.fromkeys(("fail", "failed", "not ok", "error", "lost", "died", "unreachable", "refused", "notready"), _RED),
+}
+_chosen = {"width": NARROWEST, "colour": 0}
+
+
+def choose(*, columns: int = NARROWEST, colour: bool = False) -> None:
+    """Set the width of reports, and whether states are coloured."""
+    _chosen.update(width=max(NARROWEST, min(columns, WIDEST)), colour=int(colour))
+
+
+def width() -> int:
+    """Return how many columns a line of a report may have."""
+    return _chosen["width"]
+
+
+def state(word: str, columns: int = 0) -> str:
+    """Return a state padded to `columns`, with its colour where colours are chosen."""
+    padding = " " * (columns - len(word))
+    colour = _COLOURS.get(word.lower()) if _chosen["colour"] else None
+    return f"{colour}{word}{_END}{padding}" if colour else word + padding
+
+
+def length(text: str) -> int:
+    """Return how many columns a text takes: marks take none."""
+    return len(_MARK.sub("", text)) if _chosen["colour"] else len(text)
+
+
+def padded(text: str, columns: int) -> str:
+    """Return a text with blanks behind it, as many columns wide as asked for."""
+    return text + " " * (columns - length(text))
+
+
+def is_mark(letter: str) -> bool:
+    """Return whether a character is a mark of `state`; never where no colours are chosen."""
+    return letter in _CODES and bool(_chosen["colour"])
+
+
+def painted(text: str, *, colour: bool) -> str:
+    """Return the text with escape sequences instead of marks, or without marks; no colour goes beyond its line."""
+    if not _MARK.search(text):
+        return text
+    if not colour:
+        return _MARK.sub("", text)
+    lines = (_MARK.sub(lambda mark: _CODES[mark[0]], line + _END * bool(_open(line))) for line in text.split("\n"))
+    return "\n".join(lines)
+
+
+def _open(line: str) -> bool:
+    """Return whether a colour begins in the line and does not end."""
+    marks = _MARK.findall(line)
+    return bool(marks) and marks[-1] != _END

@@ -1,0 +1,139 @@
+"""Shell completion through the mechanism that shells use: names of nodes, jobs, labs and roles; no node is asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision.inventory.listing import list_inventory
+from provision.workflow.job_names import add_job_name, known_job_names, remove_job_name, store_job_names
+from tests.support.command import ROOT, eventually
+
+UNROUTABLE = "192.0.2.1"
+"""Nobody answers there, and nothing refuses: a connection would take until its limit."""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with one inventory, whose nodes cannot be reached, and folders of its own for state and cache."""
+    folder = tmp_path / "inventories" / "prod"
+    folder.mkdir(parents=True)
+    hosts = "".join(f"    gpu{n}:\n      ansible_host: {UNROUTABLE}\n" for n in range(1, 13))
+    (folder / "hosts.yml").write_text(f"gpu_nodes:\n  hosts:\n{hosts}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PROVISION_INVENTORY", raising=False)
+    return tmp_path
+
+
+def completed(place, line, shell="bash"):
+    """Return what a shell is offered behind `line`, whose last word is completed."""
+    environment = {**os.environ, "_PROVISION_COMPLETE": f"complete_{shell}", "PYTHONPATH": str(ROOT)}
+    if shell == "bash":
+        environment |= {"COMP_WORDS": line, "COMP_CWORD": str(len(f"{line}|".split()) - 1)}
+    else:
+        environment |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    call = "import sys; sys.argv[0] = 'provision'; from provision.cli.main import main; main()"
+    argv = [sys.executable, "-c", call]
+    done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("provision topo gpu1", ["gpu1", "gpu10", "gpu11", "gpu12"]),
+        ("provision node drain gpu11", ["gpu11"]),
+        ("provision verify --limit gpu12", ["gpu12"]),
+        ("provision verify --limit gpu1,gpu12", ["gpu1,gpu12"]),
+        ("provision verify --limit gpu_", ["gpu_nodes"]),
+        ("provision -i inventories/prod topo gpu12", ["gpu12"]),
+        ("provision topo -i inventories/none gpu", []),
+        ("provision apply --only docker", ["docker_engine"]),
+        ("provision plan --force peer", ["peer_memory"]),
+    ],
+)
+def test_nodes_groups_and_roles_are_completed(place, line, words):
+    """The inventory has been read before, as by any verb: a busy machine may take longer for it than completion may."""
+    list_inventory(place / "inventories" / "prod")
+
+    assert completed(place, line) == words
+
+
+@pytest.mark.parametrize(
+    ("verb", "shell"),
+    [("get", "fish"), ("rm", "fish"), *((v, "bash") for v in ("describe", "logs", "stop", "rm", "top job"))],
+)
+def test_jobs_are_completed_from_what_is_stored_here(place, verb, shell):
+    """The nodes of the inventory do not answer, and are not asked."""
+    store_job_names(place / "inventories" / "prod", ["mnist", "mnist-2", "vgg"])
+
+    assert completed(place, f"provision {verb} mn", shell) == ["mnist", "mnist-2"]
+
+
+def test_nothing_stored_is_nothing_to_complete(place):
+    assert completed(place, "provision get m") == []
+
+
+def test_labs_are_completed(place):
+    labs = Path(os.environ["XDG_STATE_HOME"]) / "provision" / "labs"
+    for name in ("demo", "small"):
+        (labs / name).mkdir(parents=True)
+
+    assert completed(place, "provision lab down d") == ["demo"]
+    assert completed(place, "provision verify --lab s") == ["small"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"names": ["; rm -rf /", "$(x)"]}', b"\xff"])
+def test_a_damaged_file_of_names_completes_nothing(place, content):
+    """What is offered ends on a command line: names that no job can have are not."""
+    inventory = place / "inventories" / "prod"
+    store_job_names(inventory, ["mnist"])
+    (file,) = (place / "cache" / "provision" / "job-names").iterdir()
+    file.write_bytes(content)
+
+    assert known_job_names(inventory) == []
+
+
+def test_submitted_jobs_are_added_and_deleted_ones_removed(place):
+    inventory = place / "inventories" / "prod"
+    add_job_name(inventory, "a")
+    add_job_name(inventory / "hosts.yml", "b")
+    remove_job_name(inventory, "a")
+
+    assert known_job_names(inventory) == ["b"]
+
+
+def test_an_inventory_script_that_hangs_holds_up_no_shell(place):
+    """It is given up, and ended."""
+    script = place / "inventories" / "prod" / "slow.py"
+    lines = [f"#!{sys.executable}", "import os, time", f"open({str(place / 'pid')!r}, 'w').write(str(os.getpid()))"]
+    script.write_text("\n".join([*lines, "time.sleep(600)", ""]))
+    script.chmod(0o755)
+
+    assert completed(place, "provision topo gpu") == []
+    if (place / "pid").exists():  # it was begun in time
+        pid = int((place / "pid").read_text())
+        eventually(lambda: not Path(f"/proc/{pid}").exists(), seconds=20, what="the script has ended")
+
+
+def test_bash_itself_offers_the_names(place):
+    """In a real bash, with the script that the command prints for the shell it is started from."""
+    store_job_names(place / "inventories" / "prod", ["mnist", "vgg"])
+    (place / "provision").write_text(f'#!/bin/sh\nexec {sys.executable} -m provision "$@"\n')
+    (place / "provision").chmod(0o755)
+    lines = [
+        "provision --show-completion > completion; source completion",
+        "COMP_WORDS=(provision get m); COMP_CWORD=2; _provision_completion provision",
+        'echo "${COMPREPLY[@]}"',
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{place}:{os.environ['PATH']}"}
+    argv = ["bash", "--norc", "-c", "\n".join(lines)]
+    done = subprocess.run(argv, cwd=place, capture_output=True, text=True, check=False, env=environment, timeout=60)
+
+    assert done.stdout.split() == ["mnist"], done

@@ -1,0 +1,82 @@
+"""Whose a job is: the key that signed it decides, not the name that it claims."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.batch.signed import secrets_digest
+from provision.connectors import ssh_signatures
+from provision.documents.jobs import SecretsDocument, SignedJob
+from provision.jobs.signing import JobKeys
+from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
+from provision.model.people import Person
+
+SPEC = JobSpec("a", Kind.RUN, ("true",))
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    """No key of the person who runs the tests takes part."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.delenv(ssh_signatures.KEY_VARIABLE, raising=False)
+
+
+def keys(tmp_path, name="mine", people=None):
+    path = tmp_path / name
+    ssh_signatures.own_signing_key(path)
+    return JobKeys("c", people or {}, path)
+
+
+def job(by, *, owner="me@here", **changes):
+    """A job that `by` has signed."""
+    words = {"version": 1, "cluster": "c", "id": "1", "name": "a", "owner": owner, "submitted": 1.0}
+    text, signature = by.sign(
+        SignedJob(**{**words, "spec": SPEC, "secrets": secrets_digest(SecretsDocument()), "code": None, **changes})
+    )
+    return JobRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING, signed=text, signature=signature)
+
+
+def test_a_job_that_my_key_signed_is_mine(tmp_path):
+    mine = keys(tmp_path)
+
+    assert mine.owns(job(mine), "me@here")
+    assert mine.owns(job(mine, owner="me@other-machine"), "me@here")
+
+
+def test_a_job_with_my_name_and_the_key_of_another_is_not_mine(tmp_path):
+    """The name is claimed; the signature is not."""
+    assert not keys(tmp_path).owns(job(keys(tmp_path, "other")), "me@here")
+
+
+def test_accounts_that_share_the_key_of_a_controller_are_told_apart_by_name(tmp_path):
+    mine = keys(tmp_path)
+
+    assert not mine.owns(job(mine, owner="eve@here"), "me@here")
+
+
+def test_a_key_of_the_inventory_is_a_person_whatever_the_account_is_called(tmp_path, monkeypatch):
+    monkeypatch.setenv(ssh_signatures.KEY_VARIABLE, str(tmp_path / "alice"))
+    public = ssh_signatures.own_signing_key(tmp_path / "alice").public
+    alice = keys(tmp_path, people={"alice": Person("alice", public, "operator")})
+
+    assert alice.owns(job(alice, owner="alice@laptop"), "awong@ops1")
+
+
+def test_text_that_was_signed_for_another_job_proves_nothing(tmp_path):
+    """A head could put the text and signature of one of my jobs beside the job of somebody else."""
+    mine = keys(tmp_path)
+
+    assert not mine.owns(job(mine, id="2"), "me@here")
+
+
+def test_an_invalid_signature_is_nobodys(tmp_path):
+    good = job(mine := keys(tmp_path))
+
+    assert not mine.owns(JobRecord(SPEC, "1", "me@here", 1.0, JobStatus.RUNNING, signed=good.signed, signature="x"), "")
+
+
+@pytest.mark.parametrize(("owner", "own"), [("me@here", True), ("", True), ("eve@here", False), ("me@there", False)])
+def test_jobs_without_a_signature_go_by_the_name(tmp_path, owner, own):
+    """Those of earlier versions."""
+    assert keys(tmp_path).owns(JobRecord(SPEC, "1", owner, 1.0, JobStatus.RUNNING), "me@here") is own
