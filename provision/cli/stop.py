@@ -36,7 +36,8 @@ def stop(
     A waiting job is taken out of the queue. A job that is over stays as it is. With
     several names each job is stopped, and the exit code is that of the first one
     that could not be stopped: 2 another owner's job and not confirmed, 3 no such
-    job, 6 it did not end in time, 7 a node has not confirmed the end. A job with such a node is STOPPING: the end is recorded,
+    job, 6 it did not end in time, 7 a node has not confirmed the end. A job with
+    such a node is STOPPING: the end is recorded,
     and is carried out when the node answers again.
 
     \b
