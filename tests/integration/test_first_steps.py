@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from tests.integration.conftest import ENGINES
-from tests.support.command import ROOT, Done, Provision
+from tests.support.command import ROOT, Done, Provision, with_own_state
 from tests.support.engine import engine_host
 
 LAB = f"first{os.getpid()}"
@@ -77,14 +77,15 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(provision: Provision) -> Iterator[Site]:
-    """Two fresh nodes that look like a DGX-1V (SIMULATED)."""
-    try:
-        provision.ok("lab", "up", LAB, "--driver", "container", "--nodes", "2", "--machine", "dgx1v")
-        ENGINES.add(engine_host(provision.folder / "state/provision/labs" / LAB))
-        yield Site(provision, provision.ok("lab", "status", LAB, "--json").document)
-    finally:
-        provision("lab", "down", LAB)
+def site() -> Iterator[Site]:
+    """Two fresh nodes that look like a DGX-1V (SIMULATED), and a folder of their own for inventories."""
+    with with_own_state() as provision:
+        try:
+            provision.ok("lab", "up", LAB, "--driver", "container", "--nodes", "2", "--machine", "dgx1v")
+            ENGINES.add(engine_host(provision.folder / "state/provision/labs" / LAB))
+            yield Site(provision, provision.ok("lab", "status", LAB, "--json").document)
+        finally:
+            provision("lab", "down", LAB)
 
 
 def on_terminal(provision: Provision, words: list[str], answers: list[tuple[str, str]]) -> Done:
