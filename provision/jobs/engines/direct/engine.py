@@ -150,7 +150,7 @@ class DirectEngine:
             self._forget(spec.name, token)
             raise refused
         if self._agent:
-            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run)")
+            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run --daemon)")
         return self.get(spec.name)
 
     def start_pending(self, say: Say) -> Tried:
