@@ -150,7 +150,7 @@ class DirectEngine:
             self._forget_refused(spec.name, token)
             raise refused
         if self._agent:
-            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run)")
+            say(f"{spec.name} waits for an operator's queue, which starts it (provision queue run --daemon)")
         return self.get(spec.name)
 
     def _reserve(self, token: str, code: Archive | None, request: dict[str, Any]) -> bool:
