@@ -193,11 +193,21 @@ def _environment(spec: JobSpec) -> None:
     for text in (*spec.env.values(), *spec.command):
         if "\0" in text:
             raise UsageError("the command or a variable contains a NUL character")
+        if _is_no_text(text):
+            raise UsageError("the command or a variable contains half a character (a lone surrogate)")
     if any(len(text.encode("utf-8", "surrogateescape")) >= LONGEST_WORD for text in spec.command):
         raise UsageError(
             f"a word of the command has {LONGEST_WORD} bytes or more, and Linux starts no such program",
             remedy="Put the script into a file: --config-file, or --sync-mode.",
         )
+
+
+def _is_no_text(text: str) -> bool:
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _paths(spec: JobSpec) -> None:

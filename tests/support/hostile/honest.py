@@ -275,7 +275,7 @@ _PROGRAMS = {
     "supervisor": _supervisor,
     "sampler": _sampler,
     "data-check": _data,
-    "node-preflight": lambda q: _text(
+    "package-preflight": lambda q: _text(
         json.dumps(
             {
                 "packages": dict.fromkeys(q.request["packages"], "1.0"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.batch.document import as_yaml, read_document
+from provision.batch.spec_checks import check
 from provision.batch.submission import Here, read_words, submission
 from provision.cli.job_options import is_secret
 from provision.documents import convert
@@ -435,3 +436,9 @@ def test_a_flag_that_changes_nothing_for_this_job_is_said(words):
     flag = next(word for word in reversed(words) if word.startswith("--") and word != "--").partition("=")[0]
 
     assert flag in " ".join(made(["pytorch", "--name=a", "--image=i", *words]).notes)
+
+
+def test_half_a_character_is_refused():
+    """A specification file can name one, and no program gets it as an argument."""
+    with pytest.raises(UsageError, match="lone surrogate"):
+        check(JobSpec(name="a", kind=Kind.RUN, image="i", command=("\ud800",)))

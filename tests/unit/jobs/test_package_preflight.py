@@ -17,7 +17,7 @@ import pytest
 
 from provision.commands.signing_keys import nvidia_key
 from provision.documents.preflight import PreflightAnswer
-from provision.jobs.files import node_preflight
+from provision.jobs.files import package_preflight
 from provision.jobs.node_ask import FILES, ask
 from provision.lab.services.ca import ensure_certificates
 from provision.planning.requirements import Repository
@@ -71,7 +71,7 @@ def registry(answer, certificates=None):
 
 def check(place, **more):
     """Ask one registry for the image."""
-    return node_preflight.check_place(place, {**IMAGE, **more}, 5)["code"]
+    return package_preflight.check_place(place, {**IMAGE, **more}, 5)["code"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_closed_port_is_unreachable():
     with registry(lambda *_: (200, {}, b"")) as place:
         pass
 
-    answer = node_preflight.check_place(place, IMAGE, 5)
+    answer = package_preflight.check_place(place, IMAGE, 5)
 
     assert answer["code"] == "unreachable"
     assert "refused" in answer["reason"]
@@ -119,7 +119,7 @@ def certificates(tmp_path_factory):
 def test_a_certificate_counts_only_by_its_ca(certificates):
     """The inventory's, as docker gets it."""
     with registry(lambda *_: (200, {}, b"{}"), certificates) as place:
-        untrusted = "untrusted" if Path(node_preflight.CA_BUNDLE).exists() else "unchecked"
+        untrusted = "untrusted" if Path(package_preflight.CA_BUNDLE).exists() else "unchecked"
         assert check(place) == untrusted
         assert check(place, ca=certificates.authority.read_text()) == "ok"
         assert check(place, insecure=True) == "ok"
@@ -151,15 +151,15 @@ def test_a_mirror_counts_for_docker_hub_alone():
     """docker asks mirrors for no other registry."""
     with registry(lambda path, _: (200 if "/v2/library/x/" in path else 404, {}, b"{}")) as place:
         hub = {**IMAGE, "registry": "docker.io", "path": "library/x", "mirrors": [place]}
-        assert node_preflight.check_image(hub, 5)["code"] == "ok"
+        assert package_preflight.check_image(hub, 5)["code"] == "ok"
         closed = place.removeprefix("http://").rpartition(":")[0] + ":9"
         other = {**hub, "registry": closed}
-        assert node_preflight.check_image(other, 2)["code"] == "unreachable"
+        assert package_preflight.check_image(other, 2)["code"] == "unreachable"
 
 
 def test_versions_are_those_that_apt_would_install():
     """A package that no source has has none."""
-    assert node_preflight.candidates(POLICY) == {"docker.io": "20.10.24"}
+    assert package_preflight.candidates(POLICY) == {"docker.io": "20.10.24"}
 
 
 UNREACHABLE = (
@@ -183,7 +183,7 @@ E: The repository 'http://m ./ InRelease' is not signed.""",
 )
 def test_sources_that_do_not_answer_differ_from_those_that_answer_wrongly(output, code):
     """The remedy is another one."""
-    problem = node_preflight.problem_of(output, "http://m", "site")
+    problem = package_preflight.problem_of(output, "http://m", "site")
 
     assert problem["code"] == code
     assert problem["reason"]
@@ -197,13 +197,13 @@ def test_sources_of_others_are_known_by_their_addresses(tmp_path, monkeypatch):
     (parts / "nvidia.list").write_text("deb [signed-by=/k.gpg] https://n.example.org/deb/$(ARCH) /\n")
     (parts / "docker.sources").write_text("Types: deb\nURIs: https://d.example.org/linux\nSuites: x\n")
     (parts / "provision-site.sources").write_text("URIs: https://ours.example.org\n")
-    monkeypatch.setattr(node_preflight, "SOURCES", str(tmp_path / "sources.list"))
-    monkeypatch.setattr(node_preflight, "PARTS", str(parts))
+    monkeypatch.setattr(package_preflight, "SOURCES", str(tmp_path / "sources.list"))
+    monkeypatch.setattr(package_preflight, "PARTS", str(parts))
 
-    assert sorted(node_preflight.other_sources()) == [
+    assert sorted(package_preflight.other_sources()) == [
         "http://deb.example.org/debian",
         "https://d.example.org/linux",
-        node_preflight.address("https://n.example.org/deb/$(ARCH)/"),
+        package_preflight.address("https://n.example.org/deb/$(ARCH)/"),
     ]
 
 
@@ -214,7 +214,7 @@ def test_it_takes_the_request_that_the_controller_makes(tmp_path):
     repository = Repository("site", (address,), ("/",), (), nvidia_key().text, "x", role)
     request = Requested({"docker_engine": ("no-such-package-anywhere",)}, (repository,)).request()
 
-    answer = ask(NodeFolder("gpu1", tmp_path), "node_preflight.py", request, PreflightAnswer)
+    answer = ask(NodeFolder("gpu1", tmp_path), "package_preflight.py", request, PreflightAnswer)
 
     assert answer.packages == {"no-such-package-anywhere": None}
     assert ("unreachable", "site", address) in {(item.code, item.repository, item.uri) for item in answer.sources}
@@ -223,4 +223,4 @@ def test_it_takes_the_request_that_the_controller_makes(tmp_path):
 
 def test_the_program_speaks_old_python():
     """The nodes may have Python 3.6."""
-    assert ast.parse((FILES / "node_preflight.py").read_text(), feature_version=(3, 6))
+    assert ast.parse((FILES / "package_preflight.py").read_text(), feature_version=(3, 6))
