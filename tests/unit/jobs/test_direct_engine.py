@@ -23,7 +23,7 @@ from provision.errors import (
     UsageError,
 )
 from provision.jobs.engines.base import LogRequest, Secrets
-from provision.jobs.engines.direct import DirectEngine, contact, finding, head, starting, starts
+from provision.jobs.engines.direct import DirectEngine, contact, ending, finding, head, starting, starts
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.workflow import queue_daemon
 from tests.support.node.direct import Way, direct_engine, recorded, signing_keys
@@ -366,6 +366,27 @@ def test_a_stop_of_a_job_whose_nodes_are_all_away_without_the_queue_host_fails(p
     pair.cut = {"a"}
     with pytest.raises(NodeUnreachable, match="cannot be recorded"):
         pair.jobs.stop("j", [].append, grace=1)
+
+
+@pytest.mark.parametrize("verb", ["stop", "delete"])
+def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """As the job agent does for a job of somebody else: the verb fails with its reason."""
+    running(pair, "j", **ON_B)
+    asked, ask = [], ending.ask_jobs
+
+    def refuse(way: Any, do: str, kind: Any, **more: Any) -> Any:
+        asked.append(do)
+        if do == "queue":
+            raise NodeError("the job j belongs to somebody else", node=way.name)
+        return ask(way, do, kind, **more)
+
+    monkeypatch.setattr(ending, "ask_jobs", refuse)
+    with pytest.raises(NodeError, match="belongs to somebody else"):
+        getattr(pair.jobs, verb)("j", [].append)
+    assert asked == ["report", "queue"]
+    assert pair.jobs.get("j").status is JobStatus.RUNNING
 
 
 def test_a_restart_waits_for_the_confirmation_of_all_nodes(pair: Pair) -> None:

@@ -51,6 +51,7 @@ class Ending:
 
         Raises:
             NodeUnreachable: the queue host does not answer.
+            NodeError: it refuses: the job belongs to somebody else.
         """
         reason = f"{'deleted' if self._delete else 'stopped'} by {owner()}"
         queue: dict[str, Any] = {"state": END_REQUESTED, "reason": reason}
@@ -59,11 +60,13 @@ class Ending:
         event = {"time": time.time(), "source": "queue", "type": "Normal", "message": reason}
         name = self._record.spec.name
 
-        def ask(way: Connector) -> ReportAnswer | None:
-            request: dict[str, Any] = {"name": name, "queue": queue, "merge": True, "over": True, "event": event}
-            if not ask_jobs(way, "queue", Written, **request, if_id=self._record.id).written:
+        def ask(way: Connector) -> JobReport | None:
+            known = _part(way.name, ask_jobs(way, "report", ReportAnswer, names=[name], brief=True), self._record.id)
+            if known is None:
                 return None
-            return ask_jobs(way, "report", ReportAnswer, names=[name], brief=False)
+            request: dict[str, Any] = {"name": name, "queue": queue, "merge": True, "over": True, "event": event}
+            ask_jobs(way, "queue", Written, **request, if_id=self._record.id)
+            return _part(way.name, ask_jobs(way, "report", ReportAnswer, names=[name], brief=True), self._record.id)
 
         answer = self._contact.each([self._contact.nodes[self._head]], ask)[self._head]
         if is_silent(answer):
@@ -71,12 +74,11 @@ class Ending:
                 f"the queue host {self._head} does not answer, so that the end of {name} cannot be recorded: {answer}",
                 node=self._head,
             )
-        if not isinstance(answer, ReportAnswer):
-            return  # the queue host does not know this job: it runs on other nodes all the same
-        self.recorded = True
-        for job in Report.of(self._head, answer).jobs:
-            if job.id == self._record.id:
-                self.nodes = tuple(dict.fromkeys((*self.nodes, *job.queue.unconfirmed)))
+        if isinstance(answer, ProvisionError):
+            raise answer
+        if answer is not None:  # else the queue host does not know this job: it runs on other nodes all the same
+            self.recorded = True
+            self.nodes = tuple(dict.fromkeys((*self.nodes, *answer.queue.unconfirmed)))
 
     def stop(self, grace: float, nodes: Sequence[str] | None = None) -> dict[str, str]:
         """End the job on its nodes; return the nodes that have not confirmed it in time, and why."""
