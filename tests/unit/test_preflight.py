@@ -36,7 +36,7 @@ def asked(monkeypatch):
         for node in nodes:
             answer = answers.get(node.name, GOOD)
             text = answer if isinstance(answer, str | Exception) else json.dumps(answer)
-            way = FakeConnector({"provision-node-preflight": text}, node.name)
+            way = FakeConnector({"provision-package-preflight": text}, node.name)
             processes = []
             start = way.start
             way.start = lambda script, start=start, processes=processes, **more: (

@@ -50,6 +50,7 @@ LOCAL_NAMES: dict[str, Callable[[Any], Iterable[dict[str, Any]]]] = {
     ),
     "documents/jobs.py": lambda _: ({"job": _JOB},),
     "facts/gpu_health.py": lambda _: ({"word": "state"},),
+    "report/apply_report.py": lambda _: ({"names": ["gpu1"]},),
     "facts/kernel_module_failures.py": lambda _: (),  # lines are cut at _LOOKED_AT
     "facts/perftest.py": lambda module: ({"pattern": pattern} for pattern, _ in module._MEANINGS),
     "facts/records.py": lambda _: ({"title": "gpus"},),
