@@ -175,6 +175,7 @@ def test_a_submitter_records_which_nodes_have_confirmed_the_end_of_a_job_of_his_
     assert json.loads((agent.node.root / "j/queue.json").read_text())["reason"] == "stopped by bob"
     assert agent.refused("eve", "queue", name="j", queue={"state": "stopped"}, confirmed=["b"])
     assert [one["action"] for one in agent.audited()] == ["submitted", "stopped", "refused"]
+    assert agent.audited()[-1]["request"] == "stop"
 
 
 @pytest.mark.parametrize(
