@@ -66,7 +66,7 @@ def main(argv=None):
 
 
 def verb_of(request):
-    """Return what a request is for, for the audit record: `stop` and `delete` begin with the job's place in the queue."""
+    """Return what a request is for, for the audit record: `stop` and `delete` begin with a change of the queue."""
     do, queue = request.get("do"), request.get("queue")
     if do == "queue" and isinstance(queue, dict) and queue.get("state") == "stopped":
         return "delete" if queue.get("deleted") is True else "stop"
