@@ -57,13 +57,21 @@ def main(argv=None):
     try:
         person = person_of(name)
         request = parsed(request_line())
-        do, job = shown(request.get("do")), shown(request.get("name"))
+        do, job = shown(verb_of(request)), shown(request.get("name"))
         return carry_out(name, person, request)
     except Refused as refusal:
         said = refusal.answer["error"]["message"]
         node_audit.audit("refused", name, said, agent=True, request=do, job=job)
         print(json.dumps(refusal.answer))
         return 1
+
+
+def verb_of(request):
+    """Return what a request is for, for the audit record: `stop` and `delete` begin with a change of the queue."""
+    do, queue = request.get("do"), request.get("queue")
+    if do == "queue" and isinstance(queue, dict) and queue.get("state") == "stopped":
+        return "delete" if queue.get("deleted") is True else "stop"
+    return do
 
 
 class UnknownJob(Refused):

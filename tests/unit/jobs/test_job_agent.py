@@ -201,6 +201,7 @@ def test_a_submitter_records_which_nodes_have_confirmed_the_end_of_a_job_of_his_
     assert json.loads((agent.node.root / "j/queue.json").read_text())["reason"] == "stopped by bob"
     assert agent.refused("eve", "queue", name="j", queue={"state": "stopped"}, confirmed=["b"])
     assert [one["action"] for one in agent.audited()] == ["submitted", "stopped", "refused"]
+    assert agent.audited()[-1]["request"] == "stop"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_a_job_of_somebody_else_is_refused_to_a_submitter_and_not_to_an_operator
     assert "somebody else" not in json.dumps(told)
     assert agent.audited()[1]["action"] == "refused"
     assert agent.audited()[1]["caller"] == "eve"
-    assert agent.audited()[1]["request"] == do
+    assert agent.audited()[1]["request"] == ("stop" if more == {"queue": {"state": "stopped"}} else do)
 
 
 def test_a_job_without_a_signature_is_nobodys_but_an_operators(agent):
