@@ -58,7 +58,7 @@ def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
     ]
     header = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE", "OWNER"]
     left = [f"{job.spec.name}: not confirmed by {in_short(job.unconfirmed)}" for job in jobs if job.unconfirmed]
-    return "\n".join([*columns([header, *rows]), *([""] if left else []), *left])
+    return "\n".join([*columns(_fitting([header, *rows])), *([""] if left else []), *left])
 
 
 def top_text(jobs: Sequence[JobRecord], now: float) -> str:
