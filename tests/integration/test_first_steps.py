@@ -41,7 +41,7 @@ RECEIPTS = (
 
 def command(verb: str) -> list[str]:
     """Return the words of the first command of this verb in the README's section on one's own nodes."""
-    section = README.partition("## Use it: your own nodes")[2].partition("## Batch jobs")[0]
+    section = README.partition("## Set up your own nodes")[2].partition("## Batch jobs")[0]
     line = re.search(rf"^    (provision {verb}\b.*)$", section, re.MULTILINE)
     assert line, f"the README has no command: provision {verb}"
     return shlex.split(line[1])[1:]
