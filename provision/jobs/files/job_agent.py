@@ -448,7 +448,7 @@ RULES = {
 """Request -> what checks it and makes it anew."""
 
 
-NOTHING = {"stop": {"asked": False}, "delete": {"deleted": False}}
+NOTHING = {"stop": {"asked": False}, "delete": {"deleted": False}, "queue": {"written": False}}
 """What is answered where the node has no part in the job."""
 
 
