@@ -585,8 +585,9 @@ def test_a_job_without_a_valid_record_is_deleted(engine, typed, monkeypatch):
     """Its owner cannot be asked about, so the engine compares the recorded one."""
     engine.known = {"a": job_of("a")}
 
-    def ask(*_, **__):
-        raise InvalidRecord("a is not valid")
+    def ask(*_, yes):
+        if not yes:
+            raise InvalidRecord("a is not valid")
 
     monkeypatch.setattr("provision.cli.delete.ask_about_owner", ask)
 
