@@ -6,6 +6,7 @@ ProvisionError                exit 1
 ├── ConnectionFailed          exit 1   a node cannot be reached or authenticated
 │   └── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
 ├── NodeError                 exit 1   a node was reached and something there failed
+│   ├── InvalidRecord         exit 1   the record of a job on a node is not valid
 │   └── InvalidDocument       exit 1   a node sent something that is not a valid document
 ├── LabError                  exit 1   the lab on this machine cannot do what was asked
 ├── LockedError               exit 4   somebody else holds the lock
@@ -29,6 +30,7 @@ __all__ = [
     "HostNotTrusted",
     "Interrupted",
     "InvalidDocument",
+    "InvalidRecord",
     "InventoryError",
     "LabError",
     "LaunchError",
@@ -98,6 +100,10 @@ class NodeError(ProvisionError):
     """A node was reached, and what was asked of it failed there."""
 
     one_line = True
+
+
+class InvalidRecord(NodeError):
+    """The record of a job on a node is not valid."""
 
 
 class InvalidDocument(NodeError):

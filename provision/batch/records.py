@@ -77,7 +77,7 @@ def records(reports: Sequence[Report], unreachable: Mapping[str, str], head: str
         found[name] = replace(record, leases=held.get(record.id, {}))
         for other in _unlisted(told, record.id):
             one = _record([(report, job) for report, job in told if job.id == other], unreachable, head, answered)
-            found[f"{name} {other}"] = replace(one, leases=held.get(other, {}))
+            found[f"{name} {other}"] = replace(one, leases=held.get(other, {}), displaced=True)
     return found
 
 
@@ -204,7 +204,13 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
 
 
 def _stopping(record: JobRecord, queue: QueueEntry, left: tuple[str, ...], answered: Collection[str]) -> JobRecord:
-    """Return a job whose end is requested and that may still run on some nodes; its result may still change."""
+    """Return a job whose end is requested and that may still run on some nodes; its result may still change.
+
+    A job that has succeeded runs on no node: it keeps its result while nodes have not confirmed its deletion.
+    """
+    if record.status is JobStatus.SUCCEEDED:
+        silent = tuple(node for node in left if node not in answered)
+        return replace(record, unconfirmed=left, silent=silent, deleting=queue.deleted)
     return replace(
         record,
         status=JobStatus.STOPPING,

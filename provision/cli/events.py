@@ -46,7 +46,9 @@ def events(
             survey = runner.jobs()
             say_missing(survey)
             code = survey_code(survey)
-            jobs = [runner.get(job.spec.name) for job in survey.jobs if not job.status.over]
+            jobs = [
+                runner.get(job.id if job.displaced else job.spec.name) for job in survey.jobs if not job.status.over
+            ]
     if as_json:
         print_json([event for job in jobs for event in event_documents(job)])
     elif any(job.events for job in jobs):

@@ -53,7 +53,7 @@ def prune(
             f"{head}, which keeps the records of jobs, does not answer: {survey.unreachable[head]}",
             remedy="nothing is deleted: what waits or runs cannot be told from what is over without it",
         )
-    names = [job.spec.name for job in aged_out(survey.jobs, limit, now(), words)]
+    names = [job.id if job.displaced else job.spec.name for job in aged_out(survey.jobs, limit, now(), words)]
     gone: list[str] = []
 
     def forget(name: str) -> None:

@@ -26,9 +26,10 @@ def restart(
 ) -> None:
     """Start a batch job again.
 
-    It becomes the job's next attempt. A running job is stopped first, a held job starts.
-
-    It becomes the job's next attempt. A running job is stopped first, a held job starts.
+    It becomes the job's next attempt. A running job is stopped first, a held job
+    starts. A job of another owner is restarted after a question; without a terminal
+    only with --yes. The exit code is 7 when a node has not confirmed the end of the
+    running attempt: restart the job again then.
 
     The logs of its earlier attempts stay: provision logs NAME --attempt N.
 

@@ -112,6 +112,7 @@ def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
         )
     begin = time.monotonic()
     for leftover in folder.parent.glob(f".{folder.name}.build-*"):  # of a build that was killed; we hold the lock
+        _unmount_below(leftover)
         shutil.rmtree(leftover)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.build-"))
     try:
@@ -131,11 +132,21 @@ def _build(recipe: Recipe, folder: Path, progress: Progress) -> Image:
     return Image.beside(folder / disk)
 
 
+def _unmount_below(folder: Path) -> None:
+    """Unmount what an earlier version left mounted below a folder that is about to be removed."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    for mount in reversed(mounts):
+        if mount.startswith(f"{folder}/"):
+            _run(["umount", mount], f"unmounting {mount}")
+
+
 def _root_tree(recipe: Recipe, scratch: Path) -> Path:
     root, early, late = scratch / "root", scratch / "early.tar", scratch / "late.tar"
     early.write_bytes(pack(recipe.early))
     late.write_bytes(pack(recipe.late))
-    _run(recipe.mmdebstrap(str(root), str(early), str(late)), "installing the node's packages", cwd=scratch)
+    # In a mount namespace of its own: when the build is killed, no /proc, /sys or /dev stays mounted in the tree.
+    command = ["unshare", "--mount", *recipe.mmdebstrap(str(root), str(early), str(late))]
+    _run(command, "installing the node's packages", cwd=scratch)
     return root
 
 

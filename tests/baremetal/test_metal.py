@@ -34,7 +34,7 @@ def processes_naming(text):
 
 def cut_power_during(provision, words, node, role):
     """Run an apply, pull the power of `node` when it is at `role`, and return the apply's report of that node."""
-    running = provision.start(*words)
+    running = provision.start(*words, "-v")
     try:
         seen = []
         for line in running.stdout:

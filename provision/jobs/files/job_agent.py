@@ -215,6 +215,9 @@ def own_job(person, request):
         raise UnknownJob("this node knows no job {}".format(name))
     if not is_operator(person) and not signed_by(person, job):
         raise Refused("the job {} belongs to somebody else".format(name), "an operator can act on all jobs")
+    asked = request.get("id") or request.get("if_id")
+    if asked is not None and str(asked) != str(job.get("id")):
+        raise UnknownJob("this node knows no job {} with the id {}".format(name, shown(asked)))
     return name, str(job.get("id"))
 
 
@@ -445,7 +448,7 @@ RULES = {
 """Request -> what checks it and makes it anew."""
 
 
-NOTHING = {"stop": {"asked": False}, "delete": {"deleted": False}}
+NOTHING = {"stop": {"asked": False}, "delete": {"deleted": False}, "queue": {"written": False}}
 """What is answered where the node has no part in the job."""
 
 

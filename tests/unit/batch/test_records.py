@@ -139,6 +139,17 @@ def test_a_job_is_stopping_until_all_of_its_nodes_have_confirmed(*, deleted: boo
     assert job(("a", head), ("b", other)).status is JobStatus.STOPPED, "that is another job"
 
 
+def test_a_job_that_has_succeeded_keeps_its_result_while_its_deletion_is_not_confirmed() -> None:
+    """Whoever waits for the job gets its exit code; a silent node has nothing left to run."""
+    ended = {"status": "SUCCEEDED", "exit_code": 0, "ended": 150.0}
+    queue = {**QUEUE, "state": "stopped", "nodes": ["a", "b"], "unconfirmed": ["a", "b"], "deleted": True}
+
+    found = job(("a", told("a", queue=queue, result=ended)), away={"b": "no route"})
+
+    assert (found.status, found.exit_code, found.deleting) == (JobStatus.SUCCEEDED, 0, True)
+    assert found.unconfirmed == ("b",)
+
+
 def test_a_stopped_job_that_runs_all_the_same_is_never_said_to_have_ended() -> None:
     """Whatever the list of the queue host says."""
     head = told("a", attempt=0, attempt_record=None, instances={}, queue={**QUEUE, "state": "stopped"})
@@ -152,7 +163,7 @@ def test_a_running_job_whose_name_another_job_has_is_listed_as_well() -> None:
     old = told("b", id="0", submitted=1.0)
     reports = [report(name, {"now": 200.0, "jobs": [one]}) for name, one in (("a", new), ("b", old))]
 
-    assert {one.id for one in records(reports, {}, "a").values()} == {"1", "0"}
+    assert {one.id: one.displaced for one in records(reports, {}, "a").values()} == {"1": False, "0": True}
     (problem,) = contradictions(reports, "a")
     assert "another job dist (ID 0) runs there" in problem
     over = told("b", id="0", submitted=1.0, result={"status": "FAILED"})

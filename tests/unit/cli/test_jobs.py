@@ -13,7 +13,7 @@ import yaml
 
 from provision.cli import following, levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
-from provision.errors import ConnectionFailed, UsageError
+from provision.errors import ConnectionFailed, InvalidRecord, UsageError
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
 from provision.model.job_views import DryRun, JobSurvey
 from provision.testing import make_cluster
@@ -579,6 +579,23 @@ def test_a_job_that_does_not_exist_cannot_be_deleted(engine, typed):
     engine.known = {"a": job_of("a")}
     assert typed("delete", "a", "--lost", "gpu3")[0] == 0
     assert engine.calls[-1] == ("delete", "a", True, "gpu3")
+
+
+def test_a_job_without_a_valid_record_is_deleted(engine, typed, monkeypatch):
+    """Its owner cannot be asked about, so the engine compares the recorded one."""
+    engine.known = {"a": job_of("a")}
+
+    def ask(*_, yes):
+        if not yes:
+            raise InvalidRecord("a is not valid")
+
+    monkeypatch.setattr("provision.cli.delete.ask_about_owner", ask)
+
+    assert typed("delete", "a")[:2] == (0, "a deleted\n")
+    assert engine.calls[-1][:3] == ("delete", "a", False)
+    engine.known = {"a": job_of("a")}
+    assert typed("delete", "a", "--yes")[0] == 0
+    assert engine.calls[-1][:3] == ("delete", "a", True)
 
 
 def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed):

@@ -347,6 +347,18 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
         pair.jobs.delete("j", [].append, lost=("a",))
 
 
+def test_a_refused_deletion_changes_nothing(pair: Pair) -> None:
+    """Neither a node that never had the job nor one that answers is given up, and the job continues."""
+    running(pair, "j", **ON_B)
+    for node, problem in (("a", "never given"), ("b", "this node answers")):
+        with pytest.raises(UsageError, match=problem):
+            pair.jobs.delete("j", [].append, lost=(node,))
+    pair.jobs.jobs()
+
+    assert pair.jobs.get("j").status is JobStatus.RUNNING
+    assert pair.jobs.stop("j", [].append, grace=1).status is JobStatus.STOPPED
+
+
 def test_a_deletion_without_the_queue_host_changes_nothing(pair: Pair) -> None:
     """Else the job would be taken for lost and tried again. A stop that all nodes confirm needs no queue host."""
     running(pair, "j", retry=1, **ON_B)

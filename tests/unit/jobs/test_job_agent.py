@@ -187,6 +187,16 @@ def test_a_submitter_submits_sees_stops_and_deletes_a_job_of_his_own(agent):
     assert "x" not in agent.audited()[0].values()
 
 
+def test_a_request_for_another_job_of_a_name_changes_nothing(agent):
+    """The end of an old job comes late, when a new one has its name."""
+    submitted(agent, "j", "bob")
+
+    assert agent.ask("bob", "stop", name="j", id="old", grace=1) == {"asked": False}
+    assert agent.ask("bob", "delete", name="j", id="old") == {"deleted": False}
+    assert agent.ask("bob", "queue", name="j", queue={"state": "stopped"}, if_id="old") == {"written": False}
+    assert json.loads((agent.node.root / "j/queue.json").read_text())["state"] == "pending"
+
+
 def test_a_submitter_records_which_nodes_have_confirmed_the_end_of_a_job_of_his_own(agent):
     """As names alone; others see who has not."""
     submitted(agent, "j", "bob")

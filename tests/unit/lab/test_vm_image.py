@@ -1,6 +1,8 @@
 """The cache of node images; building one needs root and minutes, and is tested where nodes are really made."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +57,18 @@ def test_missing_programs_are_named_with_their_packages():
     with pytest.raises(LabError, match="no-such-a, no-such-b") as caught:
         vm_image.need_programs({"no-such-a": "pkg-a", "sh": "dash", "no-such-b": "pkg-b"})
     assert caught.value.remedy.endswith("pkg-a pkg-b")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_build_that_is_killed_leaves_nothing_mounted(tmp_path, monkeypatch):
+    """Else the next build, which removes the remains, finds files of this machine below them."""
+    script = f'mkdir -p "$1/proc" && mount -t tmpfs none "$1/proc" && touch {tmp_path}/mounted; kill -KILL $$'
+    monkeypatch.setattr(vm_image, "need_programs", lambda _: None)
+    monkeypatch.setattr(vm_image, "_BOOT_RECORD", __file__)
+    monkeypatch.setattr(Recipe, "mmdebstrap", lambda _, root, *__: ["sh", "-c", script, "sh", root])
+
+    with pytest.raises(LabError):
+        vm_image.ensure_image(RECIPE, Steps(), cache=tmp_path)
+
+    assert (tmp_path / "mounted").exists()
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()

@@ -34,10 +34,14 @@ class Ending:
         head: the queue host.
         record: the job, with the nodes that it was given to.
         delete: whether its records are to go too.
+        keep_secrets: whether the queue host keeps the job's secrets, for a next attempt.
     """
 
-    def __init__(self, contact: Contact, head: str, record: JobRecord, *, delete: bool = False) -> None:
-        self._contact, self._head, self._record, self._delete = contact, head, record, delete
+    def __init__(
+        self, contact: Contact, head: str, record: JobRecord, *, delete: bool = False, keep_secrets: bool = False
+    ) -> None:
+        self._contact, self._head, self._record = contact, head, record
+        self._delete, self._keep_secrets = delete, keep_secrets
         self.recorded = False
         """Whether the queue host has recorded the request: only then is it carried out when a node is back."""
         self.silent: set[str] = set()
@@ -64,7 +68,8 @@ class Ending:
             known = _part(way.name, ask_jobs(way, "report", ReportAnswer, names=[name], brief=True), self._record.id)
             if known is None:
                 return None
-            request: dict[str, Any] = {"name": name, "queue": queue, "merge": True, "over": True, "event": event}
+            over = not self._keep_secrets
+            request: dict[str, Any] = {"name": name, "queue": queue, "merge": True, "over": over, "event": event}
             ask_jobs(way, "queue", Written, **request, if_id=self._record.id)
             return _part(way.name, ask_jobs(way, "report", ReportAnswer, names=[name], brief=True), self._record.id)
 

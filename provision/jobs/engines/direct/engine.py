@@ -219,10 +219,15 @@ class DirectEngine:
             return record
         event = {"time": time.time(), "source": "queue", "type": "Normal", "message": f"released by {owner()}"}
         queue = {"state": "pending", "reason": ""}
+        request: dict[str, Any] = {
+            "name": record.spec.name,
+            "queue": queue,
+            "merge": True,
+            "event": event,
+            "if_id": record.id,
+        }
         with Ways(self._nodes) as ways:
-            ask_jobs(
-                ways.to(self.head), "queue", Written, name=name, queue=queue, merge=True, event=event, action="released"
-            )
+            ask_jobs(ways.to(self.head), "queue", Written, **request, action="released")
         try:
             self._start_waiting(say)
         except LockedError as error:
@@ -327,9 +332,9 @@ class DirectEngine:
         if self._carry_out(found):
             found = told_of(name, self._contact, self.head, hurry=hurry)
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
-        for record in survey.jobs:
-            if record.spec.name == name:
-                return record
+        named = [record for record in survey.jobs if record.spec.name == name]
+        if named:
+            return next((record for record in named if not record.displaced), named[0])
         insist_on_valid(name, found)
         away = ", ".join(survey.unreachable)
         if away and hurry:
@@ -380,9 +385,9 @@ class DirectEngine:
         with contextlib.suppress(ProvisionError):
             self._start_waiting(say, patience=PATIENCE_SECONDS)
 
-    def _end(self, record: JobRecord, say: Say, grace: float) -> ProvisionError | None:
+    def _end(self, record: JobRecord, say: Say, grace: float, *, keep_secrets: bool = False) -> ProvisionError | None:
         """End a job; return the error of nodes that have not confirmed it."""
-        ending, unrecorded = Ending(self._contact, self.head, record), None
+        ending, unrecorded = Ending(self._contact, self.head, record, keep_secrets=keep_secrets), None
         try:
             ending.request()
         except NodeUnreachable as error:
@@ -437,10 +442,11 @@ class DirectEngine:
             NodeError: a node could not do its part.
         """
         name, ending = record.spec.name, Ending(self._contact, self.head, record, delete=True)
-        ending.request()
-        nodes = ending.nodes or (tuple(self._nodes) if record.attempt else ())  # not known of jobs of old versions
+        every = tuple(self._nodes) if record.attempt else ()
         gone = list(dict.fromkeys(lost))
-        ending.check_lost(gone, nodes)
+        ending.check_lost(gone, ending.nodes or every)
+        ending.request()
+        nodes = ending.nodes or every  # not known of jobs of old versions
         ending.confirm(gone)
         asked = [node for node in nodes if node not in gone]
         left: dict[str, str] = {}
@@ -452,7 +458,8 @@ class DirectEngine:
         ending.confirm(set(asked) - set(left))
         if left:
             raise _unconfirmed(ending, name, left)
-        ending.remove([self.head])
+        if ending.recorded:
+            ending.remove([self.head])
 
     def _forget_refused(self, name: str, token: str) -> None:
         """Forget a job that never started: the queue host alone has it."""
@@ -481,6 +488,12 @@ class DirectEngine:
         record = self.get(name)
         if record.deleting:
             raise NodeError(f"the job {name} is being deleted", remedy="Submit it again under another name.")
+        if record.displaced:
+            raise NodeError(
+                f"the queue host {self.head} has another job {record.spec.name}, so {record.id} cannot be restarted",
+                remedy=f"End it: provision delete {record.id}",
+            )
+        name = record.spec.name
         with Ways(self._nodes) as ways:
             kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
             answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
@@ -488,9 +501,10 @@ class DirectEngine:
             if job.name == name:
                 check_secrets(self._keys.check(job, self.head), kept, self.head)
         if not record.status.over:
-            unconfirmed = self._end(record, say, 15.0)
+            unconfirmed = self._end(record, say, 15.0, keep_secrets=True)
             if unconfirmed is not None:
-                raise unconfirmed
+                remedy = f"Run `provision restart {name}` again when these nodes have confirmed the end."
+                raise type(unconfirmed)(unconfirmed.message, remedy=remedy)
             record = self.get(name)
         with Ways(self._nodes) as ways:
             queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)

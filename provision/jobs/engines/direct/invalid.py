@@ -8,7 +8,7 @@ from typing import Any
 
 from provision.connectors import Connector
 from provision.documents.jobs import Deleted, Done, InvalidEntry, ReportAnswer, invalid_entries
-from provision.errors import NodeError, NodeUnreachable, ProvisionError
+from provision.errors import InvalidRecord, NodeError, NodeUnreachable, ProvisionError
 from provision.jobs.node_ask import ask_jobs, owner
 
 __all__ = ["InvalidJob", "delete_invalid", "insist_on_valid"]
@@ -18,7 +18,7 @@ ENDING_SECONDS = 30.0
 """What an end may take beside the grace time."""
 
 
-class InvalidJob(NodeError):
+class InvalidJob(InvalidRecord):
     """The entry of a job is not valid, on the nodes of `entries`."""
 
     def __init__(self, name: str, entries: Mapping[str, InvalidEntry]) -> None:
