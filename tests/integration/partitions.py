@@ -148,9 +148,9 @@ class Case:
     def words(self) -> tuple[str, ...]:
         """The command line of the verb."""
         return {
-            "stop": ("stop", self.name, "--grace", "2s"),
+            "stop": ("stop", self.name, "--grace", "2s", "--yes"),
             "delete": ("delete", self.name, "--force"),
-            "restart": ("restart", self.name),
+            "restart": ("restart", self.name, "--yes"),
             "submit": self.words_of_a_second_job(),
             "list": ("list", "--json"),
             "get": ("get", self.name, "--json"),
@@ -280,16 +280,8 @@ class Case:
         return [f"{node} {line}" for node in self.scene.nodes for line in self.scene.on(node, look).split()]
 
     def clean(self) -> None:
-        """The job can be deleted now; nothing at all is kept of it."""
-
-        def deleted() -> bool:
-            return self.scene.by(self.scene.other, "delete", self.name, "--force", timeout=200).code in {0, 3}
-
-        eventually(deleted, seconds=CARRIED_OUT_SECONDS, what=f"{self}: it is deleted")
-        self.nothing_runs()
-        for node in self.scene.nodes:
-            kept = self.scene.on(node, "ls -A /var/lib/provision/jobs").split()
-            assert self.name not in kept, f"{self}: {node} keeps {kept}"
+        """Delete the job."""
+        Group(self.scene, [self]).clean()
 
 
 WATCH_START = """
@@ -313,7 +305,7 @@ class Group:
 
     @property
     def jobs(self) -> list[Case]:
-        """One case for each job: the one that changes it, if there is one."""
+        """One case for each job: its first, which is the one that changes the job if any does."""
         found: dict[str, Case] = {}
         for case in self.cases:
             found.setdefault(case.name, case)
@@ -328,8 +320,8 @@ class Group:
                 case.starting = next(job.starting for job in self.jobs if job.name == case.name)
             self.log("prepared")
             self.run_verbs()
-            for case in self.cases:
-                case.judge_afterwards()
+            for job in self.jobs:
+                job.judge_afterwards()
             verbs = {job.name: {case.verb for case in self.cases if case.name == job.name} for job in self.jobs}
             for job in self.jobs:
                 if not verbs[job.name] & {"delete", "prune"} and not job.pruned:
@@ -338,9 +330,7 @@ class Group:
         except BaseException:
             self.scene.by(self.scene.other, "delete", "--force", *(job.name for job in self.jobs))
             raise
-        for job in self.jobs:
-            job.clean()
-        self.scene.nothing_left(str(self.first))
+        self.clean()
         self.log("clean")
 
     def run_verbs(self) -> None:
@@ -399,6 +389,20 @@ class Group:
         """Judge all jobs."""
         for job in self.jobs:
             job.judge_job_while_cut(job.done)
+
+    def clean(self) -> None:
+        """Delete the jobs: nothing at all is kept of them, and no GPU is leased."""
+        names = [job.name for job in self.jobs]
+
+        def deleted() -> bool:
+            words = ("delete", "--force", "--ignore-not-found", *names)
+            return self.scene.by(self.scene.other, *words, timeout=200).code == 0
+
+        eventually(deleted, seconds=CARRIED_OUT_SECONDS, what=f"{names} are deleted")
+        for node in self.scene.nodes:
+            kept = self.scene.on(node, "ls -A /var/lib/provision/jobs").split()
+            assert not set(kept) & set(names), f"{self.first}: {node} keeps {kept}"
+        self.scene.nothing_left(str(self.first))
 
     def log(self, text: str) -> None:
         """Print progress."""
