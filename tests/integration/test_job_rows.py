@@ -16,6 +16,7 @@ from tests.support.git_server import commit, git
 
 NODES = (f"{LAB}-1", f"{LAB}-2")
 AGE = r"\d+[smh]"
+OWNER = r"\S+@\S+"
 IPC_LOCK = 14
 """The number of Linux's capability."""
 ADDRESS = r"\d+\.\d+\.\d+\.\d+"
@@ -158,7 +159,7 @@ def test_the_documents_pytorch_job_from_submission_to_its_logs(jobs, data, board
     assert jobs.logs("dist") == followed
     assert jobs.logs("dist", "dist-worker-0")[0] == "WORLD_SIZE: 3, CURRENT_RANK: 1"
     assert jobs.ok("logs", "dist", "-t", "5").out.splitlines() == followed[-5:]
-    assert has_row(jobs.ok("list").out, "dist", "SUCCEEDED", "PYTORCHJOB", AGE, "N/A")
+    assert has_row(jobs.ok("list").out, "dist", "SUCCEEDED", "PYTORCHJOB", AGE, "N/A", OWNER)
     assert has_row(jobs.ok("top job").out, "dist", "3", "0", "SUCCEEDED", "pytorchjob", AGE, "N/A")
     tensorboard(jobs, on_node)
 
@@ -167,8 +168,8 @@ def running(jobs):
     """What is shown of the job while it runs."""
     listed, top, nodes = jobs.ok("list").out, jobs.ok("top job").out, jobs.ok("top node").out
 
-    assert has_row(listed, "NAME", "STATUS", "TRAINER", "AGE", "NODE")
-    assert has_row(listed, "dist", "RUNNING", "PYTORCHJOB", AGE, ADDRESS)
+    assert has_row(listed, "NAME", "STATUS", "TRAINER", "AGE", "NODE", "OWNER")
+    assert has_row(listed, "dist", "RUNNING", "PYTORCHJOB", AGE, ADDRESS, OWNER)
     assert has_row(top, "NAME", r"GPU\(Requests\)", r"GPU\(Allocated\)", "STATUS", "TRAINER", "AGE", "NODE")
     assert has_row(top, "dist", "3", "3", "RUNNING", "pytorchjob", AGE, ADDRESS)
     assert "\nTotal Allocated GPUs of Training Job:\n3\n" in top
@@ -224,7 +225,7 @@ def test_a_running_job_is_seen_on_its_gpu_and_has_no_more_rights_than_it_needs(j
         assert "box-worker-0" in told
         assert "SIMULATED" in told
     jobs.ok("stop", "box")
-    assert has_row(jobs.ok("list").out, "box", "STOPPED", "RUNJOB", AGE, "N/A")
+    assert has_row(jobs.ok("list").out, "box", "STOPPED", "RUNJOB", AGE, "N/A", OWNER)
     jobs.submit("run", "cpu", "--wait", "echo $NVIDIA_VISIBLE_DEVICES")
     assert jobs.logs("cpu") == ["void"]
 
