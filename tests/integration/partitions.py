@@ -166,15 +166,17 @@ class Case:
 
     # What has to hold
 
-    def judge_answer(self, done: Done, *, cut: bool) -> None:
-        """Check that a verb reports no end that did not happen, and does not deny a job that exists."""
-        running = self.runs_on()
+    def judge_answer(self, *, cut: bool) -> None:
+        """Check that the verb reported no end that did not happen, and did not deny a job that exists."""
+        done, running = self.done, self.runs_on()
+        assert done is not None, f"{self}: the verb did not run"
         assert "Traceback" not in done.err, f"{self}: {done}"
         if self.verb in ENDING and running:
             assert cut, f"{self}: no node is cut off, and it runs on {running}: {done}"
             assert done.code in {NODE_UNREACHABLE, TIMED_OUT}, f"{self}: it runs on {running}: {done}"
             assert self.node in done.err, f"{self}: the message does not name {self.node}: {done}"
-        if self.verb in OF_ONE_JOB and not self.is_refused():
+        may_be_pruned = self.pruned and self.state == "finished" and self.moment == "during"
+        if self.verb in OF_ONE_JOB and not self.is_refused() and not may_be_pruned:
             assert done.code != NOT_FOUND, f"{self}: the job exists: {done}"
         if running and self.verb in {"list", "get"} and done.code == 0:
             jobs = done.document if self.verb == "list" else [done.document]
@@ -185,14 +187,14 @@ class Case:
         if cut and self.moment == "before" and self.node == self.head and self.verb in {*ENDING, "restart", "submit"}:
             assert done.code == NODE_UNREACHABLE, f"{self}: the queue host is cut off: {done}"
 
-    def judge_job_while_cut(self, done: Done | None = None) -> None:
+    def judge_job_while_cut(self) -> None:
         """Check that the job is listed, that nobody gets its name, and that at most one attempt of it runs."""
         self.is_visible()
         running = self.runs_on()
         if running and self.node != self.head:
             again = self.scene.by(self.scene.other, *self.words_of_a_second_job(), timeout=120)
             assert again.code == NAME_TAKEN, f"{self}: another job got the name: {again}"
-            if self.verb in ENDING and done is not None and done.code == NODE_UNREACHABLE:
+            if self.verb in ENDING and self.done is not None and self.done.code == NODE_UNREACHABLE:
                 assert self.node in again.err, f"{self}: {again}"
 
     def is_refused(self) -> bool:
@@ -298,6 +300,11 @@ class Group:
     cases: Sequence[Case]
     since: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        prunes = any(case.verb == "prune" for case in self.cases)
+        for case in self.cases:
+            case.pruned = prunes and (case.state == "finished" or case.verb == "stop")
+
     @property
     def first(self) -> Case:
         """A case, for what all have in common."""
@@ -322,9 +329,9 @@ class Group:
             self.run_verbs()
             for job in self.jobs:
                 job.judge_afterwards()
-            verbs = {job.name: {case.verb for case in self.cases if case.name == job.name} for job in self.jobs}
+            deleted = {case.name for case in self.cases if case.verb == "delete" or case.pruned}
             for job in self.jobs:
-                if not verbs[job.name] & {"delete", "prune"} and not job.pruned:
+                if job.name not in deleted:
                     job.must_exist()
             self.log("judged")
         except BaseException:
@@ -343,7 +350,7 @@ class Group:
                 else:
                     for case in self.cases:
                         self.act(case)
-                        case.judge_answer(case.done, cut=True)  # type: ignore[arg-type]
+                        case.judge_answer(cut=True)
                     self.judge_jobs_while_cut()
         elif self.first.moment == "during":
             before = int(self.scene.on(self.first.node, SESSIONS))
@@ -360,11 +367,11 @@ class Group:
             if self.first.state == "starting":
                 self.act_at_once(len(self.cases))
                 for case in self.cases:
-                    case.judge_answer(case.done, cut=False)  # type: ignore[arg-type]
+                    case.judge_answer(cut=False)
             else:
                 for case in self.cases:
                     self.act(case)
-                    case.judge_answer(case.done, cut=False)  # type: ignore[arg-type]
+                    case.judge_answer(cut=False)
             with self.first.cut():
                 for job in self.jobs:
                     job.judge_job_while_cut()
@@ -382,13 +389,13 @@ class Group:
     def judge_while_cut(self) -> None:
         """Judge all answers and all jobs."""
         for case in self.cases:
-            case.judge_answer(case.done, cut=True)  # type: ignore[arg-type]
+            case.judge_answer(cut=True)
         self.judge_jobs_while_cut()
 
     def judge_jobs_while_cut(self) -> None:
         """Judge all jobs."""
         for job in self.jobs:
-            job.judge_job_while_cut(job.done)
+            job.judge_job_while_cut()
 
     def clean(self) -> None:
         """Delete the jobs: nothing at all is kept of them, and no GPU is leased."""
@@ -435,8 +442,6 @@ def groups_of(scene: Scene, state: str, moment: str, dice: random.Random) -> lis
             )
             for verb in verbs
         ]
-        for case in cases:
-            case.pruned = "prune" in verbs and (state == "finished" or case.verb == "stop")
         return Group(scene, cases)
 
     return [group(part, verbs) for part, verbs in enumerate(BESIDE_A_START if state == "starting" else (VERBS,))]

@@ -65,8 +65,8 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
         listed = scene.by(scene.other, "list", "-o", "wide")
         assert scene.nodes[-1] in listed.out
         assert "takes no connections now" in listed.err, "the node was remembered, and is not waited for again"
-        case.judge_answer(done, cut=True)
-        case.judge_job_while_cut(done)
+        case.judge_answer(cut=True)
+        case.judge_job_while_cut()
     case.judge_afterwards()
     told = case.get()
     assert told is not None
@@ -79,7 +79,7 @@ def test_a_deleted_job_on_a_node_that_is_cut_off_keeps_its_name(scene: Scene) ->
     case = Case(scene, "cut-delete", "running", "delete", "before", scene.nodes[-1])
     case.prepare()
     with case.cut():
-        done = case.act()
+        done = case.done = case.act()
         assert (done.code, done.out) == (NODE_UNREACHABLE, ""), str(done)
         again = scene.by(scene.other, *case.words_of_a_second_job())
         assert again.code == NAME_TAKEN, str(again)
