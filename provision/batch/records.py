@@ -197,6 +197,9 @@ def _record(told: Told, unreachable: Mapping[str, str], head: str, answered: Col
     left = unconfirmed_nodes(queue, {report.node: job for report, job in told}, answered, head)
     if left:
         return _stopping(judged, queue, left, answered)
+    if head not in answered and record.unreachable and judged.status.over and any(job.stopping for _, job in current):
+        # A stop that the queue host could not record: its own nodes have confirmed it, the silent ones have not.
+        return _stopping(judged, QueueEntry(reason=judged.reason), record.unreachable, answered)
     if not judged.reason or queue.state not in {"pending", "held"} or judged.reason != queue.reason:
         return judged
     tried = max((report.tried for report, _ in told if report.node == head), default=0.0)

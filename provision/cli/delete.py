@@ -74,7 +74,7 @@ def delete(
                 runner.delete(name, info, force=agreed, lost=lost or ())
         except NotFound as error:
             if not ignore:
-                raise NotFound(error.message, remedy=f"{error.remedy or ''} {_IGNORE}".strip()) from error
+                raise NotFound(error.message, remedy=f"{error.remedy or ''}. {_IGNORE}".lstrip(". ")) from error
             info(f"there is no job {name}")
             return
         gone.append(name)

@@ -119,7 +119,7 @@ def problems_text(plan: Plan) -> str:
     found = _grouped_problems(plan)
     if not found:
         return ""
-    lines = [f"Preflight: {len(found)} problem{'s' * (len(found) != 1)}; apply changes nothing until they are fixed."]
+    lines = [f"Preflight: {len(found)} problem{'s' * (len(found) != 1)}; apply changes nothing before they are fixed."]
     for problem, names in found.items():
         where = in_short(names)
         lines += ["", *_wrapped(f"{where}: {problem.role}", "  ", "    ")]

@@ -226,6 +226,8 @@ def _image(node: Node, facts: NodeFacts) -> Mapping[str, Any] | None:
     if isinstance(facts.image, Image) and (not digest or any(digest in known for known in facts.image.digests)):
         return None
     registry = registry_of(reference)
+    if any(not plain(entry.get("certificate")) for entry in _certificates(variables, registry)):
+        return None
     path, _, tag = name.removeprefix(f"{registry}/").partition(":")
     if registry == registry_of("x") and "/" not in path:
         path = f"library/{path}"
@@ -246,11 +248,17 @@ def _image(node: Node, facts: NodeFacts) -> Mapping[str, Any] | None:
 
 
 def _certificate(variables: Mapping[str, Any], registry: str) -> str:
+    return next((str(entry["certificate"]) for entry in _certificates(variables, registry)), "")
+
+
+def _certificates(variables: Mapping[str, Any], registry: str) -> list[Mapping[str, Any]]:
+    """Return the entries of docker_engine_registry_ca for a registry that have a certificate."""
     entries = variables.get("docker_engine_registry_ca")
-    for item in entries if isinstance(entries, list) else []:
-        if isinstance(item, Mapping) and item.get("registry") == registry and plain(item.get("certificate")):
-            return str(item["certificate"])
-    return ""
+    return [
+        item
+        for item in (entries if isinstance(entries, list) else [])
+        if isinstance(item, Mapping) and item.get("registry") == registry and item.get("certificate")
+    ]
 
 
 def _login(variables: Mapping[str, Any], registry: str) -> dict[str, str] | None:
@@ -383,7 +391,7 @@ def _repository_remedy(item: Repository | None, *, unreachable: bool) -> str:
             if unreachable
             else "Correct the source in /etc/apt/sources.list.d on the node, or its key."
         )
-    other = " Set it to '' where the nodes' own sources have the packages." if item.role == "nvidia_container" else ""
+    other = " Set it to '' if the nodes' own sources have the packages." if item.role == "nvidia_container" else ""
     if unreachable:
         return f"Open the way from the node to it, set cluster_http_proxy, or set {item.variable} to a mirror.{other}"
     return f"Correct {item.variable} and its key in the inventory.{other}"
@@ -413,7 +421,7 @@ _IMAGE_PROBLEMS = {
     "untrusted": (
         PreflightCode.REGISTRY_UNTRUSTED,
         "the node does not trust the certificate of {registry}",
-        "Add the certificate of the registry's CA to docker_engine_registry_ca; `init --registry-ca FILE` writes it.",
+        "Add the certificate of its CA to docker_engine_registry_ca (in a new inventory: `init --registry-ca`).",
     ),
     "missing": (
         PreflightCode.IMAGE_MISSING,

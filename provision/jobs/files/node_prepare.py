@@ -133,7 +133,7 @@ class Puller:
             )
         if code:
             last = "\n".join((err or out).splitlines()[-6:])
-            remedy = "is it there, and may this node?"
+            remedy = "Check that the registry has this image and that the nodes can reach the registry."
             if re.search(NO_LOGIN, last):
                 remedy = "give a login that may pull it: provision secret add registry --server {} --username NAME"
                 remedy = remedy.format(registry_of(reference))

@@ -150,6 +150,17 @@ def test_a_job_that_has_succeeded_keeps_its_result_while_its_deletion_is_not_con
     assert found.unconfirmed == ("b",)
 
 
+def test_a_job_that_was_stopped_without_the_queue_host_is_stopping() -> None:
+    """Its nodes that answer have ended; the queue host has a part too, and cannot confirm."""
+    ended = {"status": "FAILED", "reason": "stopped by me", "exit_code": 143, "ended": 150.0}
+    seats = told("b")["attempt_record"]["seats"]
+
+    found = job(("b", told("b", result=ended, stopping=True)), away={"a": "no route"})
+
+    assert {seat["node"] for seat in seats} == {"a", "b"}
+    assert (found.status, found.unconfirmed, found.exit_code) == (JobStatus.STOPPING, ("a",), None)
+
+
 def test_a_stopped_job_that_runs_all_the_same_is_never_said_to_have_ended() -> None:
     """Whatever the list of the queue host says."""
     head = told("a", attempt=0, attempt_record=None, instances={}, queue={**QUEUE, "state": "stopped"})

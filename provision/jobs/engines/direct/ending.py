@@ -76,8 +76,9 @@ class Ending:
         answer = self._contact.each([self._contact.nodes[self._head]], ask)[self._head]
         if is_silent(answer):
             raise NodeUnreachable(
-                f"the queue host {self._head} does not answer, so that the end of {name} cannot be recorded: {answer}",
+                f"the queue host {self._head} does not answer, so that the end of {name} cannot be recorded",
                 node=self._head,
+                remedy=f"Run the same command again when {self._head} answers.",
             )
         if isinstance(answer, ProvisionError):
             raise answer
