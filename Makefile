@@ -31,7 +31,7 @@ help:
 	@echo "make drift      every change by other hands, alone, and nodes that are half dead (hours)"
 	@echo "make chaos      faults at random moments of an apply"
 	@echo "make faults     faults at random moments of batch jobs, operators who are killed"
-	@echo "make partitions a node is cut off before, during and after each job verb (two hours)"
+	@echo "make partitions a node is cut off before, during and after each job verb (one to two hours)"
 	@echo "make exhaustive the choice of GPUs, compared with trying every one"
 	@echo "make baremetal  virtual machines: kernel modules, power cuts, reboots, then the whole way"
 	@echo "make bench      what a look at 10, 100 and 1000 SIMULATED nodes costs, and apply on 8 container nodes"
