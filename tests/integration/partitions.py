@@ -176,7 +176,8 @@ class Case:
             assert done.code in {NODE_UNREACHABLE, TIMED_OUT}, f"{self}: it runs on {running}: {done}"
             assert self.node in done.err, f"{self}: the message does not name {self.node}: {done}"
         may_be_pruned = self.pruned and self.state == "finished" and self.moment == "during"
-        if self.verb in OF_ONE_JOB and not self.is_refused() and not may_be_pruned:
+        has_no_instance_yet = self.verb == "logs" and self.state in {"waiting", "starting"}
+        if self.verb in OF_ONE_JOB and not (self.is_refused() or may_be_pruned or has_no_instance_yet):
             assert done.code != NOT_FOUND, f"{self}: the job exists: {done}"
         if running and self.verb in {"list", "get"} and done.code == 0:
             jobs = done.document if self.verb == "list" else [done.document]
