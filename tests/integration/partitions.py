@@ -250,7 +250,10 @@ class Case:
             return set()
         if self.done.code not in {0, TIMED_OUT, NODE_UNREACHABLE}:
             return set()
-        return {GONE} if self.verb == "delete" else {*OVER, GONE} if self.pruned else set(OVER)
+        if self.verb == "delete":
+            return {GONE}
+        over = {"SUCCEEDED"} if self.state == "finished" else OVER  # a stop changes no job that is over
+        return {*over, GONE} if self.pruned else set(over)
 
     pruned: bool = False
     """Whether `prune` runs in the same group, and may remove the job once it is over."""

@@ -103,6 +103,8 @@ def test_a_deleted_job_on_a_node_that_is_cut_off_keeps_its_name(scene: Scene) ->
         ("on-head", "delete", "before", 0),
         ("finished", "delete", "before", -1),
         ("starting", "stop", "during", -1),
+        ("running", "restart", "after", -1),
+        ("waiting", "stop", "before", 0),
     ],
 )
 def test_a_verb_beside_a_node_that_is_cut_off(scene: Scene, state: str, verb: str, moment: str, place: int) -> None:
