@@ -101,7 +101,7 @@ def crowd(tmp_path_factory) -> Iterator[SimulatedNodes]:
     ("words", "out", "err"),
     [
         (("verify",), 30, 4),
-        (("plan",), 45, 4),
+        (("plan",), 80, 4),
         (("apply", "--yes"), 30, 45),
         (("list",), 4, 6),
         (("hostfile",), 44, 6),
