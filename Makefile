@@ -195,9 +195,9 @@ batch: setup
 chaos: setup
 	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_chaos.py -m long
 
-# PARTITIONS_SEED=N repeats a run; PARTITIONS_CASES=N draws so many random cases (50).
+# PARTITIONS_SEED=N repeats a run; PARTITIONS_CASES=N draws so many random cases (50). A part of it: PARTITIONS="-k running".
 partitions: setup
-	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_partitions.py -m long
+	$(BIN)/pytest -v -s -p no:cacheprovider tests/integration/test_partitions.py -m long $(PARTITIONS)
 
 # JOB_FAULTS_SEED=N repeats a run (forty minutes on two processors).
 faults: setup

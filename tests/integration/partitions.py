@@ -1,20 +1,24 @@
-"""Job verbs while a node is cut off: the states of a job, how a node is cut, and what has to hold afterwards."""
+"""Job verbs while a node is cut off: states of a job, moments of a cut, and the conditions that must hold afterwards.
+
+A group of cases shares one cut: its verbs run on jobs of the same state, and each verb that changes a job has its own.
+"""
 
 from __future__ import annotations
 
 import random
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.integration.job_faults import OVER, Scene, begun
 from tests.support.command import Done, eventually
 
-__all__ = ["CUTS", "MOMENTS", "STATES", "VERBS", "Case", "cut_off"]
+__all__ = ["CUTS", "MOMENTS", "STATES", "VERBS", "Case", "Group", "cut_off", "groups_of", "random_case"]
 
 STATES = ("waiting", "starting", "running", "spread", "on-head", "finished")
 """Of the job: in the queue; being started; on the last node; on two nodes; on the queue host; over."""
@@ -24,10 +28,21 @@ CUTS = (("eth0",), ("eth0", "eth1"))
 """The management network alone, or all networks."""
 VERBS = ("stop", "delete", "restart", "submit", "list", "get", "queue run", "wait", "logs", "prune")
 ENDING = ("stop", "delete")
-NODE_UNREACHABLE, NAME_TAKEN = 7, 4
+OF_ONE_JOB = ("stop", "delete", "restart", "get", "wait", "logs")
+"""Verbs that exit with NOT_FOUND if the job does not exist."""
+ON_QUEUE_HOST = ("waiting", "on-head")
+"""States in which the queue host is cut off: in the others it is the last node of the job."""
+BESIDE_A_START = (("stop", "submit", "get"), ("delete", "list", "queue run"), ("restart", "wait", "logs", "prune"))
+"""Verbs that run at the same time on one job that is being started: a start is over soon, so each group is short."""
+NOT_FOUND, NAME_TAKEN, TIMED_OUT, NODE_UNREACHABLE = 3, 4, 6, 7
+GONE = "gone"
 CARRIED_OUT_SECONDS = 90.0
 """So long after a node is back a requested end is carried out, by verbs that only look."""
-ALIVE = "docker ps -q --filter label=provision.job={name}"
+ALIVE = "docker ps --filter label=provision.job={name} --format '{{{{.Label \"provision.attempt\"}}}}'"
+"""Prints the attempt of each running container of a job."""
+SESSIONS = "ss -Htn state established '( sport = :22 )' | wc -l"
+WATCH_SESSION = 'while [ $SECONDS -lt 15 ] && [ "$({sessions})" -le {before} ]; do sleep 0.02; done'
+"""Returns when a node has a new SSH session."""
 REMAINS = "docker ps -aq --filter label=provision.job={name}; grep -ls '{quoted}' /run/provision/leases/* || true"
 
 
@@ -76,22 +91,12 @@ class Case:
         """The node of the job, where it is one that is not the queue host."""
         return self.scene.nodes[-1]
 
+    done: Done | None = None
+    """The result of the verb."""
+
     def run(self) -> None:
-        """Bring the job into its state, cut the node off, run the verb, connect the node again, and judge."""
-        self.prepare()
-        if self.moment == "before":
-            with self.cut():
-                self.judge_while_cut(self.act())
-        elif self.moment == "during":
-            done = self.act_and_cut()
-            self.judge_end(done)
-        else:
-            done = self.act()
-            self.judge_end(done)
-            with self.cut():
-                self.is_visible()
-        self.judge_afterwards()
-        self.clean()
+        """Run this case alone."""
+        Group(self.scene, [self]).run()
 
     @contextmanager
     def cut(self) -> Iterator[None]:
@@ -134,14 +139,18 @@ class Case:
         """The nodes with a container of the job, by no network."""
         return [node for node in self.scene.nodes if self.scene.on(node, ALIVE.format(name=self.name)).split()]
 
+    def attempts(self) -> set[str]:
+        """Return the attempts of which a container runs, on any node."""
+        return {one for node in self.scene.nodes for one in self.scene.on(node, ALIVE.format(name=self.name)).split()}
+
     # The verb
 
     def words(self) -> tuple[str, ...]:
         """The command line of the verb."""
         return {
-            "stop": ("stop", self.name, "--grace", "2s"),
+            "stop": ("stop", self.name, "--grace", "2s", "--yes"),
             "delete": ("delete", self.name, "--force"),
-            "restart": ("restart", self.name),
+            "restart": ("restart", self.name, "--yes"),
             "submit": self.words_of_a_second_job(),
             "list": ("list", "--json"),
             "get": ("get", self.name, "--json"),
@@ -155,41 +164,43 @@ class Case:
         """Run the verb, as the second operator."""
         return self.scene.by(self.scene.other, *self.words(), timeout=300)
 
-    def act_and_cut(self) -> Done:
-        """Run the verb, and cut the node off while it is at work."""
-        found: list[Done] = []
-        acting = threading.Thread(target=lambda: found.append(self.act()))
-        acting.start()
-        time.sleep(self.pause)  # the moment is what is tried
-        with self.cut():
-            acting.join(timeout=320)
-            assert found, f"{self}: the verb did not end"
-            self.judge_while_cut(found[0])
-        return found[0]
-
     # What has to hold
 
-    def judge_end(self, done: Done) -> None:
-        """A verb that reports an end is right: nothing of the job runs anywhere."""
-        if self.verb == "stop" and done.code == 0:
-            assert not self.runs_on(), f"{self}: it runs on {self.runs_on()}, and stop says: {done}"
-        if self.verb == "delete" and done.code == 0:
-            assert not self.runs_on(), f"{self}: it runs on {self.runs_on()}, and delete says: {done}"
+    def judge_answer(self, *, cut: bool) -> None:
+        """Check that the verb reported no end that did not happen, and did not deny a job that exists."""
+        done, running = self.done, self.runs_on()
+        assert done is not None, f"{self}: the verb did not run"
         assert "Traceback" not in done.err, f"{self}: {done}"
-
-    def judge_while_cut(self, done: Done) -> None:
-        """No false end; whoever did not get an end is told so; the job is seen, and nobody else gets its name."""
-        self.judge_end(done)
-        running = self.runs_on()
         if self.verb in ENDING and running:
-            assert done.code in {NODE_UNREACHABLE, 6}, f"{self}: it runs on {running}: {done}"
-            assert self.node in done.err, f"{self}: {done}"
+            assert cut, f"{self}: no node is cut off, and it runs on {running}: {done}"
+            assert done.code in {NODE_UNREACHABLE, TIMED_OUT}, f"{self}: it runs on {running}: {done}"
+            assert self.node in done.err, f"{self}: the message does not name {self.node}: {done}"
+        may_be_pruned = self.pruned and self.state == "finished" and self.moment == "during"
+        has_no_instance_yet = self.verb == "logs" and self.state in {"waiting", "starting"}
+        if self.verb in OF_ONE_JOB and not (self.is_refused() or may_be_pruned or has_no_instance_yet):
+            assert done.code != NOT_FOUND, f"{self}: the job exists: {done}"
+        if running and self.verb in {"list", "get"} and done.code == 0:
+            jobs = done.document if self.verb == "list" else [done.document]
+            status = {job["name"]: job["status"] for job in jobs}.get(self.name)
+            assert status not in OVER, f"{self}: it runs on {running}, and is reported as {status}: {done}"
+        if running and self.verb == "wait":
+            assert done.code in {NODE_UNREACHABLE, TIMED_OUT}, f"{self}: it runs on {running}: {done}"
+        if cut and self.moment == "before" and self.node == self.head and self.verb in {*ENDING, "restart", "submit"}:
+            assert done.code == NODE_UNREACHABLE, f"{self}: the queue host is cut off: {done}"
+
+    def judge_job_while_cut(self) -> None:
+        """Check that the job is listed, that nobody gets its name, and that at most one attempt of it runs."""
         self.is_visible()
+        running = self.runs_on()
         if running and self.node != self.head:
             again = self.scene.by(self.scene.other, *self.words_of_a_second_job(), timeout=120)
             assert again.code == NAME_TAKEN, f"{self}: another job got the name: {again}"
-            if self.verb in ENDING and done.code == NODE_UNREACHABLE:
+            if self.verb in ENDING and self.done is not None and self.done.code == NODE_UNREACHABLE:
                 assert self.node in again.err, f"{self}: {again}"
+
+    def is_refused(self) -> bool:
+        """Return whether the start of the job, beside which the verb ran, has refused the job."""
+        return self.starting is not None and self.starting.poll() not in {None, 0}
 
     def words_of_a_second_job(self) -> tuple[str, ...]:
         """The command line that submits a job of the same name."""
@@ -198,30 +209,67 @@ class Case:
         )  # fmt: skip
 
     def is_visible(self) -> None:
-        """A job that runs is listed, or the only nodes that know it are named as unreachable."""
+        """Check that a job that runs is listed as such, or that all nodes that know it are named as unreachable."""
         running = self.runs_on()
+        attempts = self.attempts()
+        assert len(attempts) <= 1, f"{self}: attempts {sorted(attempts)} run at the same time"
         if not running:
             return
         listed = self.scene.by(self.scene.other, "list", "--json", timeout=120)
-        names = [job["name"] for job in listed.document] if listed.code == 0 else []
-        unknown = all(node in listed.err for node in {*running, self.head} & {self.node})
-        assert self.name in names or (self.node == self.head and unknown), f"{self}: it runs on {running}: {listed}"
+        status = {job["name"]: job["status"] for job in listed.document} if listed.code == 0 else {}
+        unknown = self.node == self.head and self.node in listed.err
+        still = self.runs_on()
+        assert self.name in status or unknown or not still, f"{self}: it runs on {running}: {listed}"
+        assert status.get(self.name) not in OVER or not still, f"{self}: it runs on {still}: {listed}"
 
     def judge_afterwards(self) -> None:
-        """The node is back: what was requested is carried out by verbs that only look, and all of it is consistent."""
+        """Check the job when the node is back: verbs that only read jobs have carried out what was requested."""
         if self.starting is not None:
             self.starting.communicate(timeout=300)
-        end, job = time.monotonic() + CARRIED_OUT_SECONDS, self.get()
-        requested = job is not None and job["status"] == "STOPPING"
-        while requested and time.monotonic() < end:
-            listed = {one["name"]: one for one in self.scene.by(self.scene.other, "list", "--json").document}
-            requested = listed.get(self.name, {}).get("status") == "STOPPING"
-        assert not requested, f"{self}: still STOPPING: {self.get()}"
-        job = self.get()
-        if job is None or job["status"] in OVER:
+        wanted = self.wanted_end()
+
+        def settled() -> bool:
+            self.scene.by(self.scene.other, "list")
+            status = self.status()
+            return status in wanted if wanted else status not in {"STOPPING", ""}
+
+        what = f"{self}: it becomes {' or '.join(sorted(wanted)) or 'other than STOPPING'} (the verb: {self.done})"
+        eventually(settled, seconds=CARRIED_OUT_SECONDS, what=what)
+        status = self.status()
+        if status in OVER or status == GONE:
             self.nothing_runs()
         else:
             self.is_visible()
+
+    def wanted_end(self) -> set[str]:
+        """Return the statuses of which the job must have one in the end; empty if any will do.
+
+        The queue host has recorded the end if it was not cut off: then also an end that was not confirmed is final.
+        """
+        if self.verb not in ENDING or self.done is None or (self.node == self.head and self.done.code != 0):
+            return set()
+        if self.done.code not in {0, TIMED_OUT, NODE_UNREACHABLE}:
+            return set()
+        if self.verb == "delete":
+            return {GONE}
+        over = {"SUCCEEDED"} if self.state == "finished" else OVER  # a stop changes no job that is over
+        return {*over, GONE} if self.pruned else set(over)
+
+    pruned: bool = False
+    """Whether `prune` runs in the same group, and may remove the job once it is over."""
+
+    def status(self) -> str:
+        """Return the job's status; GONE if there is no such job, empty if no node can tell."""
+        done = self.scene.by(self.scene.other, "get", self.name, "--json", timeout=60)
+        if done.code == NOT_FOUND:
+            return GONE
+        return str(done.document["status"]) if done.code == 0 else ""
+
+    def must_exist(self) -> None:
+        """Check that a job that nobody has deleted is not gone."""
+        if not self.is_refused():
+            status = eventually(self.status, seconds=CARRIED_OUT_SECONDS, what=f"{self}: its status")
+            assert status != GONE, f"{self}: the job is gone, and nobody has deleted it"
 
     def nothing_runs(self) -> None:
         """No container of the job is left, and no GPU is leased to it."""
@@ -238,22 +286,169 @@ class Case:
         return [f"{node} {line}" for node in self.scene.nodes for line in self.scene.on(node, look).split()]
 
     def clean(self) -> None:
-        """The job can be deleted now; nothing at all is kept of it."""
-
-        def deleted() -> bool:
-            return self.scene.by(self.scene.other, "delete", self.name, "--force", timeout=200).code in {0, 3}
-
-        eventually(deleted, seconds=CARRIED_OUT_SECONDS, what=f"{self}: it is deleted")
-        self.nothing_runs()
-        for node in self.scene.nodes:
-            kept = self.scene.on(node, "ls -A /var/lib/provision/jobs").split()
-            assert self.name not in kept, f"{self}: {node} keeps {kept}"
+        """Delete the job."""
+        Group(self.scene, [self]).clean()
 
 
 WATCH_START = """
 file=/var/lib/provision/jobs/{name}/attempts/1/attempt.json
 while [ $SECONDS -lt 12 ] && ! [ -e $file ]; do sleep 0.02; done
 """
+
+
+@dataclass
+class Group:
+    """Cases that share one cut: of one state, one moment, one node."""
+
+    scene: Scene
+    cases: Sequence[Case]
+    since: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        prunes = any(case.verb == "prune" for case in self.cases)
+        for case in self.cases:
+            case.pruned = prunes and (case.state == "finished" or case.verb == "stop")
+
+    @property
+    def first(self) -> Case:
+        """A case, for what all have in common."""
+        return self.cases[0]
+
+    @property
+    def jobs(self) -> list[Case]:
+        """One case for each job: its first, which is the one that changes the job if any does."""
+        found: dict[str, Case] = {}
+        for case in self.cases:
+            found.setdefault(case.name, case)
+        return list(found.values())
+
+    def run(self) -> None:
+        """Prepare the jobs, cut the node off, run the verbs, connect the node again, and judge."""
+        try:
+            for job in self.jobs:
+                job.prepare()
+            for case in self.cases:
+                case.starting = next(job.starting for job in self.jobs if job.name == case.name)
+            self.log("prepared")
+            self.run_verbs()
+            for job in self.jobs:
+                job.judge_afterwards()
+            deleted = {case.name for case in self.cases if case.verb == "delete" or case.pruned}
+            for job in self.jobs:
+                if job.name not in deleted:
+                    job.must_exist()
+            self.log("judged")
+        except BaseException:
+            self.scene.by(self.scene.other, "delete", "--force", *(job.name for job in self.jobs))
+            raise
+        self.clean()
+        self.log("clean")
+
+    def run_verbs(self) -> None:
+        """Run the verbs, and cut the node off before, during or after that."""
+        if self.first.moment == "before":
+            with self.first.cut():
+                if self.first.state == "starting":
+                    self.act_at_once(len(self.cases))
+                    self.judge_while_cut()
+                else:
+                    for case in self.cases:
+                        self.act(case)
+                        case.judge_answer(cut=True)
+                    self.judge_jobs_while_cut()
+        elif self.first.moment == "during":
+            before = int(self.scene.on(self.first.node, SESSIONS))
+            with ThreadPoolExecutor(len(self.cases)) as pool:
+                acting = [pool.submit(self.act, case) for case in self.cases]
+                self.scene.on(self.first.node, WATCH_SESSION.format(sessions=SESSIONS, before=before))
+                time.sleep(self.first.pause)  # the moment is what is tried
+                with self.first.cut():
+                    self.log(f"cut {self.first.pause:.1f} s after a verb connected")
+                    for one in acting:
+                        one.result(timeout=320)
+                    self.judge_while_cut()
+        else:
+            if self.first.state == "starting":
+                self.act_at_once(len(self.cases))
+                for case in self.cases:
+                    case.judge_answer(cut=False)
+            else:
+                for case in self.cases:
+                    self.act(case)
+                    case.judge_answer(cut=False)
+            with self.first.cut():
+                for job in self.jobs:
+                    job.judge_job_while_cut()
+
+    def act(self, case: Case) -> None:
+        """Run the verb of a case."""
+        case.done = case.act()
+        self.log(f"{case.verb}: exit {case.done.code}")
+
+    def act_at_once(self, count: int) -> None:
+        """Run all verbs at the same time."""
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(self.act, self.cases))
+
+    def judge_while_cut(self) -> None:
+        """Judge all answers and all jobs."""
+        for case in self.cases:
+            case.judge_answer(cut=True)
+        self.judge_jobs_while_cut()
+
+    def judge_jobs_while_cut(self) -> None:
+        """Judge all jobs."""
+        for job in self.jobs:
+            job.judge_job_while_cut()
+
+    def clean(self) -> None:
+        """Delete the jobs: nothing at all is kept of them, and no GPU is leased."""
+        names = [job.name for job in self.jobs]
+
+        def deleted() -> bool:
+            words = ("delete", "--force", "--ignore-not-found", *names)
+            return self.scene.by(self.scene.other, *words, timeout=200).code == 0
+
+        eventually(deleted, seconds=CARRIED_OUT_SECONDS, what=f"{names} are deleted")
+        for node in self.scene.nodes:
+            kept = self.scene.on(node, "ls -A /var/lib/provision/jobs").split()
+            assert not set(kept) & set(names), f"{self.first}: {node} keeps {kept}"
+        self.scene.nothing_left(str(self.first))
+
+    def log(self, text: str) -> None:
+        """Print progress."""
+        case = self.first
+        networks = "+".join(case.interfaces)
+        about = f"{case.state}, {case.node} cut ({networks}) {case.moment}"
+        sys.stdout.write(f"[{time.monotonic() - self.since:5.0f} s] {about}: {text}\n")
+        sys.stdout.flush()
+
+
+def groups_of(scene: Scene, state: str, moment: str, dice: random.Random) -> list[Group]:
+    """Return groups with a case for every verb."""
+    node = scene.nodes[0 if state in ON_QUEUE_HOST else -1]
+
+    def group(part: int, verbs: Sequence[str]) -> Group:
+        """Make a group; verbs that only read jobs share one."""
+        own = {*ENDING, "restart", *(["prune"] if state == "finished" else [])}
+        shared = state == "starting"
+        interfaces, pause = dice.choice(CUTS), dice.uniform(0, 2)
+        cases = [
+            Case(
+                scene,
+                f"{state}-{moment}-{part}-{verb if verb in own and not shared else 'read'}",
+                state,
+                verb,
+                moment,
+                node,
+                interfaces,
+                pause,
+            )
+            for verb in verbs
+        ]
+        return Group(scene, cases)
+
+    return [group(part, verbs) for part, verbs in enumerate(BESIDE_A_START if state == "starting" else (VERBS,))]
 
 
 def random_case(scene: Scene, dice: random.Random, number: int) -> Case:

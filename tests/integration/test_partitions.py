@@ -14,7 +14,16 @@ import pytest
 
 from tests.integration.conftest import ENGINES, LAB
 from tests.integration.job_faults import Scene
-from tests.integration.partitions import CUTS, MOMENTS, NAME_TAKEN, NODE_UNREACHABLE, STATES, VERBS, Case, random_case
+from tests.integration.partitions import (
+    CUTS,
+    MOMENTS,
+    NAME_TAKEN,
+    NODE_UNREACHABLE,
+    STATES,
+    Case,
+    groups_of,
+    random_case,
+)
 from tests.support.command import Provision, eventually
 
 OWN = f"partitions{os.getpid()}"
@@ -48,7 +57,7 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
     case = Case(scene, "cut-stop", "running", "stop", "before", scene.nodes[-1], CUTS[1])
     case.prepare()
     with case.cut():
-        done = case.act()
+        done = case.done = case.act()
         assert (done.code, done.out) == (NODE_UNREACHABLE, "cut-stop STOPPING\n"), str(done)
         told = case.get()
         assert told is not None
@@ -56,7 +65,8 @@ def test_a_job_on_a_node_that_is_cut_off_is_stopping_and_ends_when_the_node_is_b
         listed = scene.by(scene.other, "list", "-o", "wide")
         assert scene.nodes[-1] in listed.out
         assert "takes no connections now" in listed.err, "the node was remembered, and is not waited for again"
-        case.judge_while_cut(done)
+        case.judge_answer(cut=True)
+        case.judge_job_while_cut()
     case.judge_afterwards()
     told = case.get()
     assert told is not None
@@ -69,7 +79,7 @@ def test_a_deleted_job_on_a_node_that_is_cut_off_keeps_its_name(scene: Scene) ->
     case = Case(scene, "cut-delete", "running", "delete", "before", scene.nodes[-1])
     case.prepare()
     with case.cut():
-        done = case.act()
+        done = case.done = case.act()
         assert (done.code, done.out) == (NODE_UNREACHABLE, ""), str(done)
         again = scene.by(scene.other, *case.words_of_a_second_job())
         assert again.code == NAME_TAKEN, str(again)
@@ -93,6 +103,8 @@ def test_a_deleted_job_on_a_node_that_is_cut_off_keeps_its_name(scene: Scene) ->
         ("on-head", "delete", "before", 0),
         ("finished", "delete", "before", -1),
         ("starting", "stop", "during", -1),
+        ("running", "restart", "after", -1),
+        ("waiting", "stop", "before", 0),
     ],
 )
 def test_a_verb_beside_a_node_that_is_cut_off(scene: Scene, state: str, verb: str, moment: str, place: int) -> None:
@@ -112,10 +124,10 @@ def test_random_partitions_at_every_verb(own_scene: Scene) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_in_each_state(own_scene: Scene, verb: str) -> None:
-    """With a cut before, during and after it, in turn."""
-    for number, state in enumerate(STATES):
-        moment = MOMENTS[number % len(MOMENTS)]
-        name = f"each-{verb.replace(' ', '-')}-{number}"
-        Case(own_scene, name, state, verb, moment, own_scene.nodes[-1], CUTS[number % 2], 1.0).run()
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_each_verb_in_each_state_at_each_moment(own_scene: Scene, state: str, moment: str) -> None:
+    """Every verb, on the node that has the job: for waiting jobs and jobs on the queue host that is the queue host."""
+    sys.stdout.write(f"seed {SEED}\n")
+    for group in groups_of(own_scene, state, moment, random.Random(f"{SEED} {state} {moment}")):  # noqa: S311
+        group.run()

@@ -79,10 +79,21 @@ def _gpu_views(look: NodeLook) -> Iterator[GpuView]:
 
 
 def instance_of(record: JobRecord, wanted: str) -> Seat:
-    """Return the seat of an instance, by its whole name or by what follows the job's; the chief's without a name."""
+    """Return the seat of an instance, by its whole name or by what follows the job's; the chief's without a name.
+
+    Raises:
+        NodeUnreachable: no instance is known, and a node that may have one does not answer.
+        NotFound: the job has no such instance.
+    """
     for seat in record.seats:
         if (not wanted and seat.chief) or wanted in {seat.instance, seat.instance.removeprefix(f"{record.spec.name}-")}:
             return seat
+    if not record.seats and record.silent:  # these nodes may have its instances
+        silent = ", ".join(record.silent)
+        raise NodeUnreachable(
+            f"the instances of {record.spec.name} are unknown: {silent} does not answer",
+            remedy=f"Try again when {silent} answers.",
+        )
     if not record.seats:
         raise NotFound(
             f"{record.spec.name} has no instance yet: it is {record.status}",
