@@ -93,7 +93,9 @@ def lines_of(nodes: SimulatedNodes, *words: str) -> tuple[int, int]:
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory) -> Iterator[SimulatedNodes]:
     """Sixty-four nodes, of which some never say a word."""
-    with SimulatedNodes(tmp_path_factory.mktemp("crowd") / "nodes", Nodes(64, silent=tuple(range(40, 60)))) as nodes:
+    with SimulatedNodes(
+        tmp_path_factory.mktemp("crowd") / "nodes", Nodes(64, silent=tuple(range(40, 60)), port=2122)
+    ) as nodes:
         yield nodes
 
 
