@@ -1,7 +1,7 @@
-"""Begins probe.py: takes its code as compiled by an earlier look, else compiles the text that was sent and keeps that.
+"""Starts probe.py: loads the code that an earlier probe compiled, or compiles the text that was sent and caches it.
 
-Arguments: the text, the file for what is compiled (its name tells the text; root alone may write there), and probe's
-own. The process gets a name of its own, by which the shell that waits for it sees that Python has begun.
+Arguments: the text, the cache file (its name contains the hash of the text; only root can write it), and the arguments
+of probe. The process sets its own name, from which the waiting shell knows that Python has started.
 """
 
 import gc
@@ -23,6 +23,6 @@ except (OSError, ValueError, EOFError, TypeError):
     code, new = compile(source, "provision-probe", "exec"), True
 exec(code)  # nosec B102 # the probe's own code
 if new:
-    leave(path, marshal.dumps(code))
-    forget(path)
+    write_cache(path, marshal.dumps(code))
+    remove_other_caches(path)
 probe(*arguments)

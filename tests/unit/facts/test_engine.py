@@ -174,8 +174,8 @@ def test_an_answer_that_is_nested_without_end_is_no_answer() -> None:
 
 
 def told(machine: Node) -> int:
-    """Look as the probe does, which keeps what the engine tells; how many containers run, as it is told."""
-    raw = look(machine, r's|found_here(sys.argv\[1\])|found_here(sys.argv[1], sys.argv[1] + "/../kept/engine")|')
+    """Probe with a cache, and return the number of running containers."""
+    raw = look(machine, r's|\(managed_and_engine(sys.argv\[1\]\))|\1, sys.argv[1] + "/../kept/engine")|')
     found = DockerInfoFact().parse(raw)
     assert isinstance(found, DockerInfo), raw
     return found.containers_running

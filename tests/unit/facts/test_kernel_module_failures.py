@@ -240,13 +240,13 @@ LOADS = [
         "other_module_loaded",
         "nv_peer_mem: nv_mem_client_init -- error while registering client",
         MODPROBE_INVALID,
-        "Keep one",
+        "Use only one",
     ),
     (
         "other_module_loaded",
         "sysfs: cannot create duplicate filename '/kernel/mm/memory_peers/nv_mem'",
         MODPROBE_INVALID,
-        "Keep one",
+        "Use only one",
     ),
     ("already_loaded", "", "insmod: ERROR: could not insert module nv_peer_mem.ko: File exists", "modprobe -r"),
     (

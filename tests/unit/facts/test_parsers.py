@@ -241,8 +241,8 @@ def engine(**sections):
     [
         ({"error": "the engine does not run"}, "docker info failed: the engine does not run"),
         ({"hung": 25}, "hung: docker info (no end within 25 s)"),
-        ({"ServerVersion": ""}, "docker info failed: the engine tells nothing of itself"),
-        (None, "docker info failed: the engine tells nothing of itself"),
+        ({"ServerVersion": ""}, "docker info failed: the engine reported no version"),
+        (None, "docker info failed: the engine reported no version"),
     ],
 )
 def test_an_engine_that_is_down_is_unknown_with_the_reason(said, reason):

@@ -111,14 +111,14 @@ class Setter(Quick):
 
 
 QUICK = RawOutput("it's here\n", 3, "trouble\n")
-SAME_FACTS = [fact for fact in ALL_FACTS if sys.modules["provision.facts.script"]._how(fact) not in DIFFERENT]
+SAME_FACTS = [fact for fact in ALL_FACTS if sys.modules["provision.facts.script"]._mode(fact) not in DIFFERENT]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kept(tmp_path_factory):
     """What looks keep, in a place that is not this machine's own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["provision.facts.script"], "KEPT", str(tmp_path_factory.mktemp("probe") / "kept"))
+        patch.setattr(sys.modules["provision.facts.script"], "CACHE", str(tmp_path_factory.mktemp("probe") / "kept"))
         yield
 
 
@@ -197,7 +197,7 @@ def test_a_shared_session_does_not_start_again_what_hangs_since_an_earlier_look(
         finally:
             old.kill()
 
-    assert found["clock"] == Unknown("hung: echo (since an earlier look; it was not started again)")
+    assert found["clock"] == Unknown("hung: echo (since an earlier probe; it was not started again)")
     assert found["hardware"].exit_code == 0
 
 
@@ -234,7 +234,7 @@ def test_python_and_the_shell_tell_the_same(tmp_path):
             SAME_FACTS, Parameters(sysctls=("kernel.panic", "no.such", "net.ipv4.tcp_rmem")), python=python
         )
         text = text.replace("/var/lib/provision/", f"{folder}/").replace(
-            sys.modules["provision.facts.script"].KEPT, str(tmp_path / "kept")
+            sys.modules["provision.facts.script"].CACHE, str(tmp_path / "kept")
         )
         told[python] = as_data(parse(run(text), SAME_FACTS, keep=False)) | {"read_at": None}
 
@@ -249,7 +249,7 @@ def test_the_list_of_packages_is_kept_until_dpkg_has_another(tmp_path, monkeypat
     (tmp_path / "status").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     text = node_script([PackagesFact()]).replace("/var/lib/dpkg/", f"{tmp_path}/")
-    text = text.replace(sys.modules["provision.facts.script"].KEPT, f"{tmp_path}/kept")
+    text = text.replace(sys.modules["provision.facts.script"].CACHE, f"{tmp_path}/kept")
 
     def seen(version: int) -> str:
         (tmp_path / "dpkg-query").write_text(f"#!/bin/sh\necho 'ii |pigz|{version}'\n")
@@ -272,7 +272,7 @@ def test_what_a_command_sets_is_unset_for_the_next():
     poison += "".join(f"{name}=poison; " for name in sorted(words))
     here = [fact for fact in ALL_FACTS if fact.name in TOGETHER - {"boot", "clock", "xids", "disks", "listening"}]
     module = sys.modules["provision.facts.script"]
-    shared = [fact for fact in here if module._how(fact) == "group"]
+    shared = [fact for fact in here if module._mode(fact) == "group"]
     texts = {fact.name: module._text(fact) for fact in shared}
     outputs = [
         {
@@ -379,7 +379,7 @@ def test_nothing_readable_makes_every_fact_unknown():
     facts = parse("bash: syntax error")
 
     assert isinstance(facts.system, Unknown)
-    assert "nothing readable" in facts.system.reason
+    assert "no readable output" in facts.system.reason
 
 
 def test_the_real_commands_run_here(script):
@@ -472,7 +472,7 @@ def test_a_command_that_hangs_since_an_earlier_look_is_not_started_again(script,
     stuck.write_text(f"forger {old.pid} {began}\n")
     ended = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
 
-    assert first["forger"] == Unknown("hung: echo (since an earlier look; it was not started again)")
+    assert first["forger"] == Unknown("hung: echo (since an earlier probe; it was not started again)")
     assert isinstance(first["quick"], RawOutput)
     assert isinstance(reused["forger"], RawOutput)
     assert isinstance(ended["forger"], RawOutput)
