@@ -129,7 +129,7 @@ def test_nothing_is_found_where_all_is_well():
     """What cannot be compared on one GPU is unknown; all else is looked at, and is ok."""
     findings = found()
 
-    assert {check: one.evidence for check, one in findings.items() if one.verdict is Verdict.FOUND} == {}
+    assert {check: one.evidence for check, one in findings.items() if one.verdict is Verdict.PROBLEM} == {}
     assert [check for check, one in findings.items() if one.verdict is Verdict.UNKNOWN] == ["straggler-rank"]
 
 
@@ -158,8 +158,8 @@ CASES = {
     "no-worker-processes": ([slow().process(101, 1, "sh").process(102, 1, "sh")], "has 0 Python children"),
     "no-pin-memory": ([Node().process(RANK, 1, "python3", threads={"python3"})], "gpu1 pid 100 (job-0)"),
     "no-prefetch": ([slow().process(101, RANK, "pt_data_worker", cores=lambda t: 1.0 if t % 4 in (1, 2) else 0.0)],
-                    "work in turn (correlation -"),
-    "too-many-workers": ([Node().node(running=40.0, some=0.5)], "40 threads want 16 cores"),
+                    "work alternately (correlation -"),
+    "too-many-workers": ([Node().node(running=40.0, some=0.5)], "40 runnable threads on 16 cores"),
     "too-many-workers quota": ([Node().node(throttled=lambda t: 3 * t)], "CPU quota used up 117 times"),
     "slow-storage": ([slow().node(io=0.3)], "waited for storage 30 %"),
     "slow-storage blocked": ([slow().process(101, RANK, "pt_data_worker", state="D")], "blocked in 33 %"),
@@ -193,7 +193,7 @@ def test_what_is_wrong_is_found_with_its_numbers(case):
     nodes, said = CASES[case]
     finding = found(*nodes)[case.partition(" ")[0]]
 
-    assert finding.verdict is Verdict.FOUND, finding
+    assert finding.verdict is Verdict.PROBLEM, finding
     assert said in finding.evidence
     assert finding.remedy
     assert isinstance(finding.confidence, Confidence)
@@ -274,7 +274,7 @@ def test_tcp_beside_rdma_is_told_by_ncclss_own_log():
 
     finding = found(*nodes)["network-wait"]
 
-    assert (finding.verdict, finding.confidence) == (Verdict.FOUND, Confidence.HIGH)
+    assert (finding.verdict, finding.confidence) == (Verdict.PROBLEM, Confidence.HIGH)
 
 
 def test_a_busy_gpu_is_not_called_slow_for_its_storage_or_workers():

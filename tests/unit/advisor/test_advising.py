@@ -111,7 +111,7 @@ def test_a_running_job_is_looked_at_on_all_its_nodes_at_once(gpus, tmp_path, mon
     assert [one.transport for one in found.nodes] == ["Socket", "Socket"]
     assert found.idle is not None
     assert "idle for" in by_check["low-duty-cycle"].evidence
-    assert by_check["wrong-device-use"].verdict is Verdict.FOUND
+    assert by_check["wrong-device-use"].verdict is Verdict.PROBLEM
     assert by_check["log-too-chatty"].verdict is Verdict.OK
     assert all(one.simulated for one in found.findings if one.verdict is not Verdict.UNKNOWN)
 
@@ -126,7 +126,7 @@ def test_a_node_that_is_gone_is_named_and_the_others_are_judged(gpus):
     assert list(found.lost) == ["gone"]
     assert not found.ok
     assert found.idle is None
-    assert by_check["low-duty-cycle"].verdict is Verdict.FOUND
+    assert by_check["low-duty-cycle"].verdict is Verdict.PROBLEM
     assert by_check["memory-nearly-full"].verdict is Verdict.UNKNOWN
     assert "gone" in by_check["memory-nearly-full"].evidence
 
