@@ -260,5 +260,5 @@ def _loaded(words: list[str]) -> Results:
     for label in found.empty:
         say(f"error: {label}: no result of a training benchmark is in it")
     for run in found.unfinished:
-        say(f"error: {run.told}")
+        say(f"error: {run.description}")
     return found

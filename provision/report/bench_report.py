@@ -46,7 +46,7 @@ def runs_document(
     return {
         "runs": [run_document(run, share) for run, share in zip(runs, efficiencies(runs), strict=True)],
         "unfinished": [
-            {"label": run.label, "model": run.model, "iterations": run.iterations, "reason": run.told}
+            {"label": run.label, "model": run.model, "iterations": run.iterations, "reason": run.description}
             for run in unfinished
         ],
         "empty": list(empty),

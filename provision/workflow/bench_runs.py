@@ -141,7 +141,7 @@ def finish(record: Record, ended: Ended) -> Record:
     """
     runs, unfinished = parse(ended.output, record.name)
     if not runs:
-        why = unfinished[0].told if unfinished else "it printed no result in the known form"
+        why = unfinished[0].description if unfinished else "it printed no result in the known form"
         raise NoResult(
             f"the benchmark ended with code {ended.exit_code}, and there is no result to keep: {why}",
             ended.exit_code,

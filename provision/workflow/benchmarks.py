@@ -86,7 +86,7 @@ def _labels(words: Sequence[str]) -> list[str]:
 def _nothing(words: Sequence[str], unfinished: Sequence[Unfinished]) -> ProvisionError:
     if unfinished:
         return ProvisionError(
-            "no run came to its end: " + "; ".join(run.told for run in unfinished),
+            "no run came to its end: " + "; ".join(run.description for run in unfinished),
             remedy="See why in the output; a whole one ends with `Total img/sec on N GPU(s)`.",
         )
     return ProvisionError(

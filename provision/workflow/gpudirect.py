@@ -26,11 +26,11 @@ def gdr(cluster: Cluster, limit: str | None = None) -> tuple[NodeGdr, ...]:
 def _judged(name: str, found: NodeFacts | ProvisionError) -> NodeGdr:
     from provision.facts import simulated
     from provision.gdr import GdrPath, GdrVerdict, NodeGdr
-    from provision.gdr.observed import has_gpus, untold, verdict_of
+    from provision.gdr.observed import has_gpus, missing_fact_reason, verdict_of
 
     if isinstance(found, ProvisionError):
         nothing = GdrVerdict(GdrPath.NONE, (f"the node was not reached: {found.message}",))
         return NodeGdr(name, nothing, error=found.message, remedy=found.remedy)
-    error = untold(found) if has_gpus(found) else ""
+    error = missing_fact_reason(found) if has_gpus(found) else ""
     remedy = "Log in to the node and run that command by hand to see where it stops." if error else None
     return NodeGdr(name, verdict_of(found), simulated(found, "nvidia"), error or None, remedy)

@@ -101,7 +101,7 @@ def test_horovod_is_taken_where_mpirun_started_it_and_it_is_there(bench):
     assert bench.exchange("auto", OPEN_MPI, horovod=False) == "ddp"
     assert bench.exchange("auto", TORCHRUN, horovod=True) == "ddp"
     assert bench.exchange("ddp", OPEN_MPI, horovod=True) == "ddp"
-    with pytest.raises(bench.Unusable, match="no Horovod"):
+    with pytest.raises(bench.Unusable, match="Horovod is not in this image"):
         bench.exchange("horovod", OPEN_MPI, horovod=False)
 
 
@@ -112,7 +112,7 @@ def test_each_rank_has_a_gpu_of_its_own(bench):
     assert bench.gpu_index(where, 4, {}) == 1
     assert bench.gpu_index(where, 1, {"CUDA_VISIBLE_DEVICES": "3"}) == 0
     for count, environ in ((1, {}), (2, {}), (0, {}), (3, {"CUDA_VISIBLE_DEVICES": "0,1,2"})):
-        with pytest.raises(bench.Unusable, match=f"torch sees {count} GPUs"):
+        with pytest.raises(bench.Unusable, match=f"torch finds {count} GPUs"):
             bench.gpu_index(where, count, environ)
 
 
@@ -129,7 +129,7 @@ def test_it_tells_the_variables_that_count_and_no_others(bench):
     """What a preset or an image set is seen where it acts; nothing that may be a secret is told."""
     environ = {"NCCL_ALGO": "Ring", "LIGHT_INTRA_SIZE": "8", "WANDB_API_KEY": "hunter2", "HOME": "/root"}
 
-    assert bench.told_variables(environ) == {"LIGHT_INTRA_SIZE": "8", "NCCL_ALGO": "Ring"}
+    assert bench.relevant_variables(environ) == {"LIGHT_INTRA_SIZE": "8", "NCCL_ALGO": "Ring"}
 
 
 @pytest.mark.parametrize("words", [["--batch-size=0"], ["--num-iters=x"], ["--device=tpu"], ["--frobnicate"]])
@@ -168,7 +168,7 @@ def test_without_torch_it_says_what_is_missing():
 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
-        "provision-training-bench: there is no torch for this python3; use a training image with PyTorch\n"
+        "provision-training-bench: torch is not installed for this python3; use a training image with PyTorch\n"
     )
 
 

@@ -25,7 +25,7 @@ BEYOND_VERSIONS = {
     "such a kernel, and NCCL before 2.23": ("6.5,stack=inbox-peer,nccl=2.21.5", "none", "NCCL 2.23 or newer"),
     "a kernel that does not (row 8)": ("6.5,stack=inbox,nccl=2.23.4", "none", "ib_register_peer_memory_client"),
     "no card (row 9)": ("6.5,stack=ofed,nccl=2.23.4,cards=none", "none", "there is no RDMA card"),
-    "Soft-RoCE alone": ("6.5,stack=ofed,nccl=2.23.4,cards=SOFT", "none", "made in software"),
+    "Soft-RoCE alone": ("6.5,stack=ofed,nccl=2.23.4,cards=SOFT", "none", "software RDMA devices"),
     "cards, said": ("5.15,stack=ofed,cards=hard", "nvidia_peermem", ""),
     "a stub that can be built anew": ("5.15,stack=ofed,peermem=stub", "nvidia_peermem", "this one is a stub"),
     "no module for this kernel": ("5.15,stack=ofed,peermem=missing", "nvidia_peermem", "for kernel 5.15"),
@@ -122,7 +122,7 @@ def test_a_gpu_is_named_by_product_or_architecture(word, architecture):
 
 def test_an_unknown_gpu_is_named_in_the_message():
     """With both kinds of names that are possible."""
-    with pytest.raises(UsageError, match="gpu=H10000 is not possible") as refused:
+    with pytest.raises(UsageError, match="invalid value 'H10000' for gpu") as refused:
         assumed("driver=570.86,kernel=6.8,stack=inbox,gpu=H10000")
     assert "H100" in refused.value.remedy
     assert "hopper" in refused.value.remedy

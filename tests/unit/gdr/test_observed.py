@@ -13,7 +13,7 @@ from provision.facts.peer_modules import NvidiaModules, PeerMemory
 from provision.facts.rdma import Gid, RdmaPort, RdmaStack
 from provision.facts.system import Kind, NodeKind
 from provision.gdr import Cards, Flavor, GdrPath, Stack
-from provision.gdr.observed import architecture, situation, untold, verdict_of
+from provision.gdr.observed import architecture, missing_fact_reason, situation, verdict_of
 from tests.unit.checks.conftest import healthy, kernel, rdma_device
 
 BASE = healthy()
@@ -153,7 +153,7 @@ def test_no_gpu_and_no_way_to_tell_are_different():
     hung = node(gpus=Unknown("hung: nvidia-smi"))
 
     assert verdict_of(node(gpus=(), gpu_pci=())).reasons == ("the node has no GPU",)
-    assert untold(hung) == "hung: nvidia-smi"
+    assert missing_fact_reason(hung) == "hung: nvidia-smi"
     assert verdict_of(hung).reasons == ("hung: nvidia-smi",)
     assert situation(node()).flavor is Flavor.OPEN
 

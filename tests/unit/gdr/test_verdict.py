@@ -99,7 +99,7 @@ ROWS = {
     ),
     "row 8: kernel before 5.12, inbox -> none": (like(H100, kernel="5.11.0"), NONE, "kernel 5.12 or newer"),
     "row 9: no RDMA card -> none": (like(H100, cards=Cards.NONE), NONE, "no RDMA card"),
-    "only Soft-RoCE -> none": (like(H100, cards=Cards.SOFT), NONE, "made in software"),
+    "only Soft-RoCE -> none": (like(H100, cards=Cards.SOFT), NONE, "software RDMA devices"),
 }
 
 
@@ -119,7 +119,7 @@ TRAPS = {
     "NCCL 2.22.3 or older on kernel 6.4: the module is invisible": (
         like(A100, kernel="6.8.0-60-generic", nccl="2.22.3"),
         PEERMEM,
-        "looks for the module only under /sys/kernel/mm/memory_peers",
+        "expects the module only under /sys/kernel/mm/memory_peers",
         "NCCL 2.23",
     ),
     "a stub, and no sources to build it from": (
@@ -157,7 +157,7 @@ TRAPS = {
     "nv_peer_mem where NCCL does not see it": (
         like(V100, kernel="6.5.0", nccl="2.27.5"),
         OLD_MODULE,
-        "where NCCL looks",
+        "at the path that NCCL checks",
         "kernel older than 6.4",
     ),
     "libibverbs before rdma-core 34": (like(H100, dma_buf_library=False), DMA_BUF, "rdma-core 34", "rdma-core 34"),
@@ -245,7 +245,7 @@ def test_beside_dma_buf_a_stub_is_not_told_to_be_ready():
     """Older programs have nvidia-peermem only once it was built with the RDMA stack there."""
     said = " ".join(verdict(like(H100, stack=Stack.OFED, peermem_stub=True)).reasons)
 
-    assert "nvidia-peermem would do as well, once it is built anew" in said
+    assert "nvidia-peermem would also work after a rebuild" in said
 
 
 def test_the_option_of_ofed_4_9_counts_when_the_loaded_module_has_it():
@@ -254,7 +254,7 @@ def test_the_option_of_ofed_4_9_counts_when_the_loaded_module_has_it():
     node = like(A100, stack=Stack.OFED_LEGACY, kernel="4.18.0", loaded=loaded, bound=loaded, peerdirect=False)
     (wanted,) = verdict(like(node, peerdirect_written=True)).to_do
 
-    assert wanted.precondition.startswith("nvidia_peermem loaded anew")
+    assert wanted.precondition.startswith("nvidia_peermem reloaded")
     assert "modprobe -r nvidia_peermem" in wanted.remedy
     assert "/etc/modprobe.d" in verdict(node).to_do[0].remedy
 
@@ -344,8 +344,8 @@ def test_the_main_reason_is_one_that_something_can_be_done_about():
 
 def test_two_open_paths_are_both_named():
     """DMA-BUF is taken, and older programs have nvidia-peermem."""
-    assert "nvidia-peermem would do as well" in " ".join(verdict(like(H100, stack=Stack.OFED)).reasons)
-    assert "nvidia-peermem would do as well" not in " ".join(verdict(H100).reasons)
+    assert "nvidia-peermem would also work" in " ".join(verdict(like(H100, stack=Stack.OFED)).reasons)
+    assert "nvidia-peermem would also work" not in " ".join(verdict(H100).reasons)
 
 
 def test_a_module_that_works_is_believed():
@@ -418,8 +418,8 @@ def test_what_is_not_known_is_said():
     silent = verdict(assumed("driver=570.133.20,modules=open,kernel=6.8,stack=inbox"))
 
     assert silent.path is DMA_BUF
-    assert "NCCL's version is not known" in " ".join(silent.reasons)
-    assert "architecture is not known" in " ".join(silent.reasons)
+    assert "NCCL's version is unknown" in " ".join(silent.reasons)
+    assert "architecture is unknown" in " ".join(silent.reasons)
 
 
 def test_no_driver_is_the_first_reason():
