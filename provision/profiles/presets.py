@@ -92,7 +92,7 @@ def _refuse_unknown(networks: Sequence[NodeNetwork], lacking: Mapping[str, objec
     names = ", ".join(network.node for network in networks)
     if networks[0].source == "inventory":
         remedy = "Set it there, or remove --offline to probe the nodes."
-        raise LaunchError(f"{names}: {' and '.join(missing)} is not set in the inventory", remedy=remedy)
+        raise LaunchError(f"{names}: {' and '.join(missing)} not set in the inventory", remedy=remedy)
     raise LaunchError(
         f"{names}: the preset taco needs a RoCE card on the data network ({networks[0].why or 'there is none'})",
         remedy="Remove --preset: then the job uses the hardware of the nodes.",

@@ -112,7 +112,7 @@ class Node:
         return self
 
 
-def found(*nodes):
+def problems(*nodes):
     """Check -> finding."""
     return {finding.check: finding for finding in advise_from([node.series for node in nodes or [Node()]])}
 
@@ -125,15 +125,15 @@ def slow(**changes):
     return Node().gpu(utilization=sawtooth, **changes)
 
 
-def test_nothing_is_found_where_all_is_well():
+def test_a_healthy_job_has_no_problems():
     """What cannot be compared on one GPU is unknown; all else is looked at, and is ok."""
-    findings = found()
+    findings = problems()
 
     assert {check: one.evidence for check, one in findings.items() if one.verdict is Verdict.PROBLEM} == {}
     assert [check for check, one in findings.items() if one.verdict is Verdict.UNKNOWN] == ["straggler-rank"]
 
 
-def test_all_twenty_checks_and_the_note_on_missing_events_are_there():
+def test_all_checks_are_registered():
     """Each with the remedy that it gives when it finds something."""
     ids = [check.id for check in CHECKS]
 
@@ -188,10 +188,10 @@ CASES = {
 
 @pytest.mark.row(31, 61)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_is_found_with_its_numbers(case):
+def test_problems_are_reported_with_numbers(case):
     """Evidence, confidence and the remedy."""
     nodes, said = CASES[case]
-    finding = found(*nodes)[case.partition(" ")[0]]
+    finding = problems(*nodes)[case.partition(" ")[0]]
 
     assert finding.verdict is Verdict.PROBLEM, finding
     assert said in finding.evidence
@@ -199,49 +199,49 @@ def test_what_is_wrong_is_found_with_its_numbers(case):
     assert isinstance(finding.confidence, Confidence)
 
 
-def test_devices_without_a_process_and_strangers_are_told():
+def test_unused_gpus_and_foreign_processes_are_reported():
     """What was given to the job and is not used; and who else is there."""
     unused, stranger = Node(), Node()
     unused.series.containers = {"job-0": Container("job-0", ("GPU-a", "GPU-b"))}
     stranger.series.users += (GpuUser(999, "GPU-a", "xmrig"),)
 
-    assert "gpu1 GPU 1" in found(unused)["wrong-device-use"].evidence
-    assert "pid 999 (xmrig)" in found(stranger)["wrong-device-use"].evidence
+    assert "gpu1 GPU 1" in problems(unused)["wrong-device-use"].evidence
+    assert "pid 999 (xmrig)" in problems(stranger)["wrong-device-use"].evidence
 
 
-def test_processes_where_they_have_no_business_are_told():
+def test_misplaced_processes_are_reported():
     """The job's own on a GPU that it was not given; anybody's on a GPU that nobody has; of MIG nothing is known."""
     astray, intruded, parted = Node(), Node(), Node()
     astray.series.users += (GpuUser(101, "GPU-b", "python3"),)
     intruded.series.foreign = {"GPU-b": "xmrig (pid 4711 of mallory)"}
     parted.series.containers = {"job-0": Container("job-0", ("MIG-1",))}
 
-    assert "gpu1 GPU 1: pid 101 (job-0)" in found(astray)["wrong-device-use"].evidence
-    assert "gpu1 GPU 1: xmrig (pid 4711 of mallory)" in found(intruded)["wrong-device-use"].evidence
-    assert found(parted)["wrong-device-use"].verdict is Verdict.UNKNOWN
+    assert "gpu1 GPU 1: pid 101 (job-0)" in problems(astray)["wrong-device-use"].evidence
+    assert "gpu1 GPU 1: xmrig (pid 4711 of mallory)" in problems(intruded)["wrong-device-use"].evidence
+    assert problems(parted)["wrong-device-use"].verdict is Verdict.UNKNOWN
 
 
-def test_a_job_without_gpus_on_a_node_is_not_judged_by_its_neighbours():
+def test_a_job_without_gpus_on_a_node_is_unknown_there():
     """The node of mpirun, whose GPUs are of other jobs; and nothing of the job is missing there."""
     launcher = Node("gpu2").gpu(utilization=0.0)
     launcher.series.containers = {"launcher": Container("launcher")}
     launcher.series.users = ()
 
-    findings = found(Node("gpu1"), launcher)
+    findings = problems(Node("gpu1"), launcher)
 
     assert findings["low-duty-cycle"].verdict is Verdict.OK
     assert "gpu2" not in findings["low-duty-cycle"].evidence
 
 
-def test_a_gpu_of_the_job_that_was_not_sampled_is_missed():
+def test_an_unsampled_gpu_of_the_job_prevents_ok():
     """One of two that nvidia-smi does not list any more."""
     node = Node()
     node.series.containers = {"job-0": Container("job-0", ("GPU-a", "GPU-lost"))}
 
-    assert found(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
+    assert problems(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
 
 
-def test_mpiruns_output_is_that_of_all_ranks():
+def test_mpirun_output_counts_for_all_ranks():
     """Thirty lines a second of two ranks are no flood."""
     node = Node().node(log_lines=0).process(RANK + 5, 1, "python3")
     node.series.users += (GpuUser(RANK + 5, "GPU-b", "python3"),)
@@ -251,51 +251,51 @@ def test_mpiruns_output_is_that_of_all_ranks():
         for one in node.series.samples
     ]
 
-    finding = found(node)["log-too-chatty"]
+    finding = problems(node)["log-too-chatty"]
 
     assert finding.verdict is Verdict.OK
     assert "launcher: 15.0 lines/s and rank" in finding.evidence
 
 
-def test_a_straggler_is_named_with_its_node_and_instance():
+def test_a_straggler_is_reported_with_node_and_instance():
     """Both ends of the spread are."""
     nodes = two_nodes(70.0, 95.0)
     nodes[1].series.containers = {"job-1": Container("job-1", ("GPU-a",))}
 
-    assert "gpu1 GPU 0 is of job-0, gpu2 GPU 0 of job-1" in found(*nodes)["straggler-rank"].evidence
+    assert "gpu1 GPU 0 is of job-0, gpu2 GPU 0 of job-1" in problems(*nodes)["straggler-rank"].evidence
 
 
-def test_tcp_beside_rdma_is_told_by_ncclss_own_log():
+def test_tcp_despite_rdma_is_detected_from_the_nccl_log():
     """Whatever the load."""
     nodes = two_nodes(95.0, 95.0)
     for node in nodes:
         node.series.speeds = {"mlx5_0/1": 200.0}
         node.series.transport = "Socket"
 
-    finding = found(*nodes)["network-wait"]
+    finding = problems(*nodes)["network-wait"]
 
     assert (finding.verdict, finding.confidence) == (Verdict.PROBLEM, Confidence.HIGH)
 
 
-def test_a_busy_gpu_is_not_called_slow_for_its_storage_or_workers():
+def test_a_busy_gpu_is_not_reported_for_storage_or_workers():
     """Advice is for what holds the GPU up."""
     node = Node().node(io=0.3).process(101, 1, "sh").process(102, 1, "sh")
 
-    findings = found(node)
+    findings = problems(node)
 
     assert findings["slow-storage"].verdict is Verdict.OK
     assert findings["no-worker-processes"].verdict is Verdict.OK
 
 
-def test_full_utilization_at_low_power_is_no_full_use():
+def test_full_utilization_at_low_power_has_low_confidence():
     """Utilization says that a kernel ran, not that the GPU was busy."""
-    finding = found(Node().gpu(power=150.0))["low-duty-cycle"]
+    finding = problems(Node().gpu(power=150.0))["low-duty-cycle"]
 
     assert (finding.verdict, finding.confidence) == (Verdict.OK, Confidence.LOW)
     assert "21 % of the power limit" in finding.evidence
 
 
-def test_older_torch_is_not_accused():
+def test_older_torch_is_not_reported():
     """It names neither its workers nor the thread that pins memory."""
     node = (
         slow()
@@ -304,7 +304,7 @@ def test_older_torch_is_not_accused():
         .process(RANK, 1, "python3", threads={"python3"})
     )
 
-    findings = found(node)
+    findings = problems(node)
 
     assert findings["no-worker-processes"].verdict is Verdict.OK
     assert findings["no-pin-memory"].verdict is Verdict.UNKNOWN
@@ -319,7 +319,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_what_was_not_seen_is_never_ok(name):
+def test_missing_data_is_never_ok(name):
     """Take away what a check rests on, on one of two nodes, and it says so."""
     whole, lacking = two_nodes(95.0, 95.0)
     setattr(lacking.series, name, EMPTY[name])
@@ -330,13 +330,13 @@ def test_what_was_not_seen_is_never_ok(name):
         "samples": {"too-many-workers", "shm-too-small", "tensorboard-too-often", "log-too-chatty"},
     }  # fmt: skip
 
-    findings = found(whole, lacking)
+    findings = problems(whole, lacking)
 
     assert {findings[check].verdict for check in rests[name]} == {Verdict.UNKNOWN}
     assert all("gpu2" in findings[check].evidence for check in rests[name])
 
 
-def test_nodes_that_told_nothing_leave_everything_unknown():
+def test_nodes_without_data_give_unknown():
     """With the reason, and without a remedy or a confidence."""
     findings = advise_from([NodeSeries("gpu1"), NodeSeries("gpu2")])
 
@@ -344,18 +344,18 @@ def test_nodes_that_told_nothing_leave_everything_unknown():
     assert all(one.evidence and one.remedy is None and one.confidence is None for one in findings)
 
 
-def test_too_few_samples_are_unknown():
+def test_too_few_samples_give_unknown():
     """Nine seconds are no job."""
     node = Node()
     node.series.gpus["GPU-a"] = node.series.gpus["GPU-a"][:9]
 
-    assert found(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
+    assert problems(node)["low-duty-cycle"].verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(GpuSample) if field.name != "t"])
 def test_any_value_may_be_missing(field):
     """A driver that does not tell one thing tells the others; nothing stumbles."""
-    findings = found(Node().gpu(**{field: None}))
+    findings = problems(Node().gpu(**{field: None}))
 
     assert all(one.evidence for one in findings.values())
     if field == "clock_events":
@@ -364,7 +364,7 @@ def test_any_value_may_be_missing(field):
         assert findings["pcie-bound"].verdict is Verdict.UNKNOWN
 
 
-def test_findings_come_first_and_stand_in_80_columns():
+def test_problems_come_first_and_fit_80_columns():
     """As a table, and as one document; what is SIMULATED says so."""
     node = slow(memory_used=20_000.0)
     node.series.notes = ("SIMULATED: this nvidia-smi belongs to a lab",)

@@ -45,7 +45,7 @@ ODD = [
 ]
 
 
-def test_a_node_is_read_from_its_lines():
+def test_a_series_is_read_from_its_lines():
     """Text or bytes, with empty lines between; what is -1 as a NUMA node is none."""
     series = read_series("gpu1", [b"", *[json.dumps(record).encode() + b"\n" for record in RECORDS]])
 
@@ -58,7 +58,7 @@ def test_a_node_is_read_from_its_lines():
     assert [process.pid for process in series.ranks()] == [7]
 
 
-def test_lines_that_are_no_records_are_counted():
+def test_invalid_lines_are_counted():
     """Another program's words, a line that was cut, a kind from a later version."""
     lines = [
         "Welcome to gpu1",
@@ -78,7 +78,7 @@ def test_lines_that_are_no_records_are_counted():
 
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
-def test_no_value_makes_it_or_the_advice_stumble(number):
+def test_no_value_raises_in_reader_or_checks(number):
     """Each value of each record in turn is something else, at every depth."""
     for key in RECORDS[number]:
         for odd in ODD:
@@ -88,7 +88,7 @@ def test_no_value_makes_it_or_the_advice_stumble(number):
             assert advise_from([read_series("gpu1", lines)])
 
 
-def test_random_damage_is_survived():
+def test_random_damage_does_not_raise():
     """Bytes are lost and changed on the way."""
     text = "\n".join(json.dumps(record) for record in RECORDS).encode()
     for seed in range(60):

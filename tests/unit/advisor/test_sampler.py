@@ -81,7 +81,7 @@ def none_left(folder):
     return not any(alive(int(pid)) for pid in (folder / "pids").read_text().split())
 
 
-def test_links_of_a_container_are_not_followed_to_the_nodes_files(node, tmp_path):
+def test_container_links_to_node_files_are_not_followed(node, tmp_path):
     """They are seen from the node: an absolute one leads to its own folder, and one with dots out of the root."""
     outside, image = tmp_path / "outside", tmp_path / "image"
     (outside / "private").mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_a_window_is_sampled_and_read(node, tmp_path):
     eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
-def test_it_ends_when_its_input_closes(node, tmp_path):
+def test_the_sampler_ends_when_its_input_closes(node, tmp_path):
     """The operator's session is gone: nothing samples on, and no nvidia-smi is left."""
     child = start(node, seconds=600, interval=0.2)
     lines = [child.stdout.readline() for _ in range(4)]
@@ -179,7 +179,7 @@ def test_it_ends_when_its_input_closes(node, tmp_path):
     eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
-def test_it_ends_when_nobody_reads(node, tmp_path):
+def test_the_sampler_ends_when_its_reader_is_gone(node, tmp_path):
     """A broken pipe is no traceback."""
     child = start(node, seconds=600, interval=0.1)
     child.stdout.readline()
@@ -201,7 +201,7 @@ def test_sigterm_leaves_no_nvidia_smi(node, tmp_path):
     eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")
 
 
-def test_a_node_without_nvidia_smi_is_sampled_too(node, tmp_path):
+def test_a_node_without_nvidia_smi_is_sampled(node, tmp_path):
     """What is missing is noted, and the GPUs are unknown, not idle."""
     records, err = finish(start({**node, "PATH": str(tmp_path)}, seconds=0.3, interval=0.1))
     series = read_series("gpu1", [json.dumps(record) for record in records])
@@ -212,7 +212,7 @@ def test_a_node_without_nvidia_smi_is_sampled_too(node, tmp_path):
     assert {one.check: one.verdict for one in advise_from([series])}["low-duty-cycle"] is Verdict.UNKNOWN
 
 
-def test_fields_that_a_driver_does_not_know_are_left_out(node, tmp_path):
+def test_unsupported_fields_are_left_out(node, tmp_path):
     """An older one calls the clocks' reasons otherwise; one that knows neither tells the rest."""
     stub = tmp_path / "bin/nvidia-smi"
     stub.write_text(
@@ -234,7 +234,7 @@ while :; do echo 'GPU-1, 0, H100, 00000000:3B:00.0, 97, 100, [N/A], 10.5, 20, 30
 
 
 @pytest.mark.parametrize("line", [b"", b"rubbish\n", b"[]\n"])
-def test_what_is_no_question_is_refused(line):
+def test_invalid_requests_are_refused(line):
     """In one sentence."""
     done = subprocess.run(
         [sys.executable, "-IS", SAMPLER], input=line, capture_output=True, timeout=20, check=False, env={"PATH": ""}
@@ -246,7 +246,7 @@ def test_what_is_no_question_is_refused(line):
     assert b"Traceback" not in done.stderr
 
 
-def test_it_runs_under_python_3_8_and_needs_the_standard_library_alone():
+def test_the_sampler_runs_under_python_3_8_with_the_standard_library():
     """Nodes have what they have."""
     tree = ast.parse(SAMPLER.read_text(), feature_version=(3, 8))
     imports = re.findall(r"^(?:import|from) (\w+)", SAMPLER.read_text(), re.MULTILINE)

@@ -31,15 +31,15 @@ OLDER = """\
 """
 
 
-def test_the_largest_message_of_nccls_tests_counts():
+def test_the_largest_message_is_the_result():
     """NCCL's own log may stand between."""
-    found = parse_all_reduce(NCCL_TESTS)
+    table = parse_all_reduce(NCCL_TESTS)
 
-    assert (found.ranks, found.wrong, found.largest) == (2, 0, (1073741824, 441.5))
-    assert [size for size, _ in found.rows] == [536870912, 1073741824]
+    assert (table.ranks, table.wrong, table.largest) == (2, 0, (1073741824, 441.5))
+    assert [size for size, _ in table.rows] == [536870912, 1073741824]
 
 
-def test_tags_of_ranks_are_seen_through():
+def test_rank_tags_are_ignored():
     """As `provision run` writes them."""
     tagged = "".join(f"[0] {line}\n" for line in NCCL_TESTS.splitlines())
 
@@ -48,17 +48,17 @@ def test_tags_of_ranks_are_seen_through():
 
 def test_older_tables_and_wrong_sums_are_read():
     """Their columns are others."""
-    found = parse_all_reduce(OLDER)
+    table = parse_all_reduce(OLDER)
 
-    assert (found.ranks, found.wrong, found.largest) == (1, 3, (33554432, 58.72))
+    assert (table.ranks, table.wrong, table.largest) == (1, 3, (33554432, 58.72))
 
 
-def test_ranks_that_ran_by_themselves_are_one_rank():
+def test_independent_ranks_count_as_one_rank():
     """Each prints a table of its own, where nccl-tests was built without MPI."""
     assert parse_all_reduce(OLDER + OLDER).ranks == 1
 
 
-def test_an_output_that_was_cut_short_has_no_end():
+def test_a_truncated_output_has_no_wrong_count():
     """Nor does one without a table have a bandwidth."""
     assert parse_all_reduce(NCCL_TESTS.partition("# Out")[0]).wrong is None
     assert parse_all_reduce("all_reduce_perf: command not found\n1 2 3 4 5\n").largest is None

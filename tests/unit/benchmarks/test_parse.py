@@ -25,7 +25,7 @@ RUN = Run(
 
 
 @pytest.mark.row(19)
-def test_every_figure_of_an_output_is_read():
+def test_every_value_of_an_output_is_read():
     """Model, batch, GPUs, throughput with its band, total with its band, and each iteration."""
     assert parse(TEXT, "job.log") == ([RUN], [])
 
@@ -56,12 +56,12 @@ def test_every_figure_of_an_output_is_read():
         *("progress bars", "colours", "time stamps", "a logger", "lines between", "another sign", "indented"),
     ],
 )
-def test_an_output_is_read_however_it_was_caught(caught):
+def test_an_output_is_read_with_any_tags(caught):
     """The launcher's, the terminal's and the container engine's additions change no figure."""
     assert parse(caught, "job.log") == ([RUN], [])
 
 
-def test_an_output_on_cpus_says_so():
+def test_an_output_on_cpus_counts_cpus():
     """It is never compared with one on GPUs."""
     (run,), _ = parse(rendered(iterations=SPEEDS, device="CPU"), "job.log")
 
@@ -69,7 +69,7 @@ def test_an_output_on_cpus_says_so():
     assert run.workload != RUN.workload
 
 
-def test_several_runs_follow_each_other_in_one_file():
+def test_several_runs_in_one_file_are_read():
     """As in a job that tries one model after the other; what has no header of its own is not mixed into the last."""
     again = "\n".join(TEXT.splitlines()[5:])
     runs, unfinished = parse(TEXT + rendered(model="vgg16", iterations=[205.0] * 3) + again, "job.log")
@@ -78,7 +78,7 @@ def test_several_runs_follow_each_other_in_one_file():
     assert unfinished == []
 
 
-def test_a_run_that_was_cut_off_is_named_and_gives_no_figures():
+def test_an_interrupted_run_is_reported_without_values():
     """A killed job's iterations are no result."""
     runs, unfinished = parse("\n".join(TEXT.splitlines()[:7]) + "\nKilled\n" + TEXT, "job.log")
 
@@ -99,7 +99,7 @@ def test_a_run_that_was_cut_off_is_named_and_gives_no_figures():
         ("Img/sec", {"img_per_sec_per_gpu": 330.475}),
     ],
 )
-def test_a_lost_line_costs_its_own_figure_only(lost, changed):
+def test_a_missing_line_costs_only_its_own_value(lost, changed):
     """What follows from the others is still there."""
     text = "".join(line for line in TEXT.splitlines(keepends=True) if not line.startswith(lost))
     (run,), _ = parse(text, "job.log")
@@ -120,14 +120,14 @@ def test_a_lost_line_costs_its_own_figure_only(lost, changed):
         "\x00\ufffd[1,]<stdout>:\x1b[",
     ],
 )
-def test_what_is_no_result_is_none_and_raises_nothing(text):
+def test_other_text_gives_no_result_and_raises_nothing(text):
     """Odd figures are passed over, not divided by."""
     assert parse(text)[0] == []
 
 
 @pytest.mark.row(19)
 @pytest.mark.parametrize("name", ["ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt"])
-def test_the_recorded_outputs_are_read_whole(name):
+def test_the_recorded_outputs_are_read_completely(name):
     """Model by model, with topology and without: the vendor's own figures, ten iterations each."""
     runs, unfinished = parse("".join(outputs_in(document(name))), name)
 

@@ -18,14 +18,14 @@ def run_of(gpus, total, **changes):
 
 
 @pytest.mark.row(55)
-def test_efficiency_is_against_the_run_on_one_gpu():
+def test_efficiency_is_relative_to_the_run_on_one_gpu():
     """T(n) / (n T(1)), from the totals."""
     runs = [run_of(16, 1600.0), run_of(1, 200.0), run_of(8, 1200.0)]
 
     assert efficiencies(runs) == [0.5, 1.0, 0.75]
 
 
-def test_another_workload_is_no_base():
+def test_another_workload_is_no_baseline():
     """Model, batch and kind of device must be the same; the case of the model's name need not."""
     base = run_of(1, 100.0)
 
@@ -34,7 +34,7 @@ def test_another_workload_is_no_base():
         assert efficiencies([base, run_of(2, 150.0, **other)])[1] is None
 
 
-def test_without_a_base_nothing_is_made_up():
+def test_without_a_baseline_there_is_no_efficiency():
     """None of no run on one GPU, and of one that did nothing."""
     assert efficiencies([run_of(2, 150.0)]) == [None]
     assert efficiencies([run_of(2, 150.0), run_of(1, 0.0)]) == [None, None]
@@ -45,7 +45,7 @@ def test_several_runs_on_one_gpu_are_averaged():
     assert efficiencies([run_of(1, 90.0), run_of(1, 110.0), run_of(2, 150.0)])[2] == 0.75
 
 
-def test_each_setting_is_measured_by_its_own_run_on_one_gpu():
+def test_each_configuration_has_its_own_baseline():
     """Where it has one: what is slower on one GPU is not called badly scaled for it."""
     fast = [dataclasses.replace(run, label="fast") for run in (run_of(1, 100.0), run_of(2, 150.0))]
     slow = [dataclasses.replace(run, label="slow") for run in (run_of(1, 50.0), run_of(2, 100.0))]
@@ -86,7 +86,7 @@ def test_a_files_configuration_is_its_name_without_the_number_of_gpus(label, cou
     assert of_file(label, counts) == name
 
 
-def test_kept_results_of_one_name_and_other_settings_are_configurations_of_their_own():
+def test_stored_results_with_other_settings_are_separate_configurations():
     """Options and variables count, the number of iterations does not."""
     records = [
         Record("1", "resnet50", "", command="p --num-iters 10"),
@@ -113,6 +113,6 @@ def test_kept_results_of_one_name_and_other_settings_are_configurations_of_their
         (None, "-"),
     ],
 )
-def test_per_cent_are_cut_and_not_rounded(fraction, printed):
+def test_percentages_are_truncated(fraction, printed):
     """93.8568 is not 93.86; and what is whole in decimals is not cut below itself by its binary form."""
     assert percent(fraction) == printed

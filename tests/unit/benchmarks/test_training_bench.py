@@ -45,7 +45,7 @@ def printed(bench, speeds, *words, size=4, device="GPU"):
 
 
 @pytest.mark.row(19)
-def test_it_prints_the_documented_form_to_the_letter(bench):
+def test_the_output_has_the_documented_format(bench):
     """As scripts expect that read the outputs of the programs that vendors' guides use."""
     text, steps = printed(bench, [330.0, 331.0, 329.0], "--model=vgg16", "--batch-size=64", "--num-warmup-batches=7")
 
@@ -54,7 +54,7 @@ def test_it_prints_the_documented_form_to_the_letter(bench):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_its_mean_and_band_are_those_of_the_recorded_outputs(bench, number):
+def test_mean_and_band_match_the_recorded_outputs(bench, number):
     """From the recorded iterations follow the recorded results, as far as these were rounded."""
     recorded = parse(outputs_in(document("ack-topology-aware-scheduling-zh.txt"))[number])[0][0]
     (mine,), _ = parse(printed(bench, recorded.iterations, size=recorded.gpus)[0])
@@ -72,7 +72,7 @@ def test_on_cpus_it_counts_cpus(bench):
     assert (run.device, run.gpus, run.total) == ("CPU", 2, 6.5)
 
 
-def test_it_finds_its_place_among_the_ranks(bench):
+def test_the_position_comes_from_the_launchers_variables(bench):
     """By torchrun's variables or Open MPI's; with neither it is alone, also where a node has a rank of its own."""
     assert bench.place(TORCHRUN) == (5, 8, 1, 4)
     assert bench.place(OPEN_MPI) == (1, 2, 1, 2)
@@ -83,7 +83,7 @@ def test_it_finds_its_place_among_the_ranks(bench):
             bench.place(TORCHRUN | {"RANK": odd})
 
 
-def test_the_ranks_meet_where_they_are_told_to(bench):
+def test_the_master_address_comes_from_the_environment(bench):
     """On one node nobody needs to tell; on several it is refused with what to do."""
     several = bench.place(TORCHRUN)
 
@@ -95,7 +95,7 @@ def test_the_ranks_meet_where_they_are_told_to(bench):
         bench.master({"MASTER_PORT": "ssh"}, several)
 
 
-def test_horovod_is_taken_where_mpirun_started_it_and_it_is_there(bench):
+def test_horovod_is_used_if_installed_and_started_by_mpirun(bench):
     """Else PyTorch's own exchange; what was asked for by name and is not there is refused."""
     assert bench.exchange("auto", OPEN_MPI, horovod=True) == "horovod"
     assert bench.exchange("auto", OPEN_MPI, horovod=False) == "ddp"
@@ -105,7 +105,7 @@ def test_horovod_is_taken_where_mpirun_started_it_and_it_is_there(bench):
         bench.exchange("horovod", OPEN_MPI, horovod=False)
 
 
-def test_each_rank_has_a_gpu_of_its_own(bench):
+def test_each_rank_has_its_own_gpu(bench):
     """Two ranks on one GPU would measure something else."""
     where = bench.Place(5, 8, 1, 4)
 
@@ -116,7 +116,7 @@ def test_each_rank_has_a_gpu_of_its_own(bench):
             bench.gpu_index(where, count, environ)
 
 
-def test_the_interface_of_an_address_is_found(bench):
+def test_the_interface_of_an_address_is_returned(bench):
     """By name, as gloo wants it; nothing is guessed for what has none."""
     names = {name for _, name in socket.if_nameindex()}
 
@@ -125,7 +125,7 @@ def test_the_interface_of_an_address_is_found(bench):
     assert bench.interface_of("no such host.") is None
 
 
-def test_it_tells_the_variables_that_count_and_no_others(bench):
+def test_only_relevant_variables_are_printed(bench):
     """What a preset or an image set is seen where it acts; nothing that may be a secret is told."""
     environ = {"NCCL_ALGO": "Ring", "LIGHT_INTRA_SIZE": "8", "WANDB_API_KEY": "hunter2", "HOME": "/root"}
 
@@ -133,7 +133,7 @@ def test_it_tells_the_variables_that_count_and_no_others(bench):
 
 
 @pytest.mark.parametrize("words", [["--batch-size=0"], ["--num-iters=x"], ["--device=tpu"], ["--frobnicate"]])
-def test_wrong_options_are_refused(bench, capsys, words):
+def test_invalid_options_are_refused(bench, capsys, words):
     """Before anything is trained."""
     with pytest.raises(SystemExit) as stopped:
         bench.arguments(words)
@@ -157,12 +157,12 @@ def test_any_model_of_torchvision_is_trained(bench, monkeypatch):
             bench._model(torch, name, 224)
 
 
-def test_pythons_of_older_images_read_it():
+def test_the_program_is_valid_python_3_8():
     """An image of the reference has Python 3.8."""
     assert ast.parse(PROGRAM.read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
-def test_without_torch_it_says_what_is_missing():
+def test_without_torch_the_error_names_it():
     """One sentence, no traceback."""
     ended = subprocess.run([sys.executable, "-I", "-S", PROGRAM], capture_output=True, text=True, check=False)
 

@@ -47,9 +47,9 @@ class Node:
 
     def look(self, change: str = "") -> Managed:
         """Run what the probe runs, and read what there is of the receipts."""
-        found = ManagedFact().parse(self.run(change))
-        assert isinstance(found, Managed), found
-        return found
+        managed = ManagedFact().parse(self.run(change))
+        assert isinstance(managed, Managed), managed
+        return managed
 
     def run(self, change: str = "", **variables: str) -> RawOutput:
         """Run what the probe runs; `change` is a sed program for it."""
@@ -79,7 +79,7 @@ def engine(node: Node) -> Iterator[dict[str, object]]:
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(node.root / "docker.sock"))
     server.listen()
-    kept = []
+    connections = []
 
     def serve() -> None:
         while True:
@@ -91,7 +91,7 @@ def engine(node: Node) -> Iterator[dict[str, object]]:
             node.asked.append(path)
             answer = answers.get(path.partition("?")[0])
             if answer == b"":
-                kept.append(connection)
+                connections.append(connection)
                 continue
             text = answer if isinstance(answer, str) else json.dumps(answer or {"message": "no"})
             head, body = "404 Not Found" if answer is None else "200 OK", text
@@ -102,5 +102,5 @@ def engine(node: Node) -> Iterator[dict[str, object]]:
     yield answers
     server.shutdown(socket.SHUT_RDWR)
     server.close()
-    for connection in kept:
+    for connection in connections:
         connection.close()

@@ -34,7 +34,7 @@ def test_the_data_address(variables, address, interface):
     assert data_interface(variables, FACTS) == interface
 
 
-def test_a_gpu_that_fell_off_makes_the_count_unknown():
+def test_a_missing_gpu_makes_the_count_unknown():
     """Slots are never made of GPUs that might not be there, nor silently of CPUs instead."""
     gpu = Gpu(0, "A100", "", "550", 81920, "")
 
@@ -44,7 +44,7 @@ def test_a_gpu_that_fell_off_makes_the_count_unknown():
     assert gpu_count(NodeFacts(gpus=(), gpu_pci=())) == 0
 
 
-def test_jinja_is_found_anywhere():
+def test_plain_detects_jinja_at_any_depth():
     """A value that only Ansible could resolve is seen inside lists and keys too."""
     assert plain({"a": ["b", 1, None]})
     assert not plain({"a": [{"b": "{{ c }}"}]})
@@ -59,14 +59,14 @@ def test_jinja_is_found_anywhere():
         ("{{ x }}", "sha256:a", ()),
     ],
 )
-def test_the_image_is_looked_up_by_digest_first(reference, digest, images):
+def test_the_image_is_searched_by_digest_first(reference, digest, images):
     """A registry's port is not taken for a tag."""
     variables = {"training_image_reference": reference, "training_image_digest": digest}
 
     assert parameters(variables, ()).images == images
 
 
-def test_facts_can_be_written_as_json():
+def test_facts_convert_to_json():
     """What is unknown says so, and sets become lists."""
     data = as_data(NodeFacts(modules=frozenset({"b", "a"}), gpus=Unknown("hung: nvidia-smi")))
 

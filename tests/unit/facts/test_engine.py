@@ -52,7 +52,7 @@ def look(node: Node, more: str = "", images: str = "r/t:1") -> RawOutput:
     )
 
 
-def test_the_container_is_told_as_it_was_made_and_as_it_is(machine: Node) -> None:
+def test_container_configuration_and_state_are_read(machine: Node) -> None:
     """The engine's word and the kernel's; processes of the node itself are none of the container's."""
     (machine.root / "proc/7/limits").write_text("Max locked memory         unlimited  unlimited  bytes\n")
     for device in ("nvidia0", "infiniband/uverbs1", "null"):
@@ -60,16 +60,16 @@ def test_the_container_is_told_as_it_was_made_and_as_it_is(machine: Node) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
-    found = ContainerFact().parse(look(machine))
+    result = ContainerFact().parse(look(machine))
 
-    assert isinstance(found, Container)
-    assert (found.status, found.image_id, found.labels, found.restarts) == ("running", "sha256:aa", {"a": "b"}, 2)
-    assert found.limits == {"Max locked memory": None}
-    assert found.devices == ("infiniband/uverbs1", "nvidia0")
-    assert found.processes == (Process(7, "docker-init"), Process(9, "python3"))
+    assert isinstance(result, Container)
+    assert (result.status, result.image_id, result.labels, result.restarts) == ("running", "sha256:aa", {"a": "b"}, 2)
+    assert result.limits == {"Max locked memory": None}
+    assert result.devices == ("infiniband/uverbs1", "nvidia0")
+    assert result.processes == (Process(7, "docker-init"), Process(9, "python3"))
 
 
-def test_the_engine_is_asked_once_for_what_is_managed_and_wanted(machine: Node, engine: dict[str, object]) -> None:
+def test_the_engine_is_queried_once_for_managed_and_requested_objects(machine: Node, engine: dict[str, object]) -> None:
     """A receipt names the image and the container that the look is for; both answers are of one moment, and right."""
     engine["/images/r/t:1/json"] = {"Id": "sha256:aa"}
     machine.program("systemctl", "echo LoadState=loaded; echo ActiveState=active")
@@ -84,7 +84,7 @@ def test_the_engine_is_asked_once_for_what_is_managed_and_wanted(machine: Node, 
     assert ImageFact().parse(raw) == Image("sha256:aa", (), ())
 
 
-def test_no_password_of_the_engine_or_the_container_leaves_the_node(machine: Node) -> None:
+def test_no_password_of_engine_or_container_is_printed(machine: Node) -> None:
     """The environment of a container and the engine's proxies are not even printed."""
     said = look(machine)
 
@@ -92,9 +92,7 @@ def test_no_password_of_the_engine_or_the_container_leaves_the_node(machine: Nod
     assert "hunter2" not in said.stdout + said.stderr
 
 
-def test_folders_that_were_deleted_under_the_running_container_are_told(
-    machine: Node, engine: dict[str, object]
-) -> None:
+def test_mounts_of_deleted_folders_are_reported(machine: Node, engine: dict[str, object]) -> None:
     """Those that it was given, and the file of the nodes' names; not what docker or an editor of one file replaces."""
     binds = [
         "/srv/a:/a/:ro",
@@ -117,16 +115,16 @@ def test_folders_that_were_deleted_under_the_running_container_are_told(
     table = [f"{number} 1 8:1 {root} {target} ro - ext4 /dev/sda1 rw" for number, (root, target) in enumerate(rows)]
     (first / "mountinfo").write_text("\n".join(table) + "\n")
 
-    found = ContainerFact().parse(look(machine))
+    result = ContainerFact().parse(look(machine))
 
-    assert isinstance(found, Container)
-    assert found.deleted == (
+    assert isinstance(result, Container)
+    assert result.deleted == (
         DeletedMount("/srv/a", "/a"), DeletedMount("/srv/b c", "/b c"), DeletedMount("/srv/one", "/a 1"),
         DeletedMount("/var/hosts", "/etc/hosts"),
     )  # fmt: skip
 
 
-def test_the_first_reference_that_the_engine_has_is_the_image(machine: Node, engine: dict[str, object]) -> None:
+def test_the_first_existing_reference_is_the_image(machine: Node, engine: dict[str, object]) -> None:
     """A digest that was never pulled and a tag that is there are one image all the same."""
     engine["/images/r/t:1/json"] = {"Id": "sha256:aa", "RepoDigests": None, "RepoTags": ["r/t:1"]}
 
@@ -134,7 +132,7 @@ def test_the_first_reference_that_the_engine_has_is_the_image(machine: Node, eng
     assert ImageFact().parse(look(machine, images="r/t@sha256:ff")) is None
 
 
-def test_an_engine_that_does_not_run_is_not_touched(machine: Node, engine: dict[str, object]) -> None:
+def test_a_stopped_engine_is_not_queried(machine: Node, engine: dict[str, object]) -> None:
     """To touch its socket would start it. An engine inside a container of the node is not the node's."""
     (machine.root / "proc/3/ns/pid").unlink()
     (machine.root / "proc/3/ns/pid").symlink_to("pid:[5]")
@@ -145,7 +143,7 @@ def test_an_engine_that_does_not_run_is_not_touched(machine: Node, engine: dict[
     assert isinstance(ContainerFact().parse(said), Unknown)
 
 
-def test_an_engine_that_hangs_is_named_and_asked_once(machine: Node, engine: dict[str, object]) -> None:
+def test_a_hanging_engine_is_reported_and_queried_once(machine: Node, engine: dict[str, object]) -> None:
     """Half a second for all that is asked of it; what the receipts name is told all the same."""
     engine["/info"] = b""
     said = look(machine)
@@ -165,7 +163,7 @@ def test_a_node_without_docker_has_no_container(machine: Node) -> None:
     assert ImageFact().parse(said) is None
 
 
-def test_an_answer_that_is_nested_without_end_is_no_answer() -> None:
+def test_a_deeply_nested_answer_is_unknown() -> None:
     """Nothing that shows or keeps the facts could walk through it."""
     deep = '{"sealed": {}, "observed": {"a": {"files": ' + "[" * 500 + "]" * 500 + '}}, "jobs": [], "hung": []}'
 
@@ -173,12 +171,12 @@ def test_an_answer_that_is_nested_without_end_is_no_answer() -> None:
     assert isinstance(ContainerFact().parse(RawOutput("[" * 100000, 0)), Unknown)
 
 
-def told(machine: Node) -> int:
+def running_containers(machine: Node) -> int:
     """Probe with a cache, and return the number of running containers."""
-    raw = look(machine, r's|\(managed_and_engine(sys.argv\[1\]\))|\1, sys.argv[1] + "/../kept/engine")|')
-    found = DockerInfoFact().parse(raw)
-    assert isinstance(found, DockerInfo), raw
-    return found.containers_running
+    raw = look(machine, r's|\(managed_and_engine(sys.argv\[1\]\))|\1, sys.argv[1] + "/../cache/engine")|')
+    result = DockerInfoFact().parse(raw)
+    assert isinstance(result, DockerInfo), raw
+    return result.containers_running
 
 
 def event(action: str) -> str:
@@ -186,20 +184,18 @@ def event(action: str) -> str:
     return json.dumps({"Type": "container", "Action": action, "time": 1})
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="nothing is kept but what root alone can write")
-def test_what_the_engine_tells_of_itself_is_kept_while_nothing_happens_there(
-    machine: Node, engine: dict[str, object], tmp_path
-) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
+def test_engine_info_is_cached_until_an_event_may_change_it(machine: Node, engine: dict[str, object], tmp_path) -> None:
     """It starts programs to say it. It is asked anew after whatever may have changed something, and so is a new one."""
     (machine.root / "proc/3/stat").write_text("3 (dockerd) S 1 3 3 0 -1" + " 0" * 13 + " 77\n")
     counts = []
     for running, events in enumerate(([], [], ["exec_die"], ["exec_start", "reload"], ["die"], ["exec_die"] * 60)):
         engine["/info"] = {**INFO, "ContainersRunning": running}
         engine["/events"] = "\n".join(map(event, events))
-        counts.append(told(machine))
+        counts.append(running_containers(machine))
     (machine.root / "proc/3/stat").write_text("3 (dockerd) S 1 3 3 0 -1" + " 0" * 13 + " 78\n")
     engine["/events"], engine["/info"] = "", {**INFO, "ContainersRunning": 9}
 
     assert counts == [0, 0, 0, 3, 4, 5]
-    assert told(machine) == 9
-    assert (tmp_path / "kept").stat().st_mode & 0o077 == 0
+    assert running_containers(machine) == 9
+    assert (tmp_path / "cache").stat().st_mode & 0o077 == 0

@@ -13,7 +13,7 @@ GPU-a, 4712, [Not Found], [N/A]
 """
 
 
-def test_what_the_driver_tells_and_what_not():
+def test_reported_and_missing_values_are_read():
     """Columns that it does not know stay unknown; processes have their users."""
     first, second = gpu_usage(TEXT)
 
@@ -32,7 +32,7 @@ def test_what_the_driver_tells_and_what_not():
     assert (second.busy_percent, second.used_mib, second.watts, second.processes) == (None, None, None, ())
 
 
-def test_odd_output_is_no_error():
+def test_invalid_output_is_ignored():
     """A node may print anything."""
     assert gpu_usage("") == ()
     assert gpu_usage("No devices were found\n") == ()

@@ -42,7 +42,7 @@ def look(outputs: Outputs | None = None) -> str:
     return done.stdout
 
 
-def test_what_two_nodes_printed_is_not_sent_by_the_third():
+def test_an_output_of_two_nodes_is_not_sent_by_the_third():
     """It is read as if it had been, with its exit code; what is short or another node's own is sent each time."""
     outputs = Outputs()
     whole = split(look(), FACTS, outputs)
@@ -63,18 +63,18 @@ def test_a_changed_output_is_sent():
     assert split(look(outputs), FACTS, outputs)["packages"] == RawOutput(LONG, 3)
 
 
-def test_a_hash_that_nobody_asked_for_is_no_output():
+def test_an_unknown_hash_is_no_output():
     """A node that names a text which we do not have has told nothing."""
     outputs = Outputs()
     split(look(), FACTS, outputs)
     split(look(), FACTS, outputs)
-    found = split(look(outputs), FACTS, Outputs())
-    assert isinstance(found["packages"], Unknown)
+    sections = split(look(outputs), FACTS, Outputs())
+    assert isinstance(sections["packages"], Unknown)
     assert isinstance(split(look(outputs), FACTS)["packages"], Unknown)
-    assert found["hostname"] == RawOutput("node\n", 0, "trouble\n")
+    assert sections["hostname"] == RawOutput("node\n", 0, "trouble\n")
 
 
-def test_a_kept_text_that_is_not_what_its_hash_says_is_dropped():
+def test_a_stored_text_with_a_wrong_hash_is_dropped():
     """Otherwise a cache that others wrote would tell what is on the nodes."""
     digest = hashlib.sha256(LONG.encode()).hexdigest()
     assert Outputs({digest: LONG}).digests() == (digest,)
@@ -87,7 +87,7 @@ class Config(Packages):
     name: ClassVar[str] = "docker_config"
 
 
-def test_only_what_holds_no_secret_of_a_site_is_kept():
+def test_only_facts_without_confidential_data_are_stored():
     """daemon.json may hold a token, whatever its length."""
     outputs, facts = Outputs(), [Config()]
     done = subprocess.run(["sh"], input=script(facts), capture_output=True, text=True, timeout=30, check=True)
@@ -96,7 +96,7 @@ def test_only_what_holds_no_secret_of_a_site_is_kept():
     assert not outputs.digests()
 
 
-def test_a_node_that_makes_much_up_crowds_out_no_other():
+def test_a_node_with_many_outputs_does_not_evict_others():
     """What it prints twice counts once, sections that nobody asked for count nothing, and there is a bound."""
     outputs, token = Outputs(), "0" * 32
     flood = [f"{number} {LONG}" for number in range(300)]
@@ -111,12 +111,12 @@ def test_a_node_that_makes_much_up_crowds_out_no_other():
     assert len(outputs.digests()) == 128
 
 
-def test_what_is_kept_has_a_bound_and_begins_with_what_was_used_last():
+def test_stored_texts_are_limited_and_ordered_by_last_use():
     """A node is told all hashes, so that a cluster that has changed for years must not grow them."""
     texts = {hashlib.sha256(text.encode()).hexdigest(): text for text in (f"{n} {LONG}" for n in range(100))}
     outputs = Outputs(texts)
     last = list(texts)[-1]
     outputs.known(last)
-    kept = outputs.texts()
-    assert len(kept) == 64
-    assert next(iter(kept)) == last
+    stored = outputs.texts()
+    assert len(stored) == 64
+    assert next(iter(stored)) == last

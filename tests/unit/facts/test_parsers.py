@@ -48,7 +48,7 @@ def test_a_container_in_a_virtual_machine_is_a_container():
     )
 
 
-def test_limits_know_unlimited():
+def test_unlimited_limits_are_none():
     """Unlimited is no number, and the limits of PID 1 are kept apart."""
     row = "Max locked memory         8388608              {}              bytes\n"
     limits = LimitsFact().parse(out(row.format("unlimited") + "== init\n" + row.format("8388608")))
@@ -57,7 +57,7 @@ def test_limits_know_unlimited():
     assert limits.init == {"Max locked memory": 8388608}
 
 
-def test_free_space_is_kept_by_path():
+def test_free_space_is_read_by_path():
     """In the order of the paths; a file system that makes inodes as it needs them counts none."""
     text = "path=/var/lib/docker\npath=/etc\nreadonly=/etc\ndisk 4096 2048000 1536000 100 7\ndisk 512 4096 0 0 0\n"
 
@@ -70,14 +70,14 @@ def test_free_space_is_kept_by_path():
     )
 
 
-def test_sysctl_values_are_separated_by_single_blanks():
+def test_sysctl_values_are_separated_by_single_spaces():
     """Tabs between several values do not make a difference."""
     assert SysctlsFact().parse(
         out("key net.ipv4.ip_local_port_range\n/proc/sys/net/ipv4/ip_local_port_range:32768\t60999\n")
     ) == {"net.ipv4.ip_local_port_range": "32768 60999"}
 
 
-def test_modules_are_named():
+def test_modules_are_listed():
     """Only the first column counts."""
     assert ModulesFact().parse(out("rdma_rxe 131072 0 - Live 0x0\nib_uverbs 1 1 rdma_rxe, Live 0x0\n")) == {
         "rdma_rxe",
@@ -92,14 +92,14 @@ def test_only_installed_packages_count():
     assert PackagesFact().parse(out(text)) == {"docker.io": "20.10.24", "libnccl2": "2.18"}
 
 
-def test_no_package_manager_is_said():
+def test_a_missing_package_manager_is_reported():
     """A node without dpkg and rpm gives a reason, not an empty list."""
     assert PackagesFact().parse(out("", 1, "neither dpkg-query nor rpm is there")) == Unknown(
         "the packages cannot be listed: neither dpkg-query nor rpm is there"
     )
 
 
-def test_time_services_are_named():
+def test_time_services_are_listed():
     """All active services are listed beside the kernel's own word."""
     text = (
         "Id=docker.service\nLoadState=not-found\nActiveState=inactive\n\nId=chrony.service\nActiveState=active\n\n"
@@ -109,7 +109,7 @@ def test_time_services_are_named():
     assert TimeSyncFact().parse(out(text)) == TimeSync(synchronized=True, services=("chrony",))
 
 
-def test_addresses_of_all_kinds():
+def test_addresses_of_all_kinds_are_read():
     """IPv4, IPv6, and a point-to-point address are read; the link's name loses its peer."""
     text = (
         "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever\n"
@@ -126,7 +126,7 @@ def test_addresses_of_all_kinds():
     )
 
 
-def test_routes_keep_interface_and_source():
+def test_routes_have_interface_and_source():
     """A route without an interface is kept too."""
     text = "default via 10.0.2.2 dev ens3\n10.77.0.0/24 dev ens4 proto kernel src 10.77.0.1\nblackhole 10.9.0.0/16\n"
 
@@ -144,7 +144,7 @@ def test_names_that_do_not_resolve_have_no_address():
     assert NamesFact().parse(out(text)) == {"gpu1": ("10.0.0.1",), "gpu2": ()}
 
 
-def test_names_are_told_apart_where_all_resolve(tmp_path):
+def test_addresses_are_assigned_to_names_if_all_resolve(tmp_path):
     """They are asked for at once; a name whose host has another one, and one of two addresses, keep their own."""
     answer = "10.0.0.1  STREAM gpu1.example\n10.0.0.1  DGRAM\nfd00::2  STREAM gpu2\n10.0.0.2  STREAM\n10.0.0.2  RAW\n"
     (tmp_path / "getent").write_text(f'#!/bin/sh\n[ "$*" = "ahosts gpu1 gpu2" ] && printf "{answer}"\n')
@@ -156,7 +156,7 @@ def test_names_are_told_apart_where_all_resolve(tmp_path):
     assert isinstance(NamesFact().parse(out(done.stdout.replace("STREAM gpu2", "STREAM"))), Unknown)
 
 
-def test_listening_sockets_as_ss_tells_them():
+def test_listening_sockets_are_read_from_ss():
     """All addresses are an empty one, of both families; an interface behind an address does not count."""
     text = (
         "LISTEN 0 128 0.0.0.0:22 0.0.0.0:*\nLISTEN 0 128 [::]:22 [::]:*\nLISTEN 0 128 *:2222 *:*\n"
@@ -172,7 +172,7 @@ def test_listening_sockets_as_ss_tells_them():
     )
 
 
-def test_listening_sockets_of_both_families():
+def test_listening_sockets_of_both_families_are_read():
     """The kernel's byte order is turned round, and all addresses are an empty one."""
     text = "0100007F:0016\n00000000:08AE\n00000000000000000000000000000000:08AE\n01004D0A:08AE\n"
 
@@ -184,7 +184,7 @@ def test_listening_sockets_of_both_families():
     )
 
 
-def test_an_rdma_device_with_its_gids():
+def test_an_rdma_device_is_read_with_its_gids():
     """State, rate, interface, device node and the GID that crosses subnets are found."""
     text = (
         "device\tmlx5_0\tmlx5_core\nnetdev\tens1np0\nport\t1\tEthernet\t4: ACTIVE\t5: LinkUp\t100 Gb/sec (4X EDR)\n"
@@ -216,7 +216,7 @@ def test_gpus_on_the_bus_are_counted():
     assert GpuPciFact().parse(out("0000:06:00.0\n0000:07:00.0\n")) == ("0000:06:00.0", "0000:07:00.0")
 
 
-def test_a_missing_docker_unit_is_told_from_a_stopped_one():
+def test_a_missing_docker_unit_differs_from_a_stopped_one():
     """What must be installed and what must be started need different remedies."""
     missing = DockerServiceFact().parse(
         out("Id=docker.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n")
@@ -245,12 +245,12 @@ def engine(**sections):
         (None, "docker info failed: the engine reported no version"),
     ],
 )
-def test_an_engine_that_is_down_is_unknown_with_the_reason(said, reason):
+def test_a_stopped_engine_is_unknown_with_the_reason(said, reason):
     """It does not run, does not answer in time, or answers without a version."""
     assert DockerInfoFact().parse(engine(info=said)) == Unknown(reason)
 
 
-def test_without_python_nothing_is_known_of_the_engine():
+def test_without_python_the_engine_is_unknown():
     """The reason is the program's own word."""
     for fact in (DockerInfoFact(), ImageFact(), ContainerFact()):
         assert fact.parse(out("", 127, "there is no python3 on the node")) == Unknown("there is no python3 on the node")
@@ -280,7 +280,7 @@ def test_daemon_json_and_certificates_are_read():
     assert "AAA" in config.certificates["r:5000"]
 
 
-def test_a_broken_daemon_json_says_why():
+def test_an_invalid_daemon_json_has_a_reason():
     """Not JSON and not an object are told apart from an empty file, which is as good as none."""
     assert "malformed" in DockerConfigFact().parse(out('exists=yes\n{"a": }\n')).error
     assert "Expected `object`, got `array`" in DockerConfigFact().parse(out("exists=yes\n[]\n")).error
@@ -288,12 +288,12 @@ def test_a_broken_daemon_json_says_why():
     assert not DockerConfigFact().parse(out("")).exists
 
 
-def test_a_missing_image_is_told_from_a_silent_engine():
+def test_a_missing_image_differs_from_a_silent_engine():
     """None means that the engine has no such image."""
-    found = {"Id": "sha256:1", "RepoDigests": ["r/t@sha256:2"], "RepoTags": ["r/t:1"]}
+    parsed = {"Id": "sha256:1", "RepoDigests": ["r/t@sha256:2"], "RepoTags": ["r/t:1"]}
 
     assert ImageFact().parse(engine(image=None)) is None
-    assert ImageFact().parse(engine(image=found)) == Image("sha256:1", ("r/t@sha256:2",), ("r/t:1",))
+    assert ImageFact().parse(engine(image=parsed)) == Image("sha256:1", ("r/t@sha256:2",), ("r/t:1",))
     assert isinstance(ImageFact().parse(engine(image={"error": "connection refused"})), Unknown)
 
 
@@ -320,7 +320,7 @@ def test_a_container_with_a_job_is_busy():
     assert container.deleted == (DeletedMount("/a", "/b"),)
 
 
-def test_no_container_is_told_from_a_silent_engine():
+def test_a_missing_container_differs_from_a_silent_engine():
     """None means that the engine has no such container."""
     assert ContainerFact().parse(engine(container=None)) is None
     assert isinstance(ContainerFact().parse(engine(container={"hung": 25})), Unknown)
@@ -332,11 +332,11 @@ def test_the_public_half_of_container_ssh_is_read():
         "mode 600 id_ed25519\nmode 644 known_hosts\n"
         f"\n:ssh_host_ed25519_key.pub:ssh-ed25519 {KEY} root@x\n\n:id_ed25519.pub:ssh-ed25519 {KEY}\n"
     )
-    told = (
+    outputs = (
         f"known_hosts:# a comment\nknown_hosts:[gpu1]:2222,[10.0.0.1]:2222 ssh-ed25519 {KEY} gpu1\n"
         f'authorized_keys:no-pty,command="x y" ssh-ed25519 {KEY} gpu1\n'
     )
-    ssh, trust = ContainerSshFact().parse(out(text)), ContainerTrustFact().parse(out(told))
+    ssh, trust = ContainerSshFact().parse(out(text)), ContainerTrustFact().parse(out(outputs))
 
     assert ssh.files == {"id_ed25519": "600", "known_hosts": "644"}
     assert ssh.host_key == ssh.client_key == f"ssh-ed25519 {KEY}"
@@ -348,7 +348,7 @@ def test_the_public_half_of_container_ssh_is_read():
     assert ContainerTrustFact().parse(out("")) == ContainerTrust({}, ())
 
 
-def test_a_key_that_names_no_node_is_told_all_the_same():
+def test_a_key_without_a_node_name_is_read():
     """A line without a comment counts under the host's name or the key's fingerprint: it is never overlooked."""
     text = f"known_hosts:[gpu9]:2222,x ssh-ed25519 {KEY}\nauthorized_keys:ssh-ed25519 {KEY}\n"
     trust = ContainerTrustFact().parse(out(text))
@@ -357,7 +357,7 @@ def test_a_key_that_names_no_node_is_told_all_the_same():
     assert list(trust.authorized_nodes) == [fingerprint(f"ssh-ed25519 {KEY}")]
 
 
-def test_the_folder_of_the_keys_is_read_with_care(tmp_path):
+def test_unsafe_key_files_are_ignored(tmp_path):
     """What a container puts in place of its public keys is not followed, not waited for, and is one short line."""
     keys = tmp_path / "keys"
     keys.mkdir()
@@ -372,50 +372,50 @@ def test_the_folder_of_the_keys_is_read_with_care(tmp_path):
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
         return fact.parse(out(done.stdout))
 
-    found, trust = probe(ContainerSshFact()), probe(ContainerTrustFact())
+    parsed, trust = probe(ContainerSshFact()), probe(ContainerTrustFact())
     (keys / "ssh_host_ed25519_key.pub").unlink()
     os.mkfifo(keys / "ssh_host_ed25519_key.pub")
     piped = probe(ContainerSshFact())
 
-    assert found.client_key == ""
-    assert found.host_key == f"ssh-ed25519 {KEY}"
+    assert parsed.client_key == ""
+    assert parsed.host_key == f"ssh-ed25519 {KEY}"
     assert trust.authorized == (f"ssh-ed25519 {KEY}",)
-    assert list(found.files) == ["authorized_keys"]
+    assert list(parsed.files) == ["authorized_keys"]
     assert piped.host_key == ""
 
 
-def test_fingerprints_are_those_of_ssh_keygen():
+def test_fingerprints_match_ssh_keygen():
     """The form is that which ssh shows, and no key has none."""
     assert fingerprint(f"ssh-ed25519 {KEY}").startswith("SHA256:")
     assert len(fingerprint(f"ssh-ed25519 {KEY}")) == 50
     assert fingerprint("") == ""
 
 
-def test_programs_of_the_toolkit():
+def test_toolkit_programs_are_read():
     """What is missing is empty."""
     assert NvidiaContainerFact().parse(out("hook=/usr/bin/h\nruntime=\nctk=\ncdi /etc/cdi/nvidia.yaml\n")) == (
         NvidiaContainer("/usr/bin/h", "", "", ("/etc/cdi/nvidia.yaml",))
     )
 
 
-def test_receipts_good_and_broken():
+def test_valid_and_invalid_receipts_are_read():
     """A receipt that cannot be read is kept with the reason."""
-    found = ReceiptsFact().parse(
+    parsed = ReceiptsFact().parse(
         out('a.json:{\na.json: "packages": {"x": "1"},\na.json: "units": ["u"]\na.json:}\nb.json:{"half\nc.json:[]\n')
     )
 
-    assert found["a"].names("packages") == ("x",)
-    assert found["a"].names("units") == ("u",)
-    assert "malformed" not in found["a"].error
-    assert "not a valid receipt" in found["b"].error
-    assert "Expected `object`, got `array`" in found["c"].error
+    assert parsed["a"].names("packages") == ("x",)
+    assert parsed["a"].names("units") == ("u",)
+    assert "malformed" not in parsed["a"].error
+    assert "not a valid receipt" in parsed["b"].error
+    assert "Expected `object`, got `array`" in parsed["c"].error
 
 
-def test_receipts_are_told_apart_by_their_names_alone():
+def test_receipts_are_separated_by_file_name():
     """Names with the letters of patterns, a file in two pieces, foreign lines, and an end without a line end."""
-    found = ReceiptsFact().parse(out('a+b.json:{"x":\naab.json:{}\nnothing\na+b.json: "a+b.json:"}\nc.json:{"y":1}'))
+    parsed = ReceiptsFact().parse(out('a+b.json:{"x":\naab.json:{}\nnothing\na+b.json: "a+b.json:"}\nc.json:{"y":1}'))
 
-    assert {role: receipt.content for role, receipt in found.items()} == {
+    assert {role: receipt.content for role, receipt in parsed.items()} == {
         "a+b": {"x": "a+b.json:"},
         "aab": {},
         "c": {"y": 1},
@@ -423,7 +423,7 @@ def test_receipts_are_told_apart_by_their_names_alone():
 
 
 @pytest.mark.parametrize(("opened", "closed"), [('{"x":', "}"), ("[", "]")])
-def test_a_receipt_is_nested_no_deeper_than_the_limit(opened, closed):
+def test_a_receipt_nested_too_deeply_is_invalid(opened, closed):
     """One level more, and it is none."""
     inside, beyond = (
         ReceiptsFact().parse(out(f'a.json:{{"x":{opened * n}0{closed * n}}}\n'))["a"]
@@ -435,20 +435,20 @@ def test_a_receipt_is_nested_no_deeper_than_the_limit(opened, closed):
     assert "levels of nesting" in beyond.error
 
 
-def test_a_receipt_that_nobody_could_have_written_is_none():
+def test_a_malformed_receipt_is_invalid():
     """However it is nested, reading it and telling of it ends no command."""
     for depth in (70, 600, 100_000):
-        found = ReceiptsFact().parse(out('a.json:{"x": ' + "[" * depth + "]" * depth + "}\n"))
-        assert found["a"].error
-        assert not found["a"].content
+        parsed = ReceiptsFact().parse(out('a.json:{"x": ' + "[" * depth + "]" * depth + "}\n"))
+        assert parsed["a"].error
+        assert not parsed["a"].content
 
 
-def test_stand_ins_are_listed():
+def test_simulated_components_are_listed():
     """Each has its name and what it stands in for."""
     assert SimulatedFact().parse(out("nvidia-smi=NVIDIA driver and GPUs\n")) == {"nvidia-smi": "NVIDIA driver and GPUs"}
 
 
-def test_trust_that_is_the_same_on_many_nodes_is_read_once():
+def test_equal_trust_files_are_parsed_once():
     """Each of a thousand nodes prints a line for each of a thousand: what is equal letter by letter is one value."""
     facts = (ContainerSshFact(), ContainerTrustFact())
     trust = "\n".join(f"known_hosts:[gpu{n}]:2222 ssh-ed25519 {KEY} gpu{n}" for n in range(20))
@@ -456,8 +456,8 @@ def test_trust_that_is_the_same_on_many_nodes_is_read_once():
     def node(number: int, trust: str) -> NodeFacts:
         token = f"{number:032x}"
         own = f"mode 600 id_ed25519\n\n:id_ed25519.pub:ssh-ed25519 {KEY}{number}"
-        told = {"container_ssh": own, "container_trust": trust}
-        parts = [f"{token} out {n}\n{out}\n{token} err {n}\n\n{token} end {n} 0" for n, out in told.items()]
+        outputs = {"container_ssh": own, "container_trust": trust}
+        parts = [f"{token} out {n}\n{out}\n{token} err {n}\n\n{token} end {n} 0" for n, out in outputs.items()]
         return parse("\n".join([f"provision-probe 1 {token}", *parts, ""]), facts)
 
     first, second, other = node(1, trust), node(2, trust), node(3, trust.replace("gpu7", "gpu8"))

@@ -78,7 +78,7 @@ def node(tmp_path):
     return Node(tmp_path)
 
 
-def test_where_the_role_was_never_applied_nothing_is_known_and_nothing_asked(node):
+def test_without_the_role_nothing_is_read_or_queried(node):
     """On most nodes it costs no program."""
     assert node.record() == PeerRecord()
     assert not (node.root / "asked").exists()
@@ -87,7 +87,7 @@ def test_where_the_role_was_never_applied_nothing_is_known_and_nothing_asked(nod
 @pytest.mark.parametrize(
     ("provider", "cause"), [("none", ""), ("dma_buf", "driver_missing"), ("nv_peer_mem", "headers_missing")]
 )
-def test_what_the_nodes_own_program_writes_is_read_back(node, provider, cause):
+def test_the_status_of_the_nodes_program_is_read(node, provider, cause):
     """Both sides of the file agree: provider, state, boot, and of each kernel what it lacks."""
     node.write(CONFIG_FILE, json.dumps({"provider": provider}, indent=4) + "\n")
     program.start(program.Node(str(node.root), program.Runner(5)))
@@ -116,7 +116,7 @@ def install(node, script):
     (node.root / PROGRAM.lstrip("/")).chmod(0o755)
 
 
-def test_modules_that_changed_after_the_record_are_judged_anew(node):
+def test_modules_that_changed_after_the_status_are_checked_again(node):
     """An upgrade of the RDMA stack writes no status; the node's own program says what has become of the module."""
     node.write(CONFIG_FILE, json.dumps({"provider": "nv_peer_mem"}))
     node.write(STATUS_FILE, json.dumps(STATUS))
@@ -135,7 +135,7 @@ def test_modules_that_changed_after_the_record_are_judged_anew(node):
 
 
 @pytest.mark.parametrize("said", ["exit 127", "echo 'Traceback (most recent call last):'; exit 1", "exec sleep 60"])
-def test_a_program_that_does_not_answer_leaves_the_record_older_than_the_modules(node, said, monkeypatch):
+def test_a_program_that_does_not_answer_leaves_an_outdated_status(node, said, monkeypatch):
     """That much is known, and nothing is made up."""
     monkeypatch.setattr(
         PeerStatusFact, "command", PeerStatusFact.command.replace("timeout -k 1 12", "timeout -k 1 0.3")
@@ -147,7 +147,7 @@ def test_a_program_that_does_not_answer_leaves_the_record_older_than_the_modules
     assert (node.record().newer, node.record().rechecked) == (("6.1.0-9",), None)
 
 
-def test_after_an_apply_or_a_boot_nothing_is_asked_again(node):
+def test_after_an_apply_or_boot_no_check_is_run(node):
     """Both write the status last, after what they built."""
     node.write(STATUS_FILE, json.dumps(STATUS))
     install(node, "echo 6.1.0-9: ready")
@@ -155,7 +155,7 @@ def test_after_an_apply_or_a_boot_nothing_is_asked_again(node):
     assert (node.record().newer, node.record().rechecked) == ((), None)
 
 
-def test_a_load_that_is_under_way_is_read_too(node):
+def test_a_load_in_progress_is_read(node):
     """The program writes this before it begins, so that it stays when nothing comes after it."""
     node.write(CONFIG_FILE, json.dumps({"provider": "nv_peer_mem"}))
     program.Node(str(node.root)).write("loading")
@@ -184,7 +184,7 @@ def test_a_load_that_is_under_way_is_read_too(node):
         (json.dumps({**STATUS, "explanation": "x" * 200_000}), "limit 131072"),
     ],
 )
-def test_a_status_that_says_nothing_sensible_says_why(node, text, said):
+def test_an_invalid_status_has_a_reason(node, text, said):
     """It is never taken for one that is well, and never for none."""
     node.write(STATUS_FILE, text)
     record = node.record()
@@ -193,7 +193,7 @@ def test_a_status_that_says_nothing_sensible_says_why(node, text, said):
     assert said in record.error
 
 
-def test_a_status_file_that_is_none_does_not_hold_up_the_probe(node):
+def test_a_status_path_that_is_no_file_does_not_block_the_probe(node):
     """A folder or a pipe in its place is told as unreadable."""
     (node.root / "var/lib/provision/peer_memory").mkdir(parents=True)
     os.mkfifo(node.root / STATUS_FILE.lstrip("/"))
@@ -201,19 +201,19 @@ def test_a_status_file_that_is_none_does_not_hold_up_the_probe(node):
     assert "cannot be read" in node.record().error
 
 
-def test_a_text_of_the_node_cannot_write_on_the_operators_terminal(node):
+def test_control_characters_of_a_node_do_not_reach_the_terminal(node):
     """Control characters and line breaks are taken out, and a text has an end."""
     bad = "a\x1b[2Jb\nleft out: gpu1\u202e" + "x" * 50_000
     node.write(STATUS_FILE, json.dumps({**STATUS, "state": "failed", "ok": False, "explanation": bad}))
-    told = node.record().status.explanation
+    explanation = node.record().status.explanation
 
-    assert told.isprintable()
-    assert told.startswith("a [2Jb left out: gpu1 xxx")
-    assert len(told) <= 8192
+    assert explanation.isprintable()
+    assert explanation.startswith("a [2Jb left out: gpu1 xxx")
+    assert len(explanation) <= 8192
 
 
 @pytest.mark.parametrize("config", ["", "[]", "{", "[" * 5000])
-def test_a_configuration_that_cannot_be_read_wants_nothing(node, config):
+def test_an_unreadable_configuration_requests_nothing(node, config):
     """What the status says then counts."""
     node.write(CONFIG_FILE, config)
     node.write(STATUS_FILE, json.dumps(STATUS))
@@ -222,7 +222,7 @@ def test_a_configuration_that_cannot_be_read_wants_nothing(node, config):
     assert node.record().status.provider == "nv_peer_mem"
 
 
-def test_the_age_is_by_the_nodes_own_clock_and_never_below_zero():
+def test_the_age_uses_the_nodes_clock_and_is_never_negative():
     """A clock that was set back since tells nothing."""
     rest = f"{SYSTEMD}config\n\nstatus\n{json.dumps(STATUS)}"
     clocks = ("1795255290", "1795255100", "")  # 90 s after, and 100 s before, ten o'clock of that day
@@ -231,7 +231,7 @@ def test_the_age_is_by_the_nodes_own_clock_and_never_below_zero():
     assert ages == [90, None, None]
 
 
-def test_a_unit_that_systemd_does_not_know_is_none(node):
+def test_an_unknown_unit_is_none(node):
     """Its file is gone, or systemd has not read it."""
     node.write(STATUS_FILE, json.dumps(STATUS))
     node.systemd("LoadState=not-found\nActiveState=inactive\nResult=success\nUnitFileState=\n")

@@ -74,7 +74,7 @@ def test_the_average_is_read_in_gbit(text, gbit_s):
 @pytest.mark.parametrize(
     "text", ["", report(), report(" 8388608    0  0.00  0.00  0.000000"), " 65536 1000 96.4 96.4 0.18\n"]
 )
-def test_no_table_is_no_bandwidth(text):
+def test_an_output_without_a_table_has_no_bandwidth(text):
     """A header alone, a row of zeros or numbers without a header are not measured."""
     assert bandwidth(text) is None
 
@@ -105,23 +105,23 @@ def test_no_table_is_no_bandwidth(text):
         ("Error response from daemon: No such container: box\n", None, "No such container: box"),
     ],
 )
-def test_a_failure_is_said_in_a_sentence(said, code, reason):
+def test_failures_are_explained(said, code, reason):
     """The cause, not what follows from it, and never a line of the table's frame."""
     assert reason in explain(said, code, 30)
 
 
-def test_devices_in_use_are_found():
+def test_open_devices_are_reported():
     """Services that hold devices on an idle node do not make it busy; a job's process does."""
-    found = parse_readiness(
+    readiness = parse_readiness(
         "held 900 /dev/nvidia0 nvidia-persiste\nheld 4242 /dev/infiniband/uverbs0 python3\n"
         "looked\nknows --use_cuda\nknows --use_cuda_dmabuf\nasked\n"
     )
 
-    assert found.holders == (Holder(4242, "python3", "/dev/infiniband/uverbs0"),)
-    assert (found.cuda, found.cuda_dmabuf, found.missing) == (True, True, ())
+    assert readiness.holders == (Holder(4242, "python3", "/dev/infiniband/uverbs0"),)
+    assert (readiness.cuda, readiness.cuda_dmabuf, readiness.missing) == (True, True, ())
 
 
-def test_a_perftest_without_gpu_memory_is_told_from_one_with():
+def test_perftest_support_for_gpu_memory_is_detected():
     """Debian's own knows no --use_cuda; an image may lack perftest altogether."""
     assert parse_readiness("looked\nasked\n").cuda is False
     assert parse_readiness("looked\nknows --use_cuda\nasked\n").cuda_dmabuf is False
@@ -136,15 +136,15 @@ def test_a_perftest_without_gpu_memory_is_told_from_one_with():
         ("looked\n", "Error response from daemon: container is not running\n", "container is not running"),
     ],
 )
-def test_a_look_that_did_not_get_to_its_end_is_unknown(text, error, reason):
+def test_an_incomplete_readiness_output_is_unknown(text, error, reason):
     """Silence is not the same as nobody there."""
-    found = parse_readiness(text, error)
+    readiness = parse_readiness(text, error)
 
-    assert isinstance(found, Unknown)
-    assert reason in found.reason
+    assert isinstance(readiness, Unknown)
+    assert reason in readiness.reason
 
 
-def test_the_look_asks_the_container_and_the_node(tmp_path):
+def test_the_readiness_script_probes_container_and_node(tmp_path):
     """With stand-ins for docker, id and perftest on the PATH, the script finds what the container's perftest knows."""
     programs = {
         "docker": 'shift 2; exec "$@"',
@@ -163,7 +163,7 @@ def test_the_look_asks_the_container_and_the_node(tmp_path):
         timeout=30,
         check=False,
     )
-    found = parse_readiness(done.stdout, done.stderr)
+    readiness = parse_readiness(done.stdout, done.stderr)
 
-    assert (found.cuda, found.cuda_dmabuf, found.missing) == (True, False, ())
-    assert [(holder.pid, holder.device) for holder in found.holders] == [(1, "/dev/infiniband/uverbs1")]
+    assert (readiness.cuda, readiness.cuda_dmabuf, readiness.missing) == (True, False, ())
+    assert [(holder.pid, holder.device) for holder in readiness.holders] == [(1, "/dev/infiniband/uverbs1")]

@@ -106,17 +106,17 @@ def test_compute_capabilities_of_real_machines(name, capability):
 )
 def test_cards_near_a_gpu_on_real_machines(name, gpu, near):
     """Old and new headings, legends or none, tabs or blanks: cards behind the same switches are found."""
-    found = card_links(TopologyFact().parse(recorded(name, MATRICES)))
-    numbered = {card: kind for card, kind in found[gpu].items() if kind in {"PIX", "PXB"}}
+    links = card_links(TopologyFact().parse(recorded(name, MATRICES)))
+    numbered = {card: kind for card, kind in links[gpu].items() if kind in {"PIX", "PXB"}}
 
     assert numbered == near
 
 
-def test_the_old_name_of_the_farthest_class_is_not_handed_on():
+def test_the_old_name_of_the_farthest_class_is_replaced():
     """SOC of old drivers is SYS of current ones."""
-    found = card_links(TopologyFact().parse(recorded("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", MATRICES)))
+    links = card_links(TopologyFact().parse(recorded("k80_4gpu_PIX_SOC_1xmlx5_oldlegend.txt", MATRICES)))
 
-    assert {gpu: cards["mlx5_0"] for gpu, cards in found.items()} == {0: "SYS", 1: "SYS", 2: "PHB", 3: "PHB"}
+    assert {gpu: cards["mlx5_0"] for gpu, cards in links.items()} == {0: "SYS", 1: "SYS", 2: "PHB", 3: "PHB"}
 
 
 def test_the_vbios_of_a_real_gpu():
@@ -172,24 +172,24 @@ PATHS = {
         ("nvidia-smi_q_x_gtx-1070-ti.xml", {"ecc": None, "pcie_width": 16, "pcie_width_max": None}),
     ],
 )  # fmt: skip
-def test_words_of_real_gpus_about_their_health(name, wanted):
+def test_health_of_real_gpus(name, wanted):
     """N/A is unknown; numbers come with and without their unit; nothing of these GPUs is taken for a fault."""
     text = recorded(name).stdout
     gpu = ET.fromstring(re.sub(r"^#.*\n", "", text).lstrip()).find("gpu")  # noqa: S314 - a recorded file of ours
-    told = health({field: gpu.findtext(path, "") for field, path in PATHS.items()})
+    gpu_health = health({field: gpu.findtext(path, "") for field, path in PATHS.items()})
 
-    assert {key: getattr(told, key) for key in wanted} == wanted
-    assert told.complaints == ()
+    assert {key: getattr(gpu_health, key) for key in wanted} == wanted
+    assert gpu_health.complaints == ()
 
 
-def test_words_of_a_real_hopper_about_its_health():
+def test_health_of_a_real_hopper_gpu():
     """The fabric's state and what holds the clocks down, as eight H100 told it."""
     sections = recorded("nvidia-smi_q_535.161.08.txt").stdout.split("\nGPU 0000")[1:]
     states = {tuple(re.findall(r"^        Stat(?:e|us) +: (.*)$", text, re.MULTILINE)) for text in sections}
-    told = [health({"fabric.state": state, "fabric.status": status}) for state, status in states]
+    gpu_health = [health({"fabric.state": state, "fabric.status": status}) for state, status in states]
 
     assert len(sections) == 8
-    assert [(one.fabric_state, one.fabric_status) for one in told] == [("Completed", "Success")]
+    assert [(one.fabric_state, one.fabric_status) for one in gpu_health] == [("Completed", "Success")]
 
 
 def test_rates_of_real_ports():

@@ -115,10 +115,10 @@ SAME_FACTS = [fact for fact in ALL_FACTS if sys.modules["provision.facts.script"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kept(tmp_path_factory):
+def cache_folder(tmp_path_factory):
     """What looks keep, in a place that is not this machine's own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["provision.facts.script"], "CACHE", str(tmp_path_factory.mktemp("probe") / "kept"))
+        patch.setattr(sys.modules["provision.facts.script"], "CACHE", str(tmp_path_factory.mktemp("probe") / "cache"))
         yield
 
 
@@ -137,72 +137,72 @@ def run(text: str) -> str:
 
 def test_each_fact_gets_its_own_output_and_exit_code(script):
     """What a command prints and how it ends reach its own parser, and no other's."""
-    found = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
+    outputs = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
 
-    assert found["quick"] == RawOutput("it's here\n", 3, "trouble\n")
-    assert found["forger"].stdout.endswith("no newline")
+    assert outputs["quick"] == RawOutput("it's here\n", 3, "trouble\n")
+    assert outputs["forger"].stdout.endswith("no newline")
 
 
-def test_a_hung_command_is_a_value_and_holds_up_nobody(script):
+def test_a_hung_command_is_unknown_and_does_not_block_others(script):
     """A command that ignores TERM is named as hung, the others' outputs are there, and no process is left."""
     started = time.monotonic()
-    found = split(run(script([Hanging(), Quick()])), [Hanging(), Quick()])
+    outputs = split(run(script([Hanging(), Quick()])), [Hanging(), Quick()])
 
-    assert isinstance(found["hanging"], Unknown)
-    assert found["hanging"].reason.startswith("hung: sleep forever (no end within ")
-    assert found["quick"].exit_code == 3
+    assert isinstance(outputs["hanging"], Unknown)
+    assert outputs["hanging"].reason.startswith("hung: sleep forever (no end within ")
+    assert outputs["quick"].exit_code == 3
     assert time.monotonic() - started < 20
     assert wait_until(lambda: napping() == "")
 
 
-def test_those_that_share_a_session_know_nothing_of_each_other(script):
+def test_commands_in_a_shared_session_are_isolated(script):
     """Each has its own outputs and exit code, and leaves no folder and no variable to the next."""
     facts = [Second(), Quick(), Third()]
-    found = split(run(script(facts)), facts)
+    outputs = split(run(script(facts)), facts)
 
-    assert found["clock"] == RawOutput("second\n", 4, "")
-    assert found["quick"].exit_code == 3
-    assert found["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
+    assert outputs["clock"] == RawOutput("second\n", 4, "")
+    assert outputs["quick"].exit_code == 3
+    assert outputs["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
 
 
-def test_one_that_ends_the_shared_shell_costs_only_itself(script):
+def test_a_command_that_ends_the_shared_shell_costs_only_itself(script):
     """An error of the shell's own ends it: the others are run all the same, with nothing of each other."""
     facts = [Second(), Setter(), Leaver(), Third()]
-    found = split(run(script(facts)), facts)
+    outputs = split(run(script(facts)), facts)
 
-    assert (found["clock"], found["boot"]) == (RawOutput("second\n", 4, ""), RawOutput("1\n2\n", 1, ""))
-    assert (found["kind"].stdout, found["kind"].exit_code) == ("gone\n", 2)
-    assert found["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
+    assert (outputs["clock"], outputs["boot"]) == (RawOutput("second\n", 4, ""), RawOutput("1\n2\n", 1, ""))
+    assert (outputs["kind"].stdout, outputs["kind"].exit_code) == ("gone\n", 2)
+    assert outputs["hardware"] == RawOutput(f"third  {Path.cwd()}\n", 0, "")
 
 
-def test_one_that_hangs_in_a_shared_session_costs_only_itself(script, monkeypatch):
+def test_a_command_that_hangs_in_a_shared_session_costs_only_itself(script, monkeypatch):
     """It is named and killed; those behind it are run all the same."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "_TOGETHER_SECONDS", 1)
     facts = [Second(), First(), Third()]
-    found = split(run(script(facts)), facts)
+    outputs = split(run(script(facts)), facts)
 
-    assert found["boot"].reason.startswith("hung: sleep forever (no end within ")
-    assert found["clock"].stdout == "second\n"
-    assert found["hardware"].stdout.startswith("third ")
+    assert outputs["boot"].reason.startswith("hung: sleep forever (no end within ")
+    assert outputs["clock"].stdout == "second\n"
+    assert outputs["hardware"].stdout.startswith("third ")
     assert wait_until(lambda: napping() == "")
 
 
-def test_a_shared_session_does_not_start_again_what_hangs_since_an_earlier_look(script, stuck):
+def test_a_shared_session_does_not_restart_a_command_that_hung_in_an_earlier_probe(script, stuck):
     """The others of the session are run."""
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
             began = Path(f"/proc/{old.pid}/stat").read_text().rpartition(")")[2].split()[19]
             stuck.write_text(f"clock {old.pid} {began}\n")
-            found = split(run(script([Second(), Third()])), [Second(), Third()])
+            outputs = split(run(script([Second(), Third()])), [Second(), Third()])
         finally:
             old.kill()
 
-    assert found["clock"] == Unknown("hung: echo (since an earlier probe; it was not started again)")
-    assert found["hardware"].exit_code == 0
+    assert outputs["clock"] == Unknown("hung: echo (since an earlier probe; it was not started again)")
+    assert outputs["hardware"].exit_code == 0
 
 
 @pytest.mark.parametrize("python3", ["echo broken >&2; exit 1", "exec sleep 1000"])
-def test_a_python_that_is_of_no_use_is_done_without(tmp_path, monkeypatch, python3):
+def test_a_broken_python_is_replaced_by_the_shell(tmp_path, monkeypatch, python3):
     """One that is broken, and one that does not begin: the shell runs all commands itself."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "PYTHON_SECONDS", 1)
     monkeypatch.setattr(sys.modules["provision.facts.script"], "STUCK", str(tmp_path / "stuck"))
@@ -217,7 +217,7 @@ def test_a_python_that_is_of_no_use_is_done_without(tmp_path, monkeypatch, pytho
     assert split(done.stdout, facts) == {"clock": RawOutput("second\n", 4, ""), "quick": QUICK}
 
 
-def test_python_and_the_shell_tell_the_same(tmp_path):
+def test_python_and_shell_print_the_same(tmp_path):
     """What Python does itself is what the shell's words print, as the parsers read it; links and odd names too."""
     folder = tmp_path / "provision"
     (folder / "container_ssh/keys").mkdir(parents=True)
@@ -228,23 +228,23 @@ def test_python_and_the_shell_tell_the_same(tmp_path):
     (folder / "container_ssh/keys/id_ed25519").write_text("secret")
     (folder / "container_ssh/keys/id_ed25519.pub").write_text("ssh-ed25519 AAAAC3 \033[2J;comment\nmore\n")
     (folder / "container_ssh/keys/ssh_host_ed25519_key.pub").symlink_to("id_ed25519.pub")
-    told = {}
+    results = {}
     for python in (True, False):
         text = node_script(
             SAME_FACTS, Parameters(sysctls=("kernel.panic", "no.such", "net.ipv4.tcp_rmem")), python=python
         )
         text = text.replace("/var/lib/provision/", f"{folder}/").replace(
-            sys.modules["provision.facts.script"].CACHE, str(tmp_path / "kept")
+            sys.modules["provision.facts.script"].CACHE, str(tmp_path / "cache")
         )
-        told[python] = as_data(parse(run(text), SAME_FACTS, keep=False)) | {"read_at": None}
+        results[python] = as_data(parse(run(text), SAME_FACTS, keep=False)) | {"read_at": None}
 
-    assert told[True] == told[False]
-    assert told[True]["receipts"]["some"]["content"]["role"] == "some"
-    assert told[True]["container_ssh"]["client_key"] == "ssh-ed25519 AAAAC3"
+    assert results[True] == results[False]
+    assert results[True]["receipts"]["some"]["content"]["role"] == "some"
+    assert results[True]["container_ssh"]["client_key"] == "ssh-ed25519 AAAAC3"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="nothing is kept but what root alone can write")
-def test_the_list_of_packages_is_kept_until_dpkg_has_another(tmp_path, monkeypatch):
+@pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
+def test_the_package_list_is_cached_until_dpkg_changes_it(tmp_path, monkeypatch):
     """A list in the other's place of the same size and time is another; one just written may change unseen."""
     (tmp_path / "status").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -265,7 +265,7 @@ def test_the_list_of_packages_is_kept_until_dpkg_has_another(tmp_path, monkeypat
     assert seen(5) == "5"
 
 
-def test_what_a_command_sets_is_unset_for_the_next():
+def test_variables_of_a_command_are_unset_for_the_next():
     """In a shared shell a fact must not read what one before it has left: each begins as in a shell of its own."""
     poison = "".join(f"{name}=poison; " for name in "abcdefghijklmnopqrstuvwxyz")
     words = {word for fact in ALL_FACTS for word in re.findall(r"\b([a-z_]+)=", fact.command)}
@@ -287,22 +287,22 @@ def test_what_a_command_sets_is_unset_for_the_next():
         assert outputs[0][name].stdout == outputs[1][name].stdout, name
 
 
-def test_facts_with_one_command_share_its_output(script):
+def test_facts_with_the_same_command_share_its_output(script):
     """It runs once."""
     facts = [Quick(), Same()]
     text = script(facts)
-    found = split(run(text), facts)
+    outputs = split(run(text), facts)
 
-    assert found["same"] == found["quick"] == RawOutput("it's here\n", 3, "trouble\n")
+    assert outputs["same"] == outputs["quick"] == RawOutput("it's here\n", 3, "trouble\n")
     assert text.count("trouble") == 1
 
 
-def test_those_that_share_a_session_are_facts():
+def test_shared_session_names_are_facts():
     """A name that is misspelt there would have a session of its own, unnoticed."""
     assert {fact.name for fact in ALL_FACTS} >= TOGETHER
 
 
-def test_a_probe_that_is_cut_off_takes_its_commands_along(script):
+def test_an_interrupted_probe_kills_its_commands(script):
     """When the connection goes in the middle, no command is left running on the node."""
     with subprocess.Popen(["sh"], stdin=subprocess.PIPE, text=True) as shell:
         shell.stdin.write(script([Slow()]))
@@ -334,34 +334,34 @@ def test_the_probe_leaves_no_file():
     assert subprocess.run(["ls", "-d", folder], capture_output=True, check=False).returncode != 0
 
 
-def test_parameters_reach_the_commands_whatever_they_hold(script):
+def test_parameters_reach_the_commands_unchanged(script):
     """A name with quotes and dollar signs is passed on as it is and runs nothing."""
     odd = 'a\'b "$(echo no)" `echo no`'
-    found = split(run(script([Parameter()], Parameters(container=odd))), [Parameter()])
+    outputs = split(run(script([Parameter()], Parameters(container=odd))), [Parameter()])
 
-    assert found["parameter"].stdout == odd + "\n"
+    assert outputs["parameter"].stdout == odd + "\n"
 
 
-def test_a_cut_output_says_which_command_is_missing(script):
+def test_a_truncated_output_names_the_missing_command(script):
     """When the connection breaks in the middle, what came is used and the rest is named."""
     text = run(script([Quick(), Parameter()]))
-    found = split(text[: text.index("out parameter")], [Quick(), Parameter()])
+    outputs = split(text[: text.index("out parameter")], [Quick(), Parameter()])
 
-    assert isinstance(found["quick"], RawOutput)
-    assert found["parameter"] == Unknown("the probe ended before echo did")
+    assert isinstance(outputs["quick"], RawOutput)
+    assert outputs["parameter"] == Unknown("the probe ended before echo did")
 
 
-def test_text_before_the_probe_does_no_harm(script):
+def test_text_before_the_probe_is_ignored(script):
     """A banner or a lecture of sudo before the output is passed over."""
-    found = split("Welcome!\n\n" + run(script([Quick()])), [Quick()])
+    outputs = split("Welcome!\n\n" + run(script([Quick()])), [Quick()])
 
-    assert found["quick"].exit_code == 3
+    assert outputs["quick"].exit_code == 3
 
 
 @pytest.mark.parametrize(
     "end", ["end quick", "end quick 0 0", "end other 0", "end quick0", "err quick", "out quick", "end  quick 0"]
 )
-def test_an_output_whose_marks_do_not_fit_is_none(end):
+def test_a_section_with_mismatched_markers_is_ignored(end):
     """What is cut or made up is named as missing, and the next fact has its own."""
     token = "0" * 32
     good = f"{token} out quick\nit\n{token} err quick\n\n{token} "
@@ -374,7 +374,7 @@ def test_an_output_whose_marks_do_not_fit_is_none(end):
     assert split(text.format(end), facts)["parameter"] == RawOutput("", 0, "")
 
 
-def test_nothing_readable_makes_every_fact_unknown():
+def test_unreadable_output_makes_every_fact_unknown():
     """Output of anything else than the probe gives facts that say so, and no exception."""
     facts = parse("bash: syntax error")
 
@@ -458,7 +458,7 @@ def stuck(tmp_path, monkeypatch):
     return tmp_path / "stuck"
 
 
-def test_a_command_that_hangs_since_an_earlier_look_is_not_started_again(script, stuck):
+def test_a_command_that_hung_in_an_earlier_probe_is_not_restarted(script, stuck):
     """A node with a dead mount would collect one more such process with every look; the other facts are had."""
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
@@ -479,18 +479,18 @@ def test_a_command_that_hangs_since_an_earlier_look_is_not_started_again(script,
     assert not stuck.exists()
 
 
-def test_a_look_can_write_nothing_at_all(stuck):
+def test_a_read_only_probe_writes_nothing(stuck):
     """Outputs, words on stderr, exit codes and a hung command are told as ever; nothing in the script makes a file.
 
     What is seen in /run and /tmp would be that of tests which run beside this one, too.
     """
     facts = [Quick(), Forger(), Hanging()]
     text = node_script(facts, read_only=True)
-    found = split(run(text), facts)
+    outputs = split(run(text), facts)
 
-    assert found["quick"] == RawOutput("it's here", 3, "trouble\n")
-    assert found["forger"].stdout.endswith("no newline")
-    assert found["hanging"].reason.startswith("hung: sleep forever (no end within ")
+    assert outputs["quick"] == RawOutput("it's here", 3, "trouble\n")
+    assert outputs["forger"].stdout.endswith("no newline")
+    assert outputs["hanging"].reason.startswith("hung: sleep forever (no end within ")
     assert not re.search(r"mktemp|mkfifo|>+ *\"?[$/](?!dev/null)", text)
     assert not stuck.exists()
     assert wait_until(lambda: napping() == "")

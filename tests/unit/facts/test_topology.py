@@ -19,7 +19,7 @@ def read(stdout: str, code: int = 0, stderr: str = ""):
     return TopologyFact().parse(RawOutput(stdout, code, stderr))
 
 
-def test_cards_get_the_numa_node_that_sysfs_tells():
+def test_cards_get_the_numa_node_from_sysfs():
     """The matrix has none for cards; a kernel that does not know it says -1."""
     topology = read(f"{PAIR}{LEGEND}\n== cards\nmlx5_0=1\nmlx5_bond_0=-1\nrxe0=0\n")
 
@@ -38,12 +38,12 @@ def test_cards_get_the_numa_node_that_sysfs_tells():
     ],
     ids=["not asked", "no nvidia-smi", "no GPU", "no driver"],
 )
-def test_what_is_no_matrix_says_why(stdout, code, value):
+def test_an_invalid_matrix_has_a_reason(stdout, code, value):
     """A node without GPUs has nothing to link; all else is unknown, with the reason."""
     assert read(stdout, code) == value
 
 
-def test_a_cut_matrix_is_unknown_with_the_reason():
+def test_a_truncated_matrix_is_unknown_with_the_reason():
     """A node's odd answer raises nothing."""
     cut = read(PAIR.splitlines()[0] + "\n")
 
@@ -51,7 +51,7 @@ def test_a_cut_matrix_is_unknown_with_the_reason():
     assert "no row follows" in cut.reason
 
 
-def test_a_look_for_a_plan_does_not_start_nvidia_smi(tmp_path):
+def test_a_probe_for_a_plan_does_not_start_nvidia_smi(tmp_path):
     """The program runs only with the parameter; then its exit code is kept."""
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\necho ran >>{tmp_path}/runs\necho broken\nexit 9\n")

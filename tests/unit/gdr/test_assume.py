@@ -11,7 +11,7 @@ from provision.gdr.versions import ARCHITECTURES
 from provision.model.gpu_products import ARCHITECTURES as PRODUCT_ARCHITECTURES
 
 
-def test_all_keys_are_read():
+def test_all_keys_are_parsed():
     """The words of a purchase become a situation."""
     text = "driver=535.161.08, modules=proprietary, kernel=5.15.0-105-generic, stack=ofed-4.9, gpu=Ampere, nccl=2.20.5"
 
@@ -36,12 +36,12 @@ BEYOND_VERSIONS = {
 
 
 @pytest.mark.parametrize(("text", "path", "said"), BEYOND_VERSIONS.values(), ids=BEYOND_VERSIONS)
-def test_what_no_version_tells_can_be_said_too(text, path, said):
+def test_observations_can_be_assumed(text, path, said):
     """Every row of the decision table, and the states that a module can be in, have their words."""
-    found = verdict(assumed(f"driver=550.54,modules=proprietary,gpu=ampere,kernel={text}"))
+    result = verdict(assumed(f"driver=550.54,modules=proprietary,gpu=ampere,kernel={text}"))
 
-    assert found.path == path
-    assert said in " ".join([*found.reasons, *(item.precondition for item in found.to_do)])
+    assert result.path == path
+    assert said in " ".join([*result.reasons, *(item.precondition for item in result.to_do)])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_no_version_tells_can_be_said_too(text, path, said):
         ("driver=550.54,gpu=grace-hopper", Flavor.OPEN),
     ],
 )
-def test_without_modules_the_installer_s_choice_counts(text, flavor):
+def test_without_modules_the_default_of_the_installer_is_used(text, flavor):
     """Open from 560 on, and always what the GPU runs with at all."""
     assert assumed(f"{text},kernel=6.8,stack=inbox").flavor is flavor
 
@@ -77,7 +77,7 @@ def test_without_modules_the_installer_s_choice_counts(text, flavor):
         ("driver=570,driver=580", "driver=V"),
     ],
 )
-def test_what_is_not_possible_is_refused_with_what_is(text, remedy):
+def test_invalid_values_are_refused_with_the_valid_ones(text, remedy):
     """A wrong key or value is never guessed at."""
     with pytest.raises(UsageError) as refused:
         assumed(text)
@@ -115,7 +115,7 @@ def test_versions_are_compared_by_their_numbers(version, bound, expected):
         ("gb200", "blackwell"),
     ],
 )
-def test_a_gpu_is_named_by_product_or_architecture(word, architecture):
+def test_a_gpu_is_given_by_product_or_architecture(word, architecture):
     """The same words as for `place --topo-file`, by the same table."""
     assert assumed(f"driver=570.86,kernel=6.8,stack=inbox,gpu={word}").gpus == (architecture,)
 

@@ -24,12 +24,12 @@ def node(**facts: object) -> NodeFacts:
     return dataclasses.replace(BASE, **facts)
 
 
-def test_a_node_with_all_that_dma_buf_needs_takes_it():
+def test_a_node_that_meets_all_conditions_uses_dma_buf():
     """Versions, modules and NCCL come from the probe."""
-    found = verdict_of(node())
+    result = verdict_of(node())
 
-    assert found.path is GdrPath.DMA_BUF
-    assert found.reasons[0] == (
+    assert result.path is GdrPath.DMA_BUF
+    assert result.reasons[0] == (
         "DMA-BUF: driver 550.90 with open modules, kernel 6.1.0, the kernel's own RDMA stack, NCCL 2.27.5"
     )
 
@@ -53,7 +53,7 @@ def test_a_node_with_all_that_dma_buf_needs_takes_it():
         ("NVIDIA of tomorrow", "99.0", ""),
     ],
 )
-def test_the_architecture_is_told_by_capability_or_name(name, capability, expected):
+def test_the_architecture_comes_from_capability_or_name(name, capability, expected):
     """A product that is not known has none, and is not taken for another."""
     assert architecture(Gpu(0, name, "", "570", 1, "", capability)) == expected
 
@@ -67,12 +67,12 @@ def test_the_architecture_is_told_by_capability_or_name(name, capability, expect
         ("OFED-internal-24.10-0.7.0", Stack.OFED),
     ],
 )
-def test_the_rdma_stack_is_told_by_its_version(ofed, stack):
+def test_the_rdma_stack_is_identified_by_its_version(ofed, stack):
     """DOCA's OFED calls itself internal, and is a current one."""
     assert situation(node(rdma=RdmaStack((rdma_device(),), 1, (), ofed))).stack is stack
 
 
-def test_soft_roce_is_no_card():
+def test_soft_roce_is_no_hardware_card():
     """Devices made in software copy through the host."""
     soft = RdmaStack((rdma_device("rxe0", driver=""),), 0, (), "")
 
@@ -90,7 +90,7 @@ def test_soft_roce_is_no_card():
     ],
     ids=["the container's oldest", "none in the container", "no container", "docker hangs"],
 )
-def test_nccl_is_the_one_that_jobs_find(nccl, expected):
+def test_nccl_is_the_oldest_that_jobs_can_load(nccl, expected):
     """Jobs run in the container; the node's own counts where none runs."""
     assert situation(node(nccl=nccl)).nccl == expected
 
@@ -105,12 +105,12 @@ def test_nccl_is_the_one_that_jobs_find(nccl, expected):
     ],
     ids=["loaded", "installed, another is loaded", "installed, none is loaded", "nowhere"],
 )
-def test_who_offers_the_peer_memory_interface(peers, modules, expected):
+def test_the_provider_of_the_peer_memory_interface_is_detected(peers, modules, expected):
     """The kernel that runs decides; before the RDMA stack is loaded, its build files do."""
     assert situation(node(peer_memory=peers, modules=frozenset(modules))).evidence.peer_api is expected
 
 
-def test_secure_boot_refuses_what_nobody_signed():
+def test_secure_boot_rejects_unsigned_modules():
     """A signed module is no problem, and neither is an unsigned one where the kernel does not mind."""
     modules = NvidiaModules("535", "proprietary", "535", {"nvidia": "DKMS key", "nvidia_peermem": ""})
     on, off = Signing(True, True), Signing(True, False)  # noqa: FBT003
@@ -119,7 +119,7 @@ def test_secure_boot_refuses_what_nobody_signed():
     assert situation(node(nvidia_modules=modules, signing=off)).evidence.refused == frozenset()
 
 
-def test_a_stub_is_told_by_its_file_and_by_its_idleness():
+def test_a_stub_is_detected_by_its_file_or_its_missing_registration():
     """A module file that uses no RDMA module, and a module that is loaded and not bound, are stubs."""
     idle = dataclasses.replace(NO_PEERS, loaded={"nvidia_peermem": "535"})
     real = (kernel("6.1.0", running=True, ib_core="updates/ib_core.ko"),)
@@ -129,7 +129,7 @@ def test_a_stub_is_told_by_its_file_and_by_its_idleness():
     assert situation(node(kernels=real, peer_memory=idle)).evidence.peermem_stub is True
 
 
-def test_acs_and_iommu_count_on_physical_machines_alone():
+def test_acs_and_iommu_count_only_on_physical_machines():
     """A virtual machine needs both."""
     pcie = PciRouting({"0000:06:00.0": "DMA-FQ", "0000:3b:00.0": "identity"}, ("0000:17:00.0",))
     machine = situation(node(pci_routing=pcie)).evidence
@@ -139,7 +139,7 @@ def test_acs_and_iommu_count_on_physical_machines_alone():
     assert (virtual.redirecting, virtual.translated) == ((), ())
 
 
-def test_a_gid_index_counts_only_when_all_ports_share_it():
+def test_a_gid_index_counts_only_if_all_ports_share_it():
     """Ports that differ have no single right value."""
     other = Gid(5, "0000:0000:0000:0000:0000:ffff:0a4d:0002", "RoCE v2", "ens5")
     odd = dataclasses.replace(rdma_device("mlx5_1"), ports=(RdmaPort(1, "Ethernet", "ACTIVE", "", "", (other,)),))
@@ -148,7 +148,7 @@ def test_a_gid_index_counts_only_when_all_ports_share_it():
     assert situation(node(rdma=RdmaStack((rdma_device(), odd), 2, (), ""))).evidence.gid_index is None
 
 
-def test_no_gpu_and_no_way_to_tell_are_different():
+def test_no_gpu_differs_from_missing_facts():
     """A hung nvidia-smi is said; a node without GPUs has simply no use for GPUDirect."""
     hung = node(gpus=Unknown("hung: nvidia-smi"))
 
@@ -160,6 +160,6 @@ def test_no_gpu_and_no_way_to_tell_are_different():
 
 def test_gpus_without_a_driver_have_no_path():
     """They are on the bus, and nothing serves them."""
-    found = verdict_of(node(gpus=(), nvidia_modules=NvidiaModules("", "", "", {})))
+    result = verdict_of(node(gpus=(), nvidia_modules=NvidiaModules("", "", "", {})))
 
-    assert (found.path, found.reasons) == (GdrPath.NONE, ("no driver serves the GPUs",))
+    assert (result.path, result.reasons) == (GdrPath.NONE, ("no driver serves the GPUs",))
