@@ -1,4 +1,4 @@
-"""The checks over what was sampled of a job: what each finds, and that it does not find it where it is not."""
+"""Checks of a job's samples: each reports its problem, and only that."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANK, WORKERS = 100, (101, 102)
 
 
 class Node:
-    """A node with a healthy job on it, of which a test changes something."""
+    """Return a node with a healthy job, whose samples a test changes."""
 
     def __init__(self, name="gpu1"):
         self.series = NodeSeries(name, cores=16.0, speeds={"eth0": 25.0})
@@ -67,7 +67,7 @@ class Node:
         return self
 
     def process(self, pid, parent, comm, *, cores=0.0, threads=(), instance="job-0", cpus="0-7", state="S", **rates):
-        """Sample a process that keeps so many cores busy; a rate may be a function of the second."""
+        """Sample a process that uses so many cores; a rate may be a function of the second."""
 
         def counter(rate, t):
             return int(sum(rate(s) for s in range(t)) if callable(rate) else rate * t)
@@ -113,7 +113,7 @@ class Node:
 
 
 def problems(*nodes):
-    """Check -> finding."""
+    """Return check -> finding, for the findings with a problem."""
     return {finding.check: finding for finding in advise_from([node.series for node in nodes or [Node()]])}
 
 
@@ -126,7 +126,7 @@ def slow(**changes):
 
 
 def test_a_healthy_job_has_no_problems():
-    """What cannot be compared on one GPU is unknown; all else is looked at, and is ok."""
+    """Checks that compare GPUs are unknown with a single GPU; all others are ok."""
     findings = problems()
 
     assert {check: one.evidence for check, one in findings.items() if one.verdict is Verdict.PROBLEM} == {}
@@ -134,7 +134,6 @@ def test_a_healthy_job_has_no_problems():
 
 
 def test_all_checks_are_registered():
-    """Each with the remedy that it gives when it finds something."""
     ids = [check.id for check in CHECKS]
 
     assert len(ids) == len(set(ids)) == 21
@@ -189,7 +188,6 @@ CASES = {
 @pytest.mark.row(31, 61)
 @pytest.mark.parametrize("case", CASES)
 def test_problems_are_reported_with_numbers(case):
-    """Evidence, confidence and the remedy."""
     nodes, said = CASES[case]
     finding = problems(*nodes)[case.partition(" ")[0]]
 
@@ -200,7 +198,6 @@ def test_problems_are_reported_with_numbers(case):
 
 
 def test_unused_gpus_and_foreign_processes_are_reported():
-    """What was given to the job and is not used; and who else is there."""
     unused, stranger = Node(), Node()
     unused.series.containers = {"job-0": Container("job-0", ("GPU-a", "GPU-b"))}
     stranger.series.users += (GpuUser(999, "GPU-a", "xmrig"),)
@@ -210,7 +207,6 @@ def test_unused_gpus_and_foreign_processes_are_reported():
 
 
 def test_misplaced_processes_are_reported():
-    """The job's own on a GPU that it was not given; anybody's on a GPU that nobody has; of MIG nothing is known."""
     astray, intruded, parted = Node(), Node(), Node()
     astray.series.users += (GpuUser(101, "GPU-b", "python3"),)
     intruded.series.foreign = {"GPU-b": "xmrig (pid 4711 of mallory)"}
@@ -222,7 +218,7 @@ def test_misplaced_processes_are_reported():
 
 
 def test_a_job_without_gpus_on_a_node_is_unknown_there():
-    """The node of mpirun, whose GPUs are of other jobs; and nothing of the job is missing there."""
+    """The launcher's node has GPUs of other jobs, and needs none of this job."""
     launcher = Node("gpu2").gpu(utilization=0.0)
     launcher.series.containers = {"launcher": Container("launcher")}
     launcher.series.users = ()
@@ -234,7 +230,6 @@ def test_a_job_without_gpus_on_a_node_is_unknown_there():
 
 
 def test_an_unsampled_gpu_of_the_job_prevents_ok():
-    """One of two that nvidia-smi does not list any more."""
     node = Node()
     node.series.containers = {"job-0": Container("job-0", ("GPU-a", "GPU-lost"))}
 
@@ -242,7 +237,6 @@ def test_an_unsampled_gpu_of_the_job_prevents_ok():
 
 
 def test_mpirun_output_counts_for_all_ranks():
-    """Thirty lines a second of two ranks are no flood."""
     node = Node().node(log_lines=0).process(RANK + 5, 1, "python3")
     node.series.users += (GpuUser(RANK + 5, "GPU-b", "python3"),)
     node.series.containers["launcher"] = Container("launcher", speaks_for_all=True)
@@ -258,7 +252,6 @@ def test_mpirun_output_counts_for_all_ranks():
 
 
 def test_a_straggler_is_reported_with_node_and_instance():
-    """Both ends of the spread are."""
     nodes = two_nodes(70.0, 95.0)
     nodes[1].series.containers = {"job-1": Container("job-1", ("GPU-a",))}
 
@@ -266,7 +259,6 @@ def test_a_straggler_is_reported_with_node_and_instance():
 
 
 def test_tcp_despite_rdma_is_detected_from_the_nccl_log():
-    """Whatever the load."""
     nodes = two_nodes(95.0, 95.0)
     for node in nodes:
         node.series.speeds = {"mlx5_0/1": 200.0}
@@ -278,7 +270,7 @@ def test_tcp_despite_rdma_is_detected_from_the_nccl_log():
 
 
 def test_a_busy_gpu_is_not_reported_for_storage_or_workers():
-    """Advice is for what holds the GPU up."""
+    """Storage and workers are reported only if they slow the GPU down."""
     node = Node().node(io=0.3).process(101, 1, "sh").process(102, 1, "sh")
 
     findings = problems(node)
@@ -288,7 +280,7 @@ def test_a_busy_gpu_is_not_reported_for_storage_or_workers():
 
 
 def test_full_utilization_at_low_power_has_low_confidence():
-    """Utilization says that a kernel ran, not that the GPU was busy."""
+    """Utilization shows that a kernel ran, not that all multiprocessors were busy."""
     finding = problems(Node().gpu(power=150.0))["low-duty-cycle"]
 
     assert (finding.verdict, finding.confidence) == (Verdict.OK, Confidence.LOW)
@@ -296,7 +288,7 @@ def test_full_utilization_at_low_power_has_low_confidence():
 
 
 def test_older_torch_is_not_reported():
-    """It names neither its workers nor the thread that pins memory."""
+    """Older torch names neither its workers nor the thread that pins memory."""
     node = (
         slow()
         .process(101, RANK, "python3")
@@ -320,7 +312,6 @@ EMPTY = {
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_missing_data_is_never_ok(name):
-    """Take away what a check rests on, on one of two nodes, and it says so."""
     whole, lacking = two_nodes(95.0, 95.0)
     setattr(lacking.series, name, EMPTY[name])
     rests = {
@@ -337,7 +328,6 @@ def test_missing_data_is_never_ok(name):
 
 
 def test_nodes_without_data_give_unknown():
-    """With the reason, and without a remedy or a confidence."""
     findings = advise_from([NodeSeries("gpu1"), NodeSeries("gpu2")])
 
     assert {one.verdict for one in findings} == {Verdict.UNKNOWN}
@@ -345,7 +335,6 @@ def test_nodes_without_data_give_unknown():
 
 
 def test_too_few_samples_give_unknown():
-    """Nine seconds are no job."""
     node = Node()
     node.series.gpus["GPU-a"] = node.series.gpus["GPU-a"][:9]
 
@@ -354,7 +343,6 @@ def test_too_few_samples_give_unknown():
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(GpuSample) if field.name != "t"])
 def test_any_value_may_be_missing(field):
-    """A driver that does not tell one thing tells the others; nothing stumbles."""
     findings = problems(Node().gpu(**{field: None}))
 
     assert all(one.evidence for one in findings.values())
@@ -365,7 +353,6 @@ def test_any_value_may_be_missing(field):
 
 
 def test_problems_come_first_and_fit_80_columns():
-    """As a table, and as one document; what is SIMULATED says so."""
     node = slow(memory_used=20_000.0)
     node.series.notes = ("SIMULATED: this nvidia-smi belongs to a lab",)
     findings = advise_from([node.series])

@@ -1,4 +1,4 @@
-"""A look at a job's nodes: the sampler runs for real on this machine; only the jobs' engine is in memory."""
+"""Sampling a job's nodes: the sampler runs on this machine; only the job engine is in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ done
 
 @pytest.fixture
 def gpus(tmp_path, monkeypatch):
-    """This machine with two idle GPUs, SIMULATED by a script; returns their UUIDs. Few samples are enough here."""
+    """Return the UUIDs of two idle GPUs, SIMULATED by a script on this machine. Few samples are enough here."""
     (tmp_path / "bin").mkdir()
     stub = tmp_path / "bin/nvidia-smi"
     stub.write_text(SIMULATED_SMI)
@@ -52,7 +52,7 @@ def gpus(tmp_path, monkeypatch):
 
 @pytest.fixture
 def working():
-    """A process that stands in for a job's."""
+    """Start a process in place of a job's process."""
     job = subprocess.Popen([sys.executable, "-c", WORKING])
     yield job
     job.kill()
@@ -60,7 +60,7 @@ def working():
 
 
 def job_on(*nodes, gpus=(), status=JobStatus.RUNNING, container="", **spec):
-    """A job with one worker on each node; all its containers are `container`."""
+    """Return a job with one worker on each node; all its containers are `container`."""
     slots = tuple(
         Seat(f"train-worker-{n}", "worker", n, node, "10.0.0.1", n, n == 0, (0,), tuple(gpus), f"train-{n}")
         for n, node in enumerate(nodes)
@@ -71,12 +71,12 @@ def job_on(*nodes, gpus=(), status=JobStatus.RUNNING, container="", **spec):
 
 
 def own_cgroup():
-    """A word that stands in the cgroup of this test's processes, in place of a container's id."""
+    """Return a word in the cgroup of this test's processes, in place of a container id."""
     return Path("/proc/self/cgroup").read_text().strip().splitlines()[0].split(":", 2)[2] or "/"
 
 
 def cluster_of(*nodes, dead=()):
-    """Nodes that all are this machine; `dead` ones are reached by a port on which nobody listens."""
+    """Return nodes that all are this machine; `dead` ones have a port without a listener."""
     made = [make_node(name, local=True) for name in nodes]
     gone = [make_node(name) for name in dead]
     gone = [
@@ -89,7 +89,6 @@ def cluster_of(*nodes, dead=()):
 @pytest.mark.row(61)
 @pytest.mark.usefixtures("working")
 def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monkeypatch):
-    """Its GPUs and no others, its processes, its log, its log folder; an idle one is offered to be stopped."""
     folder = tmp_path / "train/attempts/1"
     folder.mkdir(parents=True)
     (folder / "train-worker-0.log").write_text(CHANNEL + "step 1\n" * 3)
@@ -117,7 +116,6 @@ def test_a_running_job_is_sampled_on_all_nodes_in_parallel(gpus, tmp_path, monke
 
 
 def test_an_unreachable_node_is_reported_and_the_others_are_checked(gpus):
-    """Nothing is ok that it did not tell of, and a job is not called idle by half of its GPUs."""
     engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
 
     advice = advising.advise_job(cluster_of("a", dead=("gone",)), engine, "train", tell=lambda _: None, **WINDOW)
@@ -132,7 +130,6 @@ def test_an_unreachable_node_is_reported_and_the_others_are_checked(gpus):
 
 
 def test_processes_without_a_known_job_are_reported(gpus):
-    """Also on GPUs that the job was not given."""
     other = GpuView(1, gpus[1], foreign="xmrig (pid 4711 of mallory)")
     survey = JobSurvey((), (NodeView("a", "10.0.0.1", ready=True, gpus=(other,)),))
     engine = MemoryEngine((job_on("a", gpus=gpus[:1]),), survey)
@@ -143,7 +140,6 @@ def test_processes_without_a_known_job_are_reported(gpus):
 
 
 def test_a_job_that_ends_during_sampling_is_not_idle(gpus):
-    """Nor one that begins again."""
     job = job_on("a", gpus=gpus[:1])
     for after in ({"status": JobStatus.SUCCEEDED}, {"attempt": 2}):
         engine = MemoryEngine((job,))
@@ -156,7 +152,6 @@ def test_a_job_that_ends_during_sampling_is_not_idle(gpus):
 
 
 def test_a_node_without_python_is_reported(tmp_path, monkeypatch):
-    """Where no node tells anything, that is an error and no advice."""
     for name in ("sh", "head", "dd", "cat", "id", "env"):
         path = subprocess.run(["which", name], capture_output=True, text=True, check=False).stdout.strip()
         if path:
@@ -172,7 +167,6 @@ def test_a_node_without_python_is_reported(tmp_path, monkeypatch):
     [(JobStatus.PENDING, "provision wait train"), (JobStatus.FAILED, "provision restart train")],
 )
 def test_a_job_that_does_not_run_is_refused(status, hint):
-    """With what to do; the script can be judged all the same."""
     engine = MemoryEngine((dataclasses.replace(job_on("a", status=status), reason="no GPU is free"),))
 
     with pytest.raises(UsageError, match=f"train is {status}.*no GPU is free") as caught:
@@ -183,7 +177,7 @@ def test_a_job_that_does_not_run_is_refused(status, hint):
 
 
 def test_mpi_instances_of_one_container_are_sampled_once():
-    """With the GPUs of all of them; the launcher has none, and is not given its node's."""
+    """The sample has the GPUs of all instances; the launcher has no GPUs."""
     job = job_on("a", "a", gpus=("GPU-x",))
     together = [dataclasses.replace(slot, container="c", uuids=(f"GPU-{slot.index}",)) for slot in job.seats]
     launcher = Seat("train-launcher-abcde", "launcher", 0, "a", "10.0.0.1", 0, chief=True, container="l")
@@ -198,7 +192,7 @@ def test_mpi_instances_of_one_container_are_sampled_once():
 
 @pytest.fixture
 def typed(capsys, monkeypatch):
-    """Type a command over a job in memory, whose window is short; return exit code, stdout and stderr."""
+    """Run a command on a job in memory, with a short window; return exit code, stdout and stderr."""
 
     def call(engine, cluster, *words):
         short = advising.advise_job
@@ -219,7 +213,6 @@ def typed(capsys, monkeypatch):
 
 @pytest.mark.row(61)
 def test_the_text_report_is_printed(typed, gpus):
-    """Nodes, findings and the offer to stop, in 80 columns; progress is on stderr."""
     engine = MemoryEngine((job_on("a", gpus=gpus[:1], container=own_cgroup()),))
 
     code, out, err = typed(engine, cluster_of("a"), "train")
@@ -233,7 +226,7 @@ def test_the_text_report_is_printed(typed, gpus):
 
 
 def test_json_contains_the_script_findings(typed, gpus, tmp_path):
-    """Both kinds of advice at once; a lost node makes it not ok."""
+    """The document contains both kinds of advice; a lost node makes it not ok."""
     file = tmp_path / "train.py"
     file.write_text("from transformers import Trainer\nTrainer(model).train()\n")
     engine = MemoryEngine((job_on("a", "gone", gpus=gpus[:1], container=own_cgroup()),))
@@ -254,7 +247,6 @@ def test_json_contains_the_script_findings(typed, gpus, tmp_path):
     [(("train",), "FAILED"), (("train", "--for", "2s"), "too short"), (("train", "--for", "2h"), "too long")],
 )
 def test_invalid_requests_are_usage_errors(typed, words, said):
-    """With what to do."""
     engine = MemoryEngine((job_on("a", status=JobStatus.FAILED),))
 
     code, out, err = typed(engine, cluster_of("a"), *words)
@@ -265,7 +257,7 @@ def test_invalid_requests_are_usage_errors(typed, words, said):
 
 
 def outcome(capsys, monkeypatch, look):
-    """Type the command where a look comes to this; return exit code, document and stderr."""
+    """Run the command with this result of sampling; return exit code, document and stderr."""
     monkeypatch.setattr("provision.cli.advise.cluster_and_engine", lambda *_: (None, None))
     monkeypatch.setattr("provision.workflow.advising.advise_job", look)
     with pytest.raises(SystemExit) as stopped:
@@ -276,7 +268,6 @@ def outcome(capsys, monkeypatch, look):
 
 @pytest.mark.parametrize(("lost", "code"), [({}, 0), ({"b": "no route to host"}, 1)])
 def test_a_node_without_samples_has_its_own_exit_code(capsys, monkeypatch, lost, code):
-    """Also where nothing was found on the others."""
     advice = advising.JobAdvice(job_on("a", "b"), 60.0, (), (), lost)
 
     printed = outcome(capsys, monkeypatch, lambda *_a, **_k: advice)
@@ -285,8 +276,6 @@ def test_a_node_without_samples_has_its_own_exit_code(capsys, monkeypatch, lost,
 
 
 def test_ctrl_c_stops_sampling_and_not_the_job(capsys, monkeypatch):
-    """And says so."""
-
     def interrupted(*_given, **_named):
         raise KeyboardInterrupt
 

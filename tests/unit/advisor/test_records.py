@@ -1,4 +1,4 @@
-"""Reading what a node sent: whatever it is, nothing is raised."""
+"""Parsing of the sampler's output: no input raises."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ ODD = [
 
 
 def test_a_series_is_read_from_its_lines():
-    """Text or bytes, with empty lines between; what is -1 as a NUMA node is none."""
     series = read_series("gpu1", [b"", *[json.dumps(record).encode() + b"\n" for record in RECORDS]])
 
     assert (series.unread, series.ended, series.cores, series.delay_counted) == (0, "window", 8, True)
@@ -59,7 +58,6 @@ def test_a_series_is_read_from_its_lines():
 
 
 def test_invalid_lines_are_counted():
-    """Another program's words, a line that was cut, a kind from a later version."""
     lines = [
         "Welcome to gpu1",
         '{"kind": "gpu", "t": 1',
@@ -79,7 +77,7 @@ def test_invalid_lines_are_counted():
 
 @pytest.mark.parametrize("number", range(len(RECORDS)))
 def test_no_value_raises_in_reader_or_checks(number):
-    """Each value of each record in turn is something else, at every depth."""
+    """Each value of each record is replaced in turn, at every depth."""
     for key in RECORDS[number]:
         for odd in ODD:
             changed = [dict(record) for record in RECORDS]
@@ -89,7 +87,6 @@ def test_no_value_raises_in_reader_or_checks(number):
 
 
 def test_random_damage_does_not_raise():
-    """Bytes are lost and changed on the way."""
     text = "\n".join(json.dumps(record) for record in RECORDS).encode()
     for seed in range(60):
         chance = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret

@@ -1,4 +1,4 @@
-"""The five rules of distributed training, judged from a script's text."""
+"""The five rules of distributed training, checked on a script's text."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ SAMPLER = "DistributedSampler(dataset) if is_distributed() else None"
 
 
 def judged(text, **others):
-    """Rule -> finding."""
+    """Return rule -> finding."""
     sources = {"train.py": textwrap.dedent(text).encode()}
     sources.update({f"{name}.py": other.encode() for name, other in others.items()})
     return {finding.rule: finding for finding in lint_script(sources)}
 
 
 def verdicts(text, **others):
-    """Rule -> verdict, as a word."""
+    """Return rule -> verdict."""
     return {rule: finding.verdict.value for rule, finding in judged(text, **others).items()}
 
 
 def changed(*pairs):
-    """The script with some of its text replaced; each has to be there."""
+    """Return the script with replaced text; each old text must exist."""
     text = SCRIPT
     for old, new in pairs:
         assert old in text
@@ -82,7 +82,6 @@ ALL_HOLD = dict.fromkeys(RULES, "holds")
 
 @pytest.mark.row(57)
 def test_a_correct_script_passes_all_rules():
-    """Nobody is accused who did it right."""
     assert verdicts(SCRIPT) == ALL_HOLD
 
 
@@ -126,7 +125,6 @@ def test_a_correct_script_passes_all_rules():
     ],
 )
 def test_violations_are_reported_with_their_line(rule, line, pairs):
-    """And what to do about it is said."""
     finding = judged(changed(*pairs))[rule]
 
     assert finding.verdict is RuleVerdict.BROKEN, finding
@@ -164,14 +162,14 @@ def test_violations_are_reported_with_their_line(rule, line, pairs):
     ],
 )  # fmt: skip
 def test_alternative_correct_forms_pass(pairs):
-    """Aliases, early returns, Slurm-like checks of the environment, values through parameters."""
+    """Aliases, early returns, checks of the environment as with Slurm, values through parameters."""
     findings = judged(changed(*pairs))
 
     assert {rule: finding.verdict.value for rule, finding in findings.items()} == ALL_HOLD, findings
 
 
 def test_a_script_for_torchrun_needs_no_guard():
-    """What reads LOCAL_RANK without a default cannot be started by hand; torchrun sets it for one process too."""
+    """A script that reads LOCAL_RANK without a default always has a launcher; torchrun sets it for one process too."""
     text = changed(
         (INIT, '    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n' + INIT.split("\n")[1][4:] + "\n")
     )
@@ -183,7 +181,7 @@ def test_a_script_for_torchrun_needs_no_guard():
 
 
 def test_processes_of_torch_multiprocessing_have_the_ranks_of_one_node():
-    """The tutorial's script counts its ranks from 0 on every node."""
+    """The tutorial's script counts ranks from 0 on every node."""
     findings = judged(
         """
         import os
@@ -218,7 +216,6 @@ def test_processes_of_torch_multiprocessing_have_the_ranks_of_one_node():
     ],
 )  # fmt: skip
 def test_undecidable_rules_are_unknown(pairs, rule):
-    """It is neither held nor broken, and the reason is said."""
     finding = judged(changed(*pairs))[rule]
 
     assert finding.verdict is RuleVerdict.UNKNOWN, finding
@@ -243,7 +240,7 @@ def test_undecidable_rules_are_unknown(pairs, rule):
     ],
 )
 def test_objects_from_unread_modules_are_not_missing(pairs, rule):
-    """A function of another package that is called like it, a model by its name, a sampler of one's own."""
+    """A function of another package, a dynamically imported model, a custom sampler."""
     assert judged(changed(*pairs))[rule].verdict is RuleVerdict.UNKNOWN
 
 
@@ -261,7 +258,6 @@ def test_an_early_return_from_a_chain_of_conditions_is_a_guard():
 
 
 def test_a_script_of_many_modules_is_checked_within_seconds():
-    """Functions that call each other by common names are not followed for ever."""
     names = [f"f{i}" for i in range(30)]
     calls = "".join(f"    if x: {name}(y)\n" for name in names)
     module = "".join(f"def {name}(x):\n    y = x\n{calls}" for name in names)
@@ -274,7 +270,6 @@ def test_a_script_of_many_modules_is_checked_within_seconds():
 
 
 def test_a_script_without_torch_is_unknown():
-    """A file of settings, or TensorFlow."""
     assert set(verdicts("import tensorflow\n").values()) == {"unknown"}
 
 
@@ -299,7 +294,6 @@ FRAMEWORKS = {
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_rules_implemented_by_a_framework_pass(name):
-    """And not asked of the script."""
     findings = judged(FRAMEWORKS[name])
 
     assert {rule: finding.verdict.value for rule, finding in findings.items()} == ALL_HOLD
@@ -308,7 +302,7 @@ def test_rules_implemented_by_a_framework_pass(name):
 
 
 def test_a_framework_call_that_is_missing_is_broken():
-    """Accelerator alone wraps nothing, and DeepSpeed without training_data splits nothing."""
+    """Accelerator alone wraps nothing, and DeepSpeed without training_data splits no data."""
     accelerate = judged(FRAMEWORKS["Accelerate"].replace("accelerator.prepare(Net(), DataLoader(data))", "1, 2"))
     deepspeed = judged(
         """
@@ -325,7 +319,6 @@ def test_a_framework_call_that_is_missing_is_broken():
 
 
 def test_an_unused_framework_import_has_no_effect():
-    """Its import is not its use."""
     assert (
         verdicts("import accelerate\n" + changed(("nn.parallel.DistributedDataParallel(model)", "model")))["ddp"]
         == "broken"
@@ -333,7 +326,6 @@ def test_an_unused_framework_import_has_no_effect():
 
 
 def test_modules_beside_the_script_are_read():
-    """What they do counts, and their lines are named with their file."""
     text = "from setup import begin\n" + changed((INIT, "    begin(args.backend)\n"))
     module = "import torch.distributed as dist\n\ndef begin(backend):\n    dist.init_process_group(backend)\n"
 
@@ -347,7 +339,6 @@ def test_modules_beside_the_script_are_read():
     [b"import torch\nprint 'old'\n", b"\0", b"\xff\xfe", b"(" * 5000, b"x = 1\n" + b"-" * 200_000 + b"1"],
 )
 def test_invalid_python_is_an_error_with_its_line(source):
-    """Of the script, not of ours."""
     with pytest.raises(UsageError) as raised:
         lint_script({"train.py": source})
 
@@ -357,7 +348,6 @@ def test_invalid_python_is_an_error_with_its_line(source):
 
 
 def test_incomplete_scripts_do_not_raise():
-    """Whatever line is missing, each rule gets an answer, or the script is no Python."""
     lines = SCRIPT.splitlines(keepends=True)
     for cut in range(len(lines)):
         try:
@@ -368,7 +358,6 @@ def test_incomplete_scripts_do_not_raise():
 
 
 def test_nothing_is_executed(tmp_path):
-    """Reading is all."""
     verdicts(f"import torch\nopen({str(tmp_path / 'seen')!r}, 'w')\n")
 
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from tests.support.benchmark import document, outputs_in, rendered
 
 
 def runs_of(*texts):
-    """Read rendered outputs back."""
+    """Parse rendered outputs."""
     return [run for text in texts for run in parse(text)[0]]
 
 
@@ -33,7 +33,7 @@ def noisy(seed, mean, deviation, count=10):
 @pytest.mark.row(20)
 @pytest.mark.parametrize("name", ["ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt"])
 def test_the_recorded_differences_are_real(name):
-    """Topology-aware placement against the default one, as the vendor recorded both: 1.89x and 1.06x."""
+    """Topology-aware placement and the default one, as recorded by the vendor: 1.89x and 1.06x."""
     vgg_aware, vgg_default, resnet_aware, resnet_default = outputs_in(document(name))
     result, _, _ = compare(runs_of(vgg_aware, resnet_aware), runs_of(vgg_default, resnet_default))
 
@@ -44,7 +44,6 @@ def test_the_recorded_differences_are_real(name):
 
 
 def test_the_faster_side_is_named():
-    """The ratio turns with the order; who is faster, and by how much, does not."""
     fast, slow = rendered(iterations=noisy(1, 200, 1)), rendered(iterations=noisy(2, 100, 1))
     forth, back = one(fast, slow), one(slow, fast)
 
@@ -54,14 +53,13 @@ def test_the_faster_side_is_named():
 
 
 def test_noise_is_rarely_called_real():
-    """Two runs of the same speed: one in a hundred may be called real, and fewer than one per cent apart never."""
+    """At most one in a hundred equal pairs is called real, and none below one per cent."""
     called = [one(rendered(iterations=noisy(i, 300, 9)), rendered(iterations=noisy(-i, 300, 9))) for i in range(1, 401)]
 
     assert sum(item.verdict is Verdict.REAL for item in called) <= 10
 
 
 def test_a_difference_within_the_noise_is_noise():
-    """And its band holds 1."""
     result = one(rendered(iterations=noisy(1, 300, 15)), rendered(iterations=noisy(2, 306, 15)))
 
     assert (result.verdict, result.faster) == (Verdict.NOISE, None)
@@ -69,7 +67,7 @@ def test_a_difference_within_the_noise_is_noise():
 
 
 def test_the_band_contains_one_exactly_if_equal_means_are_not_rejected():
-    """Verdict and band never contradict each other, unless the difference is too small to count."""
+    """Verdict and band agree, unless the difference is too small to count."""
     for seed in range(60):
         result = one(rendered(iterations=noisy(seed, 300, 5)), rendered(iterations=noisy(-seed - 1, 306, 9)))
         if abs(result.ratio - 1) >= 0.01:
@@ -77,7 +75,7 @@ def test_the_band_contains_one_exactly_if_equal_means_are_not_rejected():
 
 
 def test_a_tiny_difference_is_never_real():
-    """One run differs from the next by more than its iterations show."""
+    """Runs differ more from each other than their iterations show."""
     tiny = one(rendered(iterations=[1000.0, 1000.1] * 5), rendered(iterations=[1005.0, 1005.1] * 5))
 
     assert tiny.verdict is Verdict.NOISE
@@ -85,12 +83,11 @@ def test_a_tiny_difference_is_never_real():
 
 
 def test_equal_values_still_have_an_uncertainty():
-    """3.2 and 3.3 may be 3.249 and 3.251 before they are printed."""
+    """3.2 and 3.3 may be 3.249 and 3.251 before rounding."""
     assert one(rendered(iterations=[3.2] * 9), rendered(iterations=[3.3] * 9)).verdict is Verdict.NOISE
 
 
 def test_without_iterations_the_bands_decide():
-    """Apart is real, overlapping is noise, and without bands nobody can tell."""
     verdicts = {
         (total, band): one(rendered(total=400.0, band=band), rendered(total=total, band=band))
         for total in (440.0, 416.0)
@@ -104,7 +101,7 @@ def test_without_iterations_the_bands_decide():
 
 
 def test_repeated_runs_are_compared_by_their_own_variation():
-    """Each run is even in itself, but they differ as much as the two sides do."""
+    """Each run is steady, but runs of one side differ as much as the two sides do."""
     left = [rendered(iterations=noisy(i, mean, 0.5)) for i, mean in enumerate((300, 320, 340))]
     right = [rendered(iterations=noisy(-i, mean, 0.5)) for i, mean in enumerate((310, 330, 350), start=1)]
     (result,), _, _ = compare(runs_of(*left), runs_of(*right))
@@ -114,7 +111,6 @@ def test_repeated_runs_are_compared_by_their_own_variation():
 
 
 def test_only_equal_workloads_are_compared():
-    """What has no counterpart is given back and in no comparison."""
     mine = runs_of(rendered(total=400.0), rendered(total=800.0, gpus=8), rendered(total=9.0, model="vgg16"))
     others = runs_of(rendered(total=440.0), rendered(total=800.0, gpus=8, batch=32))
     result, only_a, only_b = compare(mine, others)
@@ -125,7 +121,6 @@ def test_only_equal_workloads_are_compared():
 
 
 def test_a_zero_result_raises_no_division_error():
-    """A throughput of zero is a result too."""
     result = one(rendered(total=400.0), rendered(total=0.0))
 
     assert (result.ratio, result.speedup) == (None, None)
@@ -133,7 +128,7 @@ def test_a_zero_result_raises_no_division_error():
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 10, 30])
 def test_the_critical_values_are_those_of_students_t(freedom):
-    """Half of what is outside is half a per cent: the density, summed up."""
+    """The numerically integrated density outside the value is half a per cent."""
     scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
     steps = 20_000
     width = _T99[freedom - 1] / steps

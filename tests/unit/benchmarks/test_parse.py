@@ -1,4 +1,4 @@
-"""Reading what synthetic training benchmarks print."""
+"""Parsing the output of synthetic training benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ RUN = Run(
 
 @pytest.mark.row(19)
 def test_every_value_of_an_output_is_read():
-    """Model, batch, GPUs, throughput with its band, total with its band, and each iteration."""
     assert parse(TEXT, "job.log") == ([RUN], [])
 
 
@@ -57,12 +56,10 @@ def test_every_value_of_an_output_is_read():
     ],
 )
 def test_an_output_is_read_with_any_tags(caught):
-    """The launcher's, the terminal's and the container engine's additions change no figure."""
     assert parse(caught, "job.log") == ([RUN], [])
 
 
 def test_an_output_on_cpus_counts_cpus():
-    """It is never compared with one on GPUs."""
     (run,), _ = parse(rendered(iterations=SPEEDS, device="CPU"), "job.log")
 
     assert run == dataclasses.replace(RUN, device="CPU")
@@ -70,7 +67,7 @@ def test_an_output_on_cpus_counts_cpus():
 
 
 def test_several_runs_in_one_file_are_read():
-    """As in a job that tries one model after the other; what has no header of its own is not mixed into the last."""
+    """A run without its own header does not become part of the previous one."""
     again = "\n".join(TEXT.splitlines()[5:])
     runs, unfinished = parse(TEXT + rendered(model="vgg16", iterations=[205.0] * 3) + again, "job.log")
 
@@ -79,7 +76,6 @@ def test_several_runs_in_one_file_are_read():
 
 
 def test_an_interrupted_run_is_reported_without_values():
-    """A killed job's iterations are no result."""
     runs, unfinished = parse("\n".join(TEXT.splitlines()[:7]) + "\nKilled\n" + TEXT, "job.log")
 
     assert runs == [RUN]
@@ -100,7 +96,6 @@ def test_an_interrupted_run_is_reported_without_values():
     ],
 )
 def test_a_missing_line_costs_only_its_own_value(lost, changed):
-    """What follows from the others is still there."""
     text = "".join(line for line in TEXT.splitlines(keepends=True) if not line.startswith(lost))
     (run,), _ = parse(text, "job.log")
 
@@ -121,14 +116,13 @@ def test_a_missing_line_costs_only_its_own_value(lost, changed):
     ],
 )
 def test_other_text_gives_no_result_and_raises_nothing(text):
-    """Odd figures are passed over, not divided by."""
     assert parse(text)[0] == []
 
 
 @pytest.mark.row(19)
 @pytest.mark.parametrize("name", ["ack-topology-aware-scheduling-zh.txt", "ack-topology-aware-scheduling-ja.txt"])
 def test_the_recorded_outputs_are_read_completely(name):
-    """Model by model, with topology and without: the vendor's own figures, ten iterations each."""
+    """Per model, with and without topology: the vendor's own values, ten iterations each."""
     runs, unfinished = parse("".join(outputs_in(document(name))), name)
 
     assert unfinished == []

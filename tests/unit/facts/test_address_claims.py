@@ -1,4 +1,4 @@
-"""Data addresses that nodes claim: none receives what is meant for another."""
+"""Data addresses that nodes claim: no node receives the traffic of another."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def node(name: str, host: str, **variables: Any) -> Node:
     ],
 )  # fmt: skip
 def test_refuse_unreachable_data_addresses(address: str) -> None:
-    """Loopback, link-local, multicast, unspecified, or no address at all: the claim is refused and the node named."""
+    """Loopback, link-local, multicast, unspecified and invalid addresses."""
     result = facts(address)
 
     assert data_address({}, result) is None
@@ -49,7 +49,7 @@ def test_refuse_unreachable_data_addresses(address: str) -> None:
 
 
 def test_accept_any_address_in_a_configured_network() -> None:
-    """What the operator configures decides: a link-local network, or the loopback addresses of a test."""
+    """The operator may configure a link-local network, or loopback addresses in a test."""
     link_local = facts("169.254.1.2")
 
     assert data_address({"cluster_data_networks": ["169.254.0.0/16"]}, link_local) == "169.254.1.2"
@@ -98,7 +98,7 @@ CASES = {
 
 @pytest.mark.parametrize(("claims", "refused"), CASES.values(), ids=CASES)
 def test_refuse_addresses_that_may_belong_to_another_node(claims: dict[str, Claim], refused: dict[str, str]) -> None:
-    """What the inventory states belongs to its node; where it states nothing, both are named."""
+    """An address in the inventory belongs to its node; without one, both nodes are refused."""
     assert refused_claims(claims) == refused
 
 
@@ -114,7 +114,6 @@ def probed() -> dict[str, Any]:
 
 
 def test_refused_nodes_get_no_ranks_and_no_jobs(monkeypatch) -> None:
-    """It is in no host file, and the queue places nothing on it; both nodes are named, the third goes on."""
     result = probed()
     entries, left_out = workflow.host_entries(CLUSTER, result)
     monkeypatch.setattr(job_sight, "probe", lambda *_, **__: result)
@@ -127,7 +126,6 @@ def test_refused_nodes_get_no_ranks_and_no_jobs(monkeypatch) -> None:
 
 
 def test_verify_reports_nodes_with_refused_addresses() -> None:
-    """`cluster.data_addresses` fails with both names and the address."""
     results = {result.id: result for result in judge_cluster(CLUSTER, CLUSTER.nodes, probed(), None)}
 
     assert results["cluster.data_addresses"].status is CheckStatus.FAIL
@@ -135,7 +133,6 @@ def test_verify_reports_nodes_with_refused_addresses() -> None:
 
 
 def test_init_omits_addresses_that_two_nodes_claim(monkeypatch, tmp_path) -> None:
-    """`provision init --data-network` names both and takes neither."""
     printed = {name: f"2: ens3    inet {address}/24 scope global ens3\n" for name, address in CLAIMS.items()}
     monkeypatch.setattr(data_network, "_addresses", lambda target, _: printed[target.name])
     targets: Any = [SimpleNamespace(name=one.name, connection=one.connection) for one in CLUSTER.nodes]
@@ -155,7 +152,6 @@ def role(**changes: Any) -> Role:
 
 
 def test_apply_passes_no_refused_address_to_other_nodes() -> None:
-    """Only c's address reaches the nodes' files; a and b fail with the reason, c goes on."""
     refused = role().value("__platform_address_claims | platform_addresses_refused")
 
     assert role().value("__platform_data_addresses") == {"c": "10.0.0.3"}
@@ -168,7 +164,7 @@ def test_apply_passes_no_refused_address_to_other_nodes() -> None:
 
 
 def test_the_role_and_the_package_apply_the_same_rules() -> None:
-    """The role's filters are a link to the module that the verbs use."""
+    """The role's filters are a link to the same module."""
     link = ROLES / "platform" / "filter_plugins" / "platform_address_claims.py"
 
     assert link.is_symlink()

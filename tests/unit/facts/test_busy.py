@@ -1,4 +1,4 @@
-"""Which jobs run on a node, told by its processes alone: the program that the probe sends, on a /proc of the test."""
+"""Jobs on a node, detected from its processes: the program that the probe sends, on a /proc of the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CGROUPFS = f"12:devices:/kubepods/besteffort/pod{POD}/0123"
 
 
 class Machine:
-    """A folder that looks like /proc, with a kubelet's folders beside it."""
+    """A folder in the form of /proc, with kubelet folders beside it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -40,12 +40,12 @@ class Machine:
         (folder / "cgroup").write_text(cgroup + "\n")
 
     def account(self, pid: int, uid: int, *, state: str = "S", numbers: str = "") -> None:
-        """What the kernel says of a process: its account, and its numbers in the node's and in its own namespace."""
+        """Set a process's account, and its pids in the node's and in its own namespace."""
         text = f"Name:\tx\nState:\t{state} (y)\nUid:\t{uid}\t0\t0\t0\nNSpid:\t{numbers or pid}\n"
         (self.root / "proc" / str(pid) / "status").write_text(text)
 
     def gave(self, text: str, *, folder: str = "kubelet") -> None:
-        """The kubelet's record of devices."""
+        """Write the kubelet's record of devices."""
         path = self.root / folder / "device-plugins"
         path.mkdir(parents=True)
         (path / "kubelet_internal_checkpoint").write_text(text)
@@ -57,7 +57,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A node on which systemd runs, and no job."""
+    """Return a node that runs systemd and no job."""
     made = Machine(tmp_path)
     made.process(1, "/sbin/init", name="systemd")
     made.process(300, "/usr/sbin/slurmd -D", name="slurmd")
@@ -67,12 +67,11 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_scheduler_services_are_not_jobs(machine: Machine) -> None:
-    """Slurm's daemon, the process that keeps its cgroup, and a kubelet are on every node and for ever."""
     assert machine.jobs() == []
 
 
 def test_a_slurm_job_is_reported_once(machine: Machine) -> None:
-    """It holds no device while it copies data, and it may have no process of its own at all."""
+    """A job may hold no device while it copies data, and may have no process of its own."""
     for pid, step in ((900, "123.extern"), (1000, "123.batch"), (1001, "123.0"), (1100, "77+1.0")):
         machine.process(pid, f"slurmstepd: [{step}]", name="slurmstepd")
     machine.process(1200, "/usr/sbin/slurmstepd", name="slurmstepd")
@@ -89,7 +88,7 @@ def test_a_slurm_job_is_reported_once(machine: Machine) -> None:
 def test_processes_with_a_forged_slurm_name_do_not_make_a_node_busy(
     machine: Machine, command: str, about: dict
 ) -> None:
-    """An account chooses its processes' names and arguments, root in a container too; Slurm's are the node's."""
+    """Accounts, and root in a container, choose names and arguments of their processes."""
     machine.process(900, command, name="slurmstepd")
     machine.account(900, **about)
 
@@ -97,7 +96,6 @@ def test_processes_with_a_forged_slurm_name_do_not_make_a_node_busy(
 
 
 def test_slurmstepd_is_identified_by_account_and_program(machine: Machine) -> None:
-    """Also after Slurm was upgraded below it."""
     machine.process(900, "slurmstepd: [123.0]", name="slurmstepd")
     machine.account(900, 0)
     for pid in ("900", "self"):
@@ -113,7 +111,6 @@ def test_slurmstepd_is_identified_by_account_and_program(machine: Machine) -> No
 
 
 def test_a_forged_kubelet_hides_no_pod(machine: Machine) -> None:
-    """Where the kubelet's records are is told by its own arguments alone."""
     machine.process(2000, "/server", name="server", cgroup=SLICE)
     machine.process(2001, "kubelet --root-dir=/home/alice", name="kubelet")
     machine.account(2001, 1000)
@@ -126,7 +123,7 @@ def test_a_forged_kubelet_hides_no_pod(machine: Machine) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts of one's own are root's to make")
 def test_files_that_imitate_devices_do_not_make_a_node_busy(machine: Machine) -> None:
-    """An account mounts upon /dev in a namespace of its own, and calls a file there as a GPU is called."""
+    """An account can mount files over /dev in its own namespace."""
     line = "mount -t tmpfs none /dev && exec 7>/dev/nvidia0 && echo ready && exec sleep 60"
     forger = subprocess.Popen(["unshare", "-m", "sh", "-c", line], stdout=subprocess.PIPE)
     try:
@@ -142,7 +139,7 @@ def test_files_that_imitate_devices_do_not_make_a_node_busy(machine: Machine) ->
 
 @pytest.mark.parametrize("cgroup", [SLICE, CGROUPFS])
 def test_a_pod_with_kubelet_devices_is_a_job(machine: Machine, cgroup: str) -> None:
-    """It is named as kubectl names it; whether it holds a device at the moment makes no difference."""
+    """The pod has its kubectl name; whether it has a device open at the moment does not matter."""
     machine.process(1999, "/pause", name="pause", cgroup=cgroup)
     machine.process(2000, "python3 train.py --password=hunter2", cgroup=cgroup)
     machine.gave(f'{{"Data":{{"PodDeviceEntries":[{{"PodUID":"{POD}","ResourceName":"nvidia.com/gpu"}}]}}}}')
@@ -155,7 +152,7 @@ def test_a_pod_with_kubelet_devices_is_a_job(machine: Machine, cgroup: str) -> N
 
 @pytest.mark.parametrize(("pid", "name"), [(2000, "kube-proxy"), (2001, "pause")])
 def test_pods_without_devices_are_not_jobs(machine: Machine, pid: int, name: str) -> None:
-    """The cluster's own services have no devices; a sandbox may outlive the job in it."""
+    """System pods have no devices; a sandbox may outlive its job."""
     machine.process(pid, f"/{name}", name=name, cgroup=SLICE)
     machine.gave(POD if name == "pause" else "{}")
 
@@ -163,7 +160,6 @@ def test_pods_without_devices_are_not_jobs(machine: Machine, pid: int, name: str
 
 
 def test_all_pods_count_if_device_records_are_unreadable(machine: Machine) -> None:
-    """Unknown is busy."""
     machine.process(2000, "/server", name="server", cgroup=SLICE)
 
     assert machine.jobs() == [
@@ -172,7 +168,6 @@ def test_all_pods_count_if_device_records_are_unreadable(machine: Machine) -> No
 
 
 def test_device_records_are_read_from_a_custom_kubelet_folder(machine: Machine) -> None:
-    """As the command line says it."""
     machine.process(303, f"/usr/bin/kubelet --root-dir={machine.root}/own --v=2", name="kubelet")
     machine.process(2000, "/server", name="server", cgroup=SLICE)
     machine.gave(POD, folder="own")
@@ -183,7 +178,6 @@ def test_device_records_are_read_from_a_custom_kubelet_folder(machine: Machine) 
 
 
 def test_a_process_with_an_open_device_in_a_pod_is_a_job(machine: Machine) -> None:
-    """Whoever gave it the device."""
     machine.gave("{}")
     machine.process(2000, "/server", name="server", cgroup=SLICE)
     (machine.root / "proc/2000/fd/7").symlink_to("/dev/nvidia3")
@@ -192,7 +186,7 @@ def test_a_process_with_an_open_device_in_a_pod_is_a_job(machine: Machine) -> No
 
 
 def test_a_lease_of_a_batch_job_makes_the_node_busy(machine: Machine) -> None:
-    """Also when it uses the network alone; once for each job. Unknown is busy, and TensorBoard is no job."""
+    """Each job is reported once; an unreadable lease counts as busy, TensorBoard does not."""
     leases = machine.root / "leases"
     leases.mkdir()
     (leases / "GPU-1").write_text('{"job": "train-7", "id": "x"}')

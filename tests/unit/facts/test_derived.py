@@ -1,4 +1,4 @@
-"""What follows from facts and inventory together."""
+"""Values derived from facts and inventory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FACTS = NodeFacts(
     ],
 )
 def test_the_data_address(variables, address, interface):
-    """The host's own address wins, then the data networks; only without these the default route."""
+    """The host's own address first, then the data networks, then the default route."""
     assert data_address(variables, FACTS) == address
     assert data_interface(variables, FACTS) == interface
 
 
 def test_a_missing_gpu_makes_the_count_unknown():
-    """Slots are never made of GPUs that might not be there, nor silently of CPUs instead."""
+    """Slots never count GPUs that may be missing, nor fall back to CPUs."""
     gpu = Gpu(0, "A100", "", "550", 81920, "")
 
     assert gpu_count(NodeFacts(gpus=(gpu,), gpu_pci=("a",))) == 1
@@ -45,7 +45,6 @@ def test_a_missing_gpu_makes_the_count_unknown():
 
 
 def test_plain_detects_jinja_at_any_depth():
-    """A value that only Ansible could resolve is seen inside lists and keys too."""
     assert plain({"a": ["b", 1, None]})
     assert not plain({"a": [{"b": "{{ c }}"}]})
 
@@ -60,14 +59,13 @@ def test_plain_detects_jinja_at_any_depth():
     ],
 )
 def test_the_image_is_searched_by_digest_first(reference, digest, images):
-    """A registry's port is not taken for a tag."""
+    """A registry's port is not a tag."""
     variables = {"training_image_reference": reference, "training_image_digest": digest}
 
     assert parameters(variables, ()).images == images
 
 
 def test_facts_convert_to_json():
-    """What is unknown says so, and sets become lists."""
     data = as_data(NodeFacts(modules=frozenset({"b", "a"}), gpus=Unknown("hung: nvidia-smi")))
 
     assert data["modules"] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""What the docker engine and the kernel tell of the training container: the program of the probe, run for real."""
+"""The Docker engine and the training container: the probe's program, run on a /proc of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INFO = {"ServerVersion": "28.1", "Driver": "overlay2", "HttpProxy": "http://u:hu
 
 @pytest.fixture
 def machine(node: Node, engine: dict[str, object]) -> Node:
-    """A node whose engine runs, with the container's first process in a folder that stands for /proc."""
+    """Return a node whose engine runs, with the container's first process in the test's /proc."""
     node.program("docker", "exit 1")
     for pid, name, space in ((3, "dockerd", "pid:[1]"), (PID, "docker-init", "pid:[2]"), (9, "python3", "pid:[2]")):
         process(node, pid, name, space)
@@ -36,7 +36,7 @@ def machine(node: Node, engine: dict[str, object]) -> Node:
 
 
 def process(node: Node, pid: int, name: str, space: str) -> None:
-    """Put a process into the folder that stands for /proc."""
+    """Add a process to the test's /proc."""
     folder = node.root / "proc" / str(pid)
     (folder / "ns").mkdir(parents=True)
     (folder / "ns/pid").symlink_to(space)
@@ -45,7 +45,7 @@ def process(node: Node, pid: int, name: str, space: str) -> None:
 
 
 def look(node: Node, more: str = "", images: str = "r/t:1") -> RawOutput:
-    """Run the program with the test's /proc and engine, which has half a second; `more` is a sed program for it."""
+    """Run the program with the test's /proc and engine, and a limit of half a second; `more` is a sed program."""
     change = f's,^PROC = .*,PROC = "{node.root}/proc",;s,^DOCKER_SOCKET = .*,DOCKER_SOCKET = "{node.root}/docker.sock",'
     return node.run(
         f"{change};s/^ENGINE_SECONDS = .*/ENGINE_SECONDS = 0.5/;{more}", PROBE_CONTAINER="train", PROBE_IMAGES=images
@@ -53,7 +53,6 @@ def look(node: Node, more: str = "", images: str = "r/t:1") -> RawOutput:
 
 
 def test_container_configuration_and_state_are_read(machine: Node) -> None:
-    """The engine's word and the kernel's; processes of the node itself are none of the container's."""
     (machine.root / "proc/7/limits").write_text("Max locked memory         unlimited  unlimited  bytes\n")
     for device in ("nvidia0", "infiniband/uverbs1", "null"):
         path = machine.root / "proc/7/root/dev" / device
@@ -70,7 +69,7 @@ def test_container_configuration_and_state_are_read(machine: Node) -> None:
 
 
 def test_the_engine_is_queried_once_for_managed_and_requested_objects(machine: Node, engine: dict[str, object]) -> None:
-    """A receipt names the image and the container that the look is for; both answers are of one moment, and right."""
+    """A receipt and the configuration name the same image and container."""
     engine["/images/r/t:1/json"] = {"Id": "sha256:aa"}
     machine.program("systemctl", "echo LoadState=loaded; echo ActiveState=active")
     machine.receipt("some", images={"r/t:1": "sha256:aa"}, containers={"train": {}})
@@ -85,7 +84,6 @@ def test_the_engine_is_queried_once_for_managed_and_requested_objects(machine: N
 
 
 def test_no_password_of_engine_or_container_is_printed(machine: Node) -> None:
-    """The environment of a container and the engine's proxies are not even printed."""
     said = look(machine)
 
     assert isinstance(DockerInfoFact().parse(said), DockerInfo)
@@ -93,7 +91,7 @@ def test_no_password_of_engine_or_container_is_printed(machine: Node) -> None:
 
 
 def test_mounts_of_deleted_folders_are_reported(machine: Node, engine: dict[str, object]) -> None:
-    """Those that it was given, and the file of the nodes' names; not what docker or an editor of one file replaces."""
+    """Bind mounts and the hosts file count; docker's own mounts and files replaced by editors do not."""
     binds = [
         "/srv/a:/a/:ro",
         "/srv/b c:/b c",
@@ -125,7 +123,6 @@ def test_mounts_of_deleted_folders_are_reported(machine: Node, engine: dict[str,
 
 
 def test_the_first_existing_reference_is_the_image(machine: Node, engine: dict[str, object]) -> None:
-    """A digest that was never pulled and a tag that is there are one image all the same."""
     engine["/images/r/t:1/json"] = {"Id": "sha256:aa", "RepoDigests": None, "RepoTags": ["r/t:1"]}
 
     assert ImageFact().parse(look(machine, images="r/t@sha256:ff r/t:1")) == Image("sha256:aa", (), ("r/t:1",))
@@ -133,7 +130,7 @@ def test_the_first_existing_reference_is_the_image(machine: Node, engine: dict[s
 
 
 def test_a_stopped_engine_is_not_queried(machine: Node, engine: dict[str, object]) -> None:
-    """To touch its socket would start it. An engine inside a container of the node is not the node's."""
+    """Opening its socket would start it. An engine inside a container is not the node's."""
     (machine.root / "proc/3/ns/pid").unlink()
     (machine.root / "proc/3/ns/pid").symlink_to("pid:[5]")
     engine["/info"] = b""
@@ -144,7 +141,6 @@ def test_a_stopped_engine_is_not_queried(machine: Node, engine: dict[str, object
 
 
 def test_a_hanging_engine_is_reported_and_queried_once(machine: Node, engine: dict[str, object]) -> None:
-    """Half a second for all that is asked of it; what the receipts name is told all the same."""
     engine["/info"] = b""
     said = look(machine)
 
@@ -154,7 +150,6 @@ def test_a_hanging_engine_is_reported_and_queried_once(machine: Node, engine: di
 
 
 def test_a_node_without_docker_has_no_container(machine: Node) -> None:
-    """It is not asked for, and nothing about it is unknown but the engine itself."""
     (machine.programs / "docker").unlink()
     said = machine.run(f's,^PROC = .*,PROC = "{machine.root}/proc",;s,os.get_exec_path(),["/nowhere"],')
 
@@ -164,7 +159,6 @@ def test_a_node_without_docker_has_no_container(machine: Node) -> None:
 
 
 def test_a_deeply_nested_answer_is_unknown() -> None:
-    """Nothing that shows or keeps the facts could walk through it."""
     deep = '{"sealed": {}, "observed": {"a": {"files": ' + "[" * 500 + "]" * 500 + '}}, "jobs": [], "hung": []}'
 
     assert isinstance(ManagedFact().parse(RawOutput(deep, 0)), Unknown)
@@ -180,13 +174,13 @@ def running_containers(machine: Node) -> int:
 
 
 def event(action: str) -> str:
-    """One line of what an engine tells of what it has done."""
+    """Return one event of the engine."""
     return json.dumps({"Type": "container", "Action": action, "time": 1})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
 def test_engine_info_is_cached_until_an_event_may_change_it(machine: Node, engine: dict[str, object], tmp_path) -> None:
-    """It starts programs to say it. It is asked anew after whatever may have changed something, and so is a new one."""
+    """The cache is invalid after any event that may change the info, and for a new engine process."""
     (machine.root / "proc/3/stat").write_text("3 (dockerd) S 1 3 3 0 -1" + " 0" * 13 + " 77\n")
     counts = []
     for running, events in enumerate(([], [], ["exec_die"], ["exec_start", "reload"], ["die"], ["exec_die"] * 60)):

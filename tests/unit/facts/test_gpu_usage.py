@@ -1,4 +1,4 @@
-"""How busy GPUs are, from what nvidia-smi prints."""
+"""Utilization of GPUs, from the output of nvidia-smi."""
 
 from provision.facts.gpu_usage import GpuProcess, GpuUsage, gpu_usage
 
@@ -14,7 +14,6 @@ GPU-a, 4712, [Not Found], [N/A]
 
 
 def test_reported_and_missing_values_are_read():
-    """Columns that it does not know stay unknown; processes have their users."""
     first, second = gpu_usage(TEXT)
 
     assert first == GpuUsage(
@@ -33,7 +32,6 @@ def test_reported_and_missing_values_are_read():
 
 
 def test_invalid_output_is_ignored():
-    """A node may print anything."""
     assert gpu_usage("") == ()
     assert gpu_usage("No devices were found\n") == ()
     assert gpu_usage("nan, a, b, 1, 1, 1, 1, 1, 1\n1e400,a,b,1,1,1,1,1,1\n== processes\n== users\n") == ()

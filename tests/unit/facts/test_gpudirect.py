@@ -1,4 +1,4 @@
-"""What GPUDirect RDMA hangs on, read from outputs as the kernel and the programs print them."""
+"""Requirements of GPUDirect RDMA, parsed from outputs of the kernel and of programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def out(text: str) -> RawOutput:
 
 @pytest.fixture
 def tree(tmp_path):
-    """Run a fact's command with some folders of the system elsewhere, and read what it prints."""
+    """Run a fact's command with some system folders replaced, and parse its output."""
 
     def run(fact, folders):
         command = fact.command
@@ -40,7 +40,7 @@ def write(file, text=""):
 
 
 def test_installed_kernels_have_the_modules_that_modprobe_loads(tree):
-    """Compressed or not, with a dash or not; what a removed kernel left behind is no kernel."""
+    """Compressed or not, with a dash or not; folders of removed kernels do not count."""
     modules, boot = tree.root / "lib/modules", tree.root / "boot"
     deps = "kernel/drivers/infiniband/core/ib_core.ko.xz: kernel/x.ko.xz\nkernel/drivers/nvidia-wmi.ko:\n"
     write(modules / "6.1.0-9/modules.dep", deps + "extra/nvidia.ko.xz:\nextra/nv_peer_mem.ko.xz: extra/nvidia.ko.xz\n")
@@ -66,7 +66,7 @@ DEBIAN = (
 
 
 def test_driver_names_of_debian_packages_are_recognized(tree):
-    """Several lie beside each other under names of their own; the one that modprobe would take counts."""
+    """Several drivers are installed under their own names; the one that modprobe selects counts."""
     dkms = "updates/dkms/"
     deps = "".join(
         f"{dkms}{name}.ko.xz:\n{dkms}{name}-modeset.ko.xz: {dkms}{name}.ko.xz\n"
@@ -89,7 +89,6 @@ def test_driver_names_of_debian_packages_are_recognized(tree):
     ("needs", "stub"), [("x/nvidia-current.ko", True), ("x/nvidia-current.ko x/ib_core.ko", False)]
 )
 def test_a_stub_with_a_debian_name_is_detected(needs, stub):
-    """Whatever the file is called, a module that uses nothing of the RDMA stack does nothing."""
     dep = "/lib/modules/6.1/modules.dep:"
     text = f"kernel\t6.1\trunning\tyes\n{dep}x/nvidia-current-peermem.ko: {needs}\n{dep}x/ib_core.ko:\n"
     (kernel,) = KernelsFact().parse(out(text))
@@ -98,7 +97,7 @@ def test_a_stub_with_a_debian_name_is_detected(needs, stub):
 
 
 def test_both_modules_come_from_one_driver_without_a_configured_choice():
-    """Two drivers and no word of modprobe.d: a peermem of the other one would not fit."""
+    """A peermem of the other driver would not load."""
     dep = "/lib/modules/6.1/modules.dep:"
     names = ("nvidia-current", "nvidia-current-open-peermem", "nvidia-current-peermem", "nvidia-current-open")
     text = "kernel\t6.1\trunning\tyes\n" + "".join(f"{dep}x/{name}.ko:\n" for name in names)
@@ -108,7 +107,6 @@ def test_both_modules_come_from_one_driver_without_a_configured_choice():
 
 
 def test_a_module_with_the_standard_name_takes_precedence():
-    """What an installer of NVIDIA put beside Debian's packages is what modprobe finds by that name."""
     dep = "/lib/modules/6.1/modules.dep:"
     text = f"kernel\t6.1\trunning\tyes\n{dep}x/nvidia.ko:\n{dep}x/nvidia-current.ko:\n"
     (kernel,) = KernelsFact().parse(out(text))
@@ -117,7 +115,6 @@ def test_a_module_with_the_standard_name_takes_precedence():
 
 
 def test_modinfo_is_called_with_the_names_in_modules_dep(tree, monkeypatch):
-    """``modinfo nvidia`` finds nothing on such a node; version, licence and signer are there all the same."""
     names = ("nvidia-current", "nvidia-tesla-535", "nvidia-tesla-535-peermem")
     write(tree.root / "lib/modules/6.1.0-9/modules.dep", "".join(f"updates/dkms/{name}.ko.xz:\n" for name in names))
     write(tree.root / "etc/modprobe.d/nvidia.conf", DEBIAN)
@@ -151,7 +148,7 @@ def test_modinfo_is_called_with_the_names_in_modules_dep(tree, monkeypatch):
     ids=["loaded before it was written", "loaded with it by hand", "not loaded", "nowhere"],
 )
 def test_the_option_of_the_loaded_module_is_read(running, option, at_work, written):
-    """A line in modprobe.d changes nothing of a module that is loaded already."""
+    """A line in modprobe.d does not affect a loaded module."""
     parsed = PeerMemoryFact().parse(out(f"peerdirect={running}\n{option}\n"))
 
     assert (parsed.peerdirect, parsed.peerdirect_written) == (at_work, written)
@@ -162,7 +159,6 @@ def test_the_option_of_the_loaded_module_is_read(running, option, at_work, writt
     [("x/nvidia.ko x/ib_core.ko", False), ("x/nvidia.ko x/ib_uverbs.ko", False), ("x/nvidia.ko", True), ("", True)],
 )
 def test_a_peermem_without_rdma_dependency_is_a_stub(needs, stub):
-    """Built before the RDMA stack was there, the module has nothing of it to use."""
     dep = "/lib/modules/6.8/modules.dep:"
     text = f"kernel\t6.8\trunning\tyes\n{dep}x/nvidia-peermem.ko: {needs}\n{dep}x/ib_core.ko:\n"
     (kernel,) = KernelsFact().parse(out(text))
@@ -182,28 +178,24 @@ def test_a_peermem_without_rdma_dependency_is_a_stub(needs, stub):
     ids=["open, loaded", "proprietary, loaded", "open, on disk", "proprietary, on disk", "no driver"],
 )
 def test_open_and_proprietary_modules_are_distinguished(text, loaded, flavor):
-    """The driver that runs decides; without one the licence of the module file does."""
     parsed = NvidiaModulesFact().parse(out(text))
 
     assert (parsed.loaded, parsed.flavor) == (loaded, flavor)
 
 
 def test_module_signers_are_read():
-    """A module without a signer is unsigned; one without a file has no entry."""
     text = "nvidia.filename=/a/nvidia.ko\nnvidia.signer= DKMS key\nnv_peer_mem.filename=/a/nv_peer_mem.ko\n"
 
     assert NvidiaModulesFact().parse(out(text)).signers == {"nvidia": "DKMS key", "nv_peer_mem": ""}
 
 
 def test_source_checksums_of_module_files_are_read():
-    """As modinfo prints them, so that they compare with what sysfs says of the loaded module."""
     text = "nv_peer_mem.filename=/a/nv_peer_mem.ko\nnv_peer_mem.srcversion=     5AB1\n"
 
     assert NvidiaModulesFact().parse(out(text)).sources == {"nv_peer_mem": "5AB1"}
 
 
 def test_peer_memory_state_is_read(tree):
-    """The symbol's owner, the folders that NCCL looks into, and the option for OFED 4.9 are found."""
     write(tree.root / "proc/modules", "ib_core 1 2 nv_peer_mem,ib_cm, Live 0x0\nnv_peer_mem 1 0 - Live 0x0\nnv 1 0 -\n")
     write(tree.root / "proc/kallsyms", "00 t ib_register_peer_memory_client\t[ib_core]\n00 t other\t[x]\n")
     write(tree.root / "sys/module/nv_peer_mem/version", "1.1-0\n")
@@ -226,12 +218,11 @@ def test_peer_memory_state_is_read(tree):
     [("uverbs=yes\nsymbols=1\n", True), ("uverbs=yes\nsymbols=0\n", False), ("symbols=0\n", None), ("", None)],
 )
 def test_dma_buf_support_is_false_only_if_ib_uverbs_is_loaded(text, kernel):
-    """The function is part of ib_uverbs: before that is loaded, its absence says nothing."""
+    """The function is part of ib_uverbs, so before that is loaded its absence proves nothing."""
     assert DmaBufFact().parse(out(text)).kernel is kernel
 
 
 def test_missing_kernel_options_and_an_old_verbs_library_are_reported():
-    """Options count only when the kernel's configuration could be read."""
     parsed = DmaBufFact().parse(out("config=/boot/config-1\nCONFIG_DMA_SHARED_BUFFER=y\nlibrary=no\n"))
 
     assert (parsed.missing_options, parsed.library) == (("CONFIG_PCI_P2PDMA",), False)
@@ -251,12 +242,11 @@ def test_missing_kernel_options_and_an_old_verbs_library_are_reported():
     ids=["on", "off", "mokutil", "on, and not enforced", "BIOS, and enforced", "not known"],
 )
 def test_secure_boot_and_signature_enforcement_are_read(text, expected):
-    """Whether unsigned modules are refused is the kernel's word, where it says one."""
     assert SigningFact().parse(out(text)) == expected
 
 
 def test_redirecting_bridges_are_reported():
-    """SrcValid+ alone does no harm; the three bits that send traffic up do."""
+    """SrcValid+ alone is harmless."""
     text = (
         "iommu 0000:19:00.0 DMA-FQ\niommu 0000:3b:00.0 \nlspci\n"
         "0000:17:00.0 PCI bridge: Broadcom (prog-if 00)\n"
@@ -272,7 +262,6 @@ def test_redirecting_bridges_are_reported():
 
 
 def test_nccl_versions_are_read_from_file_names():
-    """A library and a Python package carry the version; a container that does not run is told from one without NCCL."""
     text = "node=libnccl.so.2.18.5\nrunning\ncontainer=nvidia_nccl_cu12-2.21.5.dist-info\ncontainer=libnccl.so.2.21.5\n"
 
     assert NcclFact().parse(out(text)) == Nccl(("2.21.5",), ("2.18.5",))
@@ -281,7 +270,6 @@ def test_nccl_versions_are_read_from_file_names():
 
 
 def test_nccl_is_searched_in_the_running_container(tree):
-    """It is found by its entrypoint; who only looks at that file on the node is no container."""
     write(tree.root / "proc/7/cmdline", "vi\0/usr/local/lib/provision/container-entrypoint\0")
     write(tree.root / "proc/8/cmdline", "docker-init\0--\0/usr/local/lib/provision/container-entrypoint\0")
     write(tree.root / "proc/8/root/.dockerenv")
@@ -292,7 +280,7 @@ def test_nccl_is_searched_in_the_running_container(tree):
 
 
 def test_a_driver_without_compute_capability_still_reports_its_gpus(tmp_path):
-    """Drivers before 510 refuse the whole question; it is asked again without that column."""
+    """Drivers before 510 reject the whole query; it is repeated without that column."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         "#!/bin/sh\n"

@@ -1,4 +1,4 @@
-"""Health, read from outputs as the driver, the kernel and sysfs give them."""
+"""Health of GPUs and links, parsed from outputs of the driver, the kernel and sysfs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def out(text: str, code: int = 0, err: str = "") -> RawOutput:
 
 
 def shell(command: str, path: Path, **environment: str) -> RawOutput:
-    """Run a fact's command with the programs of a folder first on the PATH."""
+    """Run a fact's command with a folder of programs first on the PATH."""
     done = subprocess.run(
         ["sh", "-c", command],
         env={"PATH": f"{path}:/usr/bin:/bin", **environment},
@@ -45,7 +45,7 @@ def program(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-# What an old driver does: it refuses the whole question for the first field that it does not know.
+# An old driver rejects the whole query at the first unsupported field.
 REFUSING = r"""
 for word; do case $word in --query-*=*) asked=${word#*=}; kind=${word%%=*};; esac; done
 echo "$kind" >>"$CALLS"
@@ -77,7 +77,6 @@ def ask(folder: Path, known: str, code: int = 2):
 
 
 def test_a_driver_that_supports_all_fields_is_queried_once(tmp_path):
-    """One call brings identity and health, for each call may take seconds."""
     every = " ".join(("index name uuid driver_version memory.total pci.bus_id compute_cap vbios_version", *FIELDS))
     gpu, calls = ask(tmp_path, every)
 
@@ -86,7 +85,7 @@ def test_a_driver_that_supports_all_fields_is_queried_once(tmp_path):
 
 
 def test_an_old_driver_is_queried_for_its_supported_fields(tmp_path):
-    """Fields that it refuses are left out or asked for by their old name, and remapped rows apart."""
+    """Rejected fields are left out or queried by their old name, and remapped rows separately."""
     gpu, calls = ask(tmp_path, f"{OLD} {' '.join(FIELDS[:10])}")
 
     assert gpu.bus_id == "00000000:3B:00.0"
@@ -96,7 +95,6 @@ def test_an_old_driver_is_queried_for_its_supported_fields(tmp_path):
 
 
 def test_separately_queried_remapped_rows_match_their_gpu():
-    """The second table is joined by the bus address."""
     text = (
         "index, name, uuid, driver_version, memory.total [MiB], pci.bus_id\n"
         "0, A, GPU-1, 525.1, 1 MiB, 00000000:06:00.0\n1, A, GPU-2, 525.1, 1 MiB, 00000000:07:00.0\n"
@@ -116,7 +114,6 @@ def test_separately_queried_remapped_rows_match_their_gpu():
 
 @pytest.mark.parametrize("code", [2, 6])
 def test_a_driver_that_rejects_most_fields_still_reports_its_gpus(tmp_path, code):
-    """However many fields are refused, the identity is had within a handful of calls."""
     gpu, calls = ask(tmp_path, "index name uuid driver_version memory.total pci.bus_id", code)
 
     assert gpu.index == 0
@@ -125,7 +122,6 @@ def test_a_driver_that_rejects_most_fields_still_reports_its_gpus(tmp_path, code
 
 
 def test_the_simulated_nvidia_smi_answers_the_query(tmp_path):
-    """The command that real nodes are asked with works on lab nodes, in one call."""
     (tmp_path / "machine.json").write_text(to_json(load("hgxh100")))
     (tmp_path / "faults.json").write_text('{"3": {"remapped_rows.pending": "Yes", "nvlink.inactive": "7"}}')
     program(tmp_path, "nvidia-smi", f'exec {sys.executable} {STAND_IN} "$@"')
@@ -143,12 +139,11 @@ def test_the_simulated_nvidia_smi_answers_the_query(tmp_path):
 
 @pytest.mark.parametrize("word", ["[N/A]", "N/A", "[Not Supported]", "", "[Insufficient Permissions]"])
 def test_missing_values_are_unknown_and_not_faults(word):
-    """MIG, virtual GPUs and products without a feature leave everything unknown."""
     assert health(dict.fromkeys(FIELDS, word)) == GpuHealth()
 
 
 def test_error_texts_in_place_of_values_are_reported():
-    """A GPU that wants a reset says so in brackets, as others say that they do not know."""
+    """A GPU that requires a reset reports that in brackets, like missing values."""
     gpu_health = health(
         {**dict.fromkeys(FIELDS, "[GPU requires reset]"), "fabric.state": "[N/A]", "mig.mode.current": "ERR!"}
     )
@@ -159,14 +154,13 @@ def test_error_texts_in_place_of_values_are_reported():
 
 @pytest.mark.parametrize(("state", "status"), [("Completed", "Success"), ("state  Completed", "status Success")])
 def test_the_fabric_state_is_read_with_and_without_a_column_name(state, status):
-    """Drivers of GB200 print the word before the value."""
+    """Drivers of GB200 print the column's name before the value."""
     gpu_health = health({"fabric.state": state, "fabric.status": status})
 
     assert (gpu_health.fabric_state, gpu_health.fabric_status) == ("Completed", "Success")
 
 
 def test_links_without_a_speed_are_down():
-    """Listed as inactive, with a word of the future, or said to be down all together."""
     text = (
         "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-a)\n\t Link 0: 25 GB/s\n\t Link 1: <inactive>\n\t Link 2: resting\n"
         "GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-b)\n"
@@ -179,7 +173,6 @@ def test_links_without_a_speed_are_down():
 
 
 def test_switches_and_their_service_are_read():
-    """Without switches nobody asks for the service."""
     assert FabricManagerFact().parse(out("switches=6\nunit=failed\n")) == FabricManager(6, "failed")
     assert FabricManagerFact().parse(out("switches=0\n")) == FabricManager(0, "")
 
@@ -206,7 +199,7 @@ def read_log(folder: Path, dmesg: str, journal: str | None = None):
 
 
 def test_xids_are_counted_by_number_and_device(tmp_path):
-    """A storm of one Xid is one entry, with the time of the last; a switch's is told from a GPU's."""
+    """A storm of one Xid is one entry with the time of the last; Xids of switches are separate."""
     log = read_log(tmp_path, LOG)
 
     assert log.complete
@@ -220,7 +213,6 @@ def test_xids_are_counted_by_number_and_device(tmp_path):
 
 
 def test_the_log_is_not_read_without_nvidia_hardware(tmp_path):
-    """No line there is of interest, and reading them takes longer than most of what a look does."""
     program(tmp_path, "dmesg", f"touch {tmp_path}/asked")
     command = XidsFact.command.replace("/proc/driver", f"{tmp_path}/driver").replace("/sys/", f"{tmp_path}/sys/")
     log = XidsFact().parse(shell(command, tmp_path))
@@ -235,7 +227,6 @@ def test_the_log_is_not_read_without_nvidia_hardware(tmp_path):
 
 
 def test_an_overflowed_log_is_replaced_by_the_journal(tmp_path):
-    """The kernel's buffer forgets; what it no longer has does not go unseen."""
     journal = (
         "[    0.000000] gpu1 kernel: Linux version 6.1.0\n"
         "[   90.000000] gpu1 kernel: NVRM: Xid (PCI:0000:06:00): 48, pid=1, DBE (double bit error)\n"
@@ -247,7 +238,7 @@ def test_an_overflowed_log_is_replaced_by_the_journal(tmp_path):
 
 
 def test_without_a_journal_the_start_of_the_log_is_reported(tmp_path):
-    """No Xid in the last hour is not the same as none since boot."""
+    """No Xid in the last hour differs from no Xid since boot."""
     log = read_log(tmp_path, "[ 9000.100000] usb 1-1: new device\n")
 
     assert not log.complete
@@ -256,12 +247,11 @@ def test_without_a_journal_the_start_of_the_log_is_reported(tmp_path):
 
 
 def test_an_unreadable_log_is_unknown(tmp_path):
-    """It is not taken for a log without Xids."""
     assert isinstance(read_log(tmp_path, ""), Unknown)
 
 
 def test_a_log_without_times_is_read(tmp_path):
-    """printk.time=0 takes the times away, not the Xids."""
+    """printk.time=0 removes the times."""
     log = read_log(tmp_path, "Linux version 6.1.0\nNVRM: Xid (PCI:0000:06:00): 31, pid=1, name=python3, MMU Fault\n")
 
     assert [(xid.number, xid.seconds, xid.text) for xid in log.xids] == [(31, None, "pid=1, name=python3, MMU Fault")]
@@ -269,7 +259,7 @@ def test_a_log_without_times_is_read(tmp_path):
 
 @pytest.fixture
 def bus(tmp_path):
-    """A PCI bus of files, and a way to read it with a fact."""
+    """Return a PCI bus made of files, and a function that reads it with a fact."""
 
     def device(address: str, *, bridge: str = "bridge", **files: str) -> Path:
         folder = tmp_path / "sys/devices" / bridge / address
@@ -293,7 +283,7 @@ NOW = {"current_link_width": "8", "max_link_width": "16", "current_link_speed": 
 
 
 def test_pcie_links_include_card_and_slot(bus):
-    """What the bridge above can do limits what is expected; a device off the bus tells nothing."""
+    """The bridge above a card limits the expected link; a device off the bus reports nothing."""
     folder = bus("0000:06:00.0", max_link_speed="32.0 GT/s PCIe", **GPU, **NOW)
     (folder.parent / "max_link_width").write_text("8\n")
     (folder.parent / "max_link_speed").write_text("16.0 GT/s PCIe\n")
@@ -306,7 +296,7 @@ def test_pcie_links_include_card_and_slot(bus):
 
 
 def test_rdma_cards_of_any_vendor_are_read(bus):
-    """What makes an RDMA device counts, whoever made it; a network card below Soft-RoCE does not."""
+    """A network card below Soft-RoCE does not count."""
     other, plain = {"vendor": "0x14e4", "class": "0x020000"}, {"vendor": "0x8086", "class": "0x020000"}
     (bus("0000:19:00.0", bridge="b1", **other) / "iommu_group").mkdir()
     (bus.root / "devices/b1/0000:19:00.0/iommu_group/type").write_text("DMA-FQ\n")
@@ -322,7 +312,6 @@ def test_rdma_cards_of_any_vendor_are_read(bus):
 
 
 def test_passed_through_gpus_and_virtual_functions_are_not_expected(bus):
-    """A virtual function, and a GPU handed to a virtual machine, are none that nvidia-smi should show."""
     bus("0000:06:00.0", **GPU)
     (bus("0000:07:00.4", **GPU) / "physfn").mkdir()
     bus("0000:08:00.0", **GPU)
@@ -334,7 +323,6 @@ def test_passed_through_gpus_and_virtual_functions_are_not_expected(bus):
 
 
 def test_counters_are_grouped_by_port_and_interface(tmp_path):
-    """Zeros are left out, also those of a card that cannot be read."""
     port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
     for name, value in {
         "counters/symbol_error": "7",
@@ -354,7 +342,6 @@ def test_counters_are_grouped_by_port_and_interface(tmp_path):
 
 
 def test_rate_lanes_firmware_and_board_are_read():
-    """What the kernel prints for a port and a card is taken apart."""
     text = (
         "device\tmlx5_0\tmlx5_core\t28.39.1002\tMT_0000000838\nport\t1\tInfiniBand\t4: ACTIVE\t5: LinkUp\t"
         "400 Gb/sec (4X NDR)\ndevice\trxe0\t\nport\t1\tEthernet\t4: ACTIVE\t5: LinkUp\t2.5 Gb/sec (1X SDR)\n"
@@ -371,7 +358,6 @@ def test_rate_lanes_firmware_and_board_are_read():
 
 
 def test_mig_instances_belong_to_the_gpu_above_them():
-    """They are the only way to give a part of a GPU to a process."""
     text = (
         "index, name, uuid, driver_version, memory.total [MiB], pci.bus_id\n"
         "0, A, GPU-1, 525.1, 1 MiB, 00000000:06:00.0\n1, A, GPU-2, 525.1, 1 MiB, 00000000:07:00.0\n"

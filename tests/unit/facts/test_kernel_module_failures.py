@@ -1,4 +1,4 @@
-"""A peer-memory module that does not build or load is explained by what caused it, or by nothing."""
+"""Diagnosis of peer memory modules that do not build or load."""
 
 from __future__ import annotations
 
@@ -286,7 +286,6 @@ LOADS = [
 
 @pytest.mark.parametrize(("cause", "make", "remedy"), BUILDS)
 def test_failed_builds_are_diagnosed(cause, make, remedy):
-    """What make, dkms and the compiler print leads to the cause and what to do."""
     ended = make + "\nmake[1]: *** [Makefile:52: nv_peer_mem.o] Error 1\nmake: *** [Makefile:40: all] Error 2\n"
 
     diagnosis = diagnose(make=ended)
@@ -297,7 +296,7 @@ def test_failed_builds_are_diagnosed(cause, make, remedy):
 
 @pytest.mark.parametrize(("cause", "dmesg", "modprobe", "remedy"), LOADS)
 def test_failed_loads_are_diagnosed(cause, dmesg, modprobe, remedy):
-    """The kernel's word goes before modprobe's, and lines that every module from outside causes do not matter."""
+    """Kernel messages take precedence over modprobe's, and harmless messages are ignored."""
     diagnosis = diagnose(dmesg=TAINTS + dmesg, modprobe=modprobe)
 
     assert diagnosis.cause == cause
@@ -316,14 +315,13 @@ def test_failed_loads_are_diagnosed(cause, dmesg, modprobe, remedy):
     ],
 )
 def test_only_version_1_0_on_a_newer_kernel_is_too_old(built):
-    """With another version, an older kernel, or where that is not said, the symbol is missing for want of its stack."""
+    """With another version or an older kernel, the symbol is missing for lack of the RDMA stack."""
     undefined = 'ERROR: modpost: "ib_register_peer_memory_client" [nv_peer_mem.ko] undefined!'
 
     assert diagnose(make=f"{built}\n{undefined}").cause == "peer_api_missing"
 
 
 def test_version_1_0_can_fail_for_other_reasons():
-    """A disk that is full, or headers that lack, come first whatever is built."""
     built = "DKMS make.log for nv_peer_mem-1.0-9 for kernel 6.1.0-9-amd64 (x86_64)"
 
     assert diagnose(make=f"{built}\nas: No space left on device").cause == "disk_full"
@@ -331,7 +329,7 @@ def test_version_1_0_can_fail_for_other_reasons():
 
 
 def test_causes_take_precedence_over_their_consequences():
-    """A build with harmless warnings ends at a missing header; what modprobe then misses only follows from it."""
+    """A build with harmless warnings ends at a missing header; modprobe's error only follows from it."""
     diagnosis = diagnose(
         make=(
             "warning: the compiler differs from the one used to build the kernel\n"
@@ -349,7 +347,7 @@ def test_causes_take_precedence_over_their_consequences():
 
 
 def test_a_rejected_symbol_takes_precedence_over_a_missing_one():
-    """The kernel first says why it withholds a symbol, then calls it unknown; both lines, in either order."""
+    """The kernel logs why it rejects a symbol, then reports it as unknown; in either order."""
     why = "nv_peer_mem: module using GPL-only symbols uses symbols nvidia_p2p_get_pages from proprietary module nvidia."
     then = "nv_peer_mem: Unknown symbol nvidia_p2p_get_pages (err -2)"
 
@@ -357,7 +355,6 @@ def test_a_rejected_symbol_takes_precedence_over_a_missing_one():
 
 
 def test_symbols_of_other_modules_are_ignored():
-    """What the kernel says of a sound or storage module is not the reason."""
     diagnosis = diagnose(
         dmesg="snd_hda: disagrees about version of symbol module_layout\nnvme_rdma: Unknown symbol rdma_bind (err 0)",
         modprobe=MODPROBE_INVALID,
@@ -367,7 +364,6 @@ def test_symbols_of_other_modules_are_ignored():
 
 
 def test_a_silent_rejection_of_nvidia_peermem_has_its_own_cause():
-    """Built without a peer-memory interface it refuses with no word from the kernel, whatever else the kernel says."""
     diagnosis = diagnose(
         dmesg=TAINTS.replace("nv_peer_mem", "nvidia_peermem") + "eth0: link up", modprobe=PEERMEM_INVALID
     )
@@ -388,7 +384,7 @@ def test_a_silent_rejection_of_nvidia_peermem_has_its_own_cause():
     ],
 )
 def test_silence_is_not_assumed_without_a_kernel_log(dmesg, modprobe):
-    """Only of nvidia-peermem, and only when the kernel's log was read and is silent, the refusal tells the cause."""
+    """It needs nvidia-peermem and a kernel log without messages."""
     diagnosis = diagnose(dmesg=dmesg, modprobe=modprobe)
 
     assert diagnosis.cause == UNKNOWN
@@ -396,7 +392,6 @@ def test_silence_is_not_assumed_without_a_kernel_log(dmesg, modprobe):
 
 
 def test_unknown_failures_show_their_evidence():
-    """The last lines that say something are there, the noise of make is not."""
     diagnosis = diagnose(
         make="  CC [M]  nv_peer_mem.o\nerror: the moon is full\nmake[1]: Leaving directory 'x'\nmake: *** [a] Error 2",
         dmesg="[1.0] usb 1-1: new device\n[2.0] nv_peer_mem: the moon is full",
@@ -413,12 +408,11 @@ def test_unknown_failures_show_their_evidence():
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\x00\x1b[31m", "x" * 100_000])
 def test_no_input_raises(text):
-    """Empty and odd outputs are unknown."""
     assert diagnose(make=text, dmesg=text, modprobe=text).cause == UNKNOWN
 
 
 def test_every_cause_has_its_own_text():
-    """No symptom without explanation and remedy, no place in a text that nothing fills."""
+    """Every symptom has explanation and remedy, and every placeholder has a value."""
     for symptom in (*_SYMPTOMS, _STUB):
         names = {
             name for text in (symptom.explanation, symptom.remedy) for _, name, _, _ in string.Formatter().parse(text)
@@ -433,12 +427,10 @@ def test_every_cause_has_its_own_text():
 
 
 def test_every_cause_has_a_test_case():
-    """A symptom that is added is tested."""
     assert {case[0] for case in (*BUILDS, *LOADS)} | {"peermem_without_api"} == set(CAUSES)
 
 
 def test_roles_and_checks_share_the_table():
-    """The roles' copy is this very file, and needs nothing that a node lacks."""
     path = ROLES / "platform" / "module_utils" / "platform_kernel_module_failures.py"
     on_node = load("platform", path.stem, part="module_utils")
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 7))

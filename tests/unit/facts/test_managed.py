@@ -1,4 +1,4 @@
-"""What is there of what the receipts name: the program that the probe sends, run for real on files of the test."""
+"""Current state of managed objects: the probe's program, run on files of the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def sha(*parts: bytes) -> str:
 
 
 def test_file_states_are_read(node: Node) -> None:
-    """Type, mode, owner and hash tell what other hands did; a private file's hash cannot be tested without the key."""
     paths = {
         node.file("open", "text"): {"type": "file", "mode": "0644", "sum": sha(b"text")},
         node.file("closed", "text", 0o600): {"type": "file", "mode": "0600", "sum": sha(KEY, b"text")},
@@ -48,7 +47,7 @@ def test_file_states_are_read(node: Node) -> None:
 
 
 def test_an_account_without_a_name_is_a_number(node: Node) -> None:
-    """Owners are told by the node's own files, never by a directory service that may hang."""
+    """Names come from the node's own files, because a directory service may hang."""
     path = node.file("some", "")
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
@@ -59,7 +58,6 @@ def test_an_account_without_a_name_is_a_number(node: Node) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(0o644, 0o600), (0o600, 0o644)])
 def test_a_changed_mode_does_not_change_the_hash(node: Node, before: int, after: int) -> None:
-    """A file that is opened or closed to others keeps the hash that was recorded, until its content changes."""
     path = node.file("some", "text", after)
     recorded = sha(b"text") if before == 0o644 else sha(KEY, b"text")
 
@@ -71,7 +69,7 @@ def test_a_changed_mode_does_not_change_the_hash(node: Node, before: int, after:
 
 
 def test_private_files_have_no_hash_without_a_key(node: Node) -> None:
-    """A key that was lost makes no hash that guesses could be tested with."""
+    """Without the key, a hash could be used to test guesses of the content."""
     (node.folder / "key").unlink()
     path = node.file("closed", "text", 0o600)
 
@@ -79,7 +77,7 @@ def test_private_files_have_no_hash_without_a_key(node: Node) -> None:
 
 
 def test_only_our_block_of_a_file_is_hashed(node: Node) -> None:
-    """What others write around the block is theirs, mode and owner too; a block that is gone or changed is seen."""
+    """Others may change the file around the block, its mode and owner."""
     block = "# BEGIN provision\n10.0.0.1 one\n# END provision\n"
     path = node.file("hosts", f"127.0.0.1 localhost\n{block}")
     (node.root / "etc-hosts").symlink_to("hosts")
@@ -103,7 +101,7 @@ def test_only_our_block_of_a_file_is_hashed(node: Node) -> None:
 
 @pytest.mark.parametrize("listed", [{"log-opts": "old", "gone": "old"}, ["log-opts", "gone"]])
 def test_only_our_keys_of_a_json_file_are_hashed(node: Node, listed: object) -> None:
-    """Of daemon.json, which others write too, each of our settings has a hash of its own."""
+    """Others also write daemon.json, so each of our settings has its own hash."""
     path = node.file("daemon.json", '{"theirs": 1, "log-opts": {"b": "2", "a": "1"}}')
     wanted = {path: {"keys": listed}}
 
@@ -117,7 +115,6 @@ def test_only_our_keys_of_a_json_file_are_hashed(node: Node, listed: object) -> 
 
 
 def test_an_invalid_json_file_differs_from_one_without_our_keys(node: Node) -> None:
-    """An empty file has no keys and is as good as none for docker."""
     path = str(node.root / "daemon.json")
     texts = {"{ broken": True, "[1]": True, "{}": None, " \n": None}
     state = {}
@@ -129,7 +126,6 @@ def test_an_invalid_json_file_differs_from_one_without_our_keys(node: Node) -> N
 
 
 def test_packages_and_modules_are_read(node: Node) -> None:
-    """A package that is removed or half installed counts as missing; a dash in a module's name is an underscore."""
     node.program("dpkg-query", "printf 'kmod installed 30-1\\nprocps config-files 4\\n'; exit 1")
     content = {"packages": {"kmod": "29", "procps": "4", "pigz": None}, "modules": {"ib-uverbs": True, "x": True}}
     node.receipt("some", **content)
@@ -168,10 +164,7 @@ END
 
 
 def test_unit_states_are_read(node: Node) -> None:
-    """Whether a unit that does something and ends is at it right now is no state; that it failed is one.
-
-    Whether it starts at boot is told by the links that are there, for systemd tells what it last read of them.
-    """
+    """A oneshot unit is inactive unless it failed. Whether it starts at boot comes from its links."""
     node.program("systemctl", UNITS)
     etc = node.root / "system"
     (etc / "multi-user.target.wants").mkdir(parents=True)
@@ -190,14 +183,13 @@ def test_unit_states_are_read(node: Node) -> None:
 
 
 def test_units_are_unknown_if_systemd_does_not_answer(node: Node) -> None:
-    """What cannot be looked at is left out, so that nobody takes it for changed."""
     node.program("systemctl", "echo 'Failed to connect to bus' >&2; exit 1")
 
     assert node.seen("units", units={"a.service": {}}) is None
 
 
 def test_a_hanging_program_costs_its_section_and_its_limit(node: Node) -> None:
-    """It is killed with all that it started, named, and holds up nothing else."""
+    """It is killed with its children, and blocks nothing else."""
     node.program("systemctl", f"trap '' TERM; echo $$ >{node.root}/pid; sleep 60 & sleep 60")
     path = node.file("open", "text")
     node.receipt("some", files={path: {}}, units={"docker.service": {}}, packages={}, containers={"c": {}})
@@ -213,7 +205,7 @@ def test_a_hanging_program_costs_its_section_and_its_limit(node: Node) -> None:
 
 
 def _gone(group: int) -> None:
-    """Raise ProcessLookupError as soon as nobody is left in a process group."""
+    """Raise ProcessLookupError once a process group is empty."""
     for _ in range(500):
         os.killpg(group, 0)
         time.sleep(0.01)
@@ -223,14 +215,13 @@ RUNNING = "echo LoadState=loaded; echo ActiveState=active"
 
 
 def docker(node: Node, **content: object) -> Managed:
-    """Look at images and containers, with the test's engine."""
+    """Return the state of images and containers, from the test's engine."""
     node.receipt("some", **content)
     change = f's,^DOCKER_SOCKET = .*,DOCKER_SOCKET = "{node.root}/docker.sock",'
     return node.look(f"{change};s/^LIMIT_SECONDS = .*/LIMIT_SECONDS = 0.5/")
 
 
 def test_images_and_containers_are_read(node: Node, engine: dict[str, object]) -> None:
-    """An image is its ID, a container its own and its image's; what the engine does not have is gone."""
     node.program("systemctl", RUNNING)
     engine["/images/r.example.org:5000/training:1/json"] = {"Id": "sha256:aa"}
     engine["/containers/provision-training/json"] = {"Id": "c1", "Image": "sha256:aa", "State": {"Status": "exited"}}
@@ -249,7 +240,6 @@ def test_images_and_containers_are_read(node: Node, engine: dict[str, object]) -
 
 
 def test_containers_of_the_role_are_distinguished_by_their_label(node: Node, engine: dict[str, object]) -> None:
-    """By the label that the role gives it: after an interrupted apply nobody else is blamed."""
     node.program("systemctl", RUNNING)
     plain = {"Id": "c1", "Image": "sha256:aa", "State": {"Status": "running"}}
     for name, labels in (("ours", {"provision.role": "training_container"}), ("theirs", {"a": "b"}), ("bare", None)):
@@ -262,7 +252,7 @@ def test_containers_of_the_role_are_distinguished_by_their_label(node: Node, eng
 
 
 def test_a_stopped_engine_is_not_started(node: Node, engine: dict[str, object]) -> None:
-    """Touching its socket would start it; and images of a stopped engine are not taken for gone."""
+    """Opening its socket would start it; its images count as unknown, not as removed."""
     node.program("systemctl", "echo LoadState=loaded; echo ActiveState=inactive")
     engine["/images/training:1/json"] = {"Id": "sha256:aa"}
 
@@ -273,7 +263,6 @@ def test_a_stopped_engine_is_not_started(node: Node, engine: dict[str, object]) 
 
 
 def test_a_hanging_engine_is_reported(node: Node, engine: dict[str, object]) -> None:
-    """It costs the sections that it was asked for."""
     node.program("systemctl", RUNNING)
     engine["/images/training:1/json"] = b""
 
@@ -285,7 +274,6 @@ def test_a_hanging_engine_is_reported(node: Node, engine: dict[str, object]) -> 
 
 @pytest.mark.parametrize("change", ["", 's/hasattr(os, "posix_spawn")/False/'], ids=["spawn", "Python before 3.8"])
 def test_programs_are_started_and_killed_after_their_limit(node: Node, change: str) -> None:
-    """One answers in plain English, whatever the node speaks; one that hangs is ended with what it has started."""
     nap = f"97.{os.getpid()}"
     node.program("dpkg-query", '[ "$LC_ALL" = C ] && echo pigz installed 2.8; echo noise >&2')
     node.program("systemctl", f"sleep {nap} & sleep {nap}")
@@ -299,7 +287,6 @@ def test_programs_are_started_and_killed_after_their_limit(node: Node, change: s
 
 
 def test_a_receipt_changed_by_others_is_reported(node: Node) -> None:
-    """Each receipt has a seal that only the node's own key makes; one that cannot be read has no observations."""
     for role in ("good", "changed", "unsealed", "broken"):
         node.receipt(role)
     (node.folder / "changed.json").write_text("{}")
@@ -314,7 +301,6 @@ def test_a_receipt_changed_by_others_is_reported(node: Node) -> None:
 
 @pytest.mark.parametrize("content", [{"files": 7}, {"files": {"x\0": 1, "": None}}, {"units": None, "packages": "x"}])
 def test_an_invalid_receipt_is_ignored(node: Node, content: dict[str, object]) -> None:
-    """Whatever stands in a receipt, the others are looked at."""
     node.receipt("odd", **content)
     node.receipt("good", files={})
 
@@ -322,7 +308,6 @@ def test_an_invalid_receipt_is_ignored(node: Node, content: dict[str, object]) -
 
 
 def test_a_node_without_receipts_or_python_is_probed(node: Node) -> None:
-    """A bare node has none; one without python3 is said to be so, in whole words."""
     node.folder.joinpath("key").unlink()
     node.folder.rmdir()
     bare = node.look()
@@ -338,7 +323,6 @@ def test_a_node_without_receipts_or_python_is_probed(node: Node) -> None:
 
 
 def test_a_process_name_with_control_characters_stays_on_its_line() -> None:
-    """Who may start processes may call them anything; it is shown on the operator's terminal."""
     said = json.dumps({"sealed": {}, "observed": {}, "jobs": ["process 7 (\x1b[2J\nall is well)"], "hung": []})
     state = ManagedFact().parse(RawOutput(said, 0, ""))
 
@@ -347,14 +331,12 @@ def test_a_process_name_with_control_characters_stays_on_its_line() -> None:
 
 
 def test_the_probe_includes_the_managed_state() -> None:
-    """The whole program fits into the probe's script and prints what the parser reads."""
     done = subprocess.run(["sh"], input=script([ManagedFact()]), capture_output=True, text=True, check=True)
 
     assert isinstance(parse(done.stdout, [ManagedFact()]).managed, Managed)
 
 
 def test_packages_of_our_transactions_are_reported(node: Node) -> None:
-    """Also of one that was cut short; not any more where the roles that go by it have their receipts."""
     notes = node.root / "origins/packages"
     notes.mkdir(parents=True)
     before = {"requested": ["docker.io", "pigz"], "installed": {"pigz": "2.8", "bash": "5"}}
@@ -373,7 +355,6 @@ def test_packages_of_our_transactions_are_reported(node: Node) -> None:
 
 
 def test_a_job_is_detected_by_its_open_device(node: Node) -> None:
-    """By number, program and account, never by its arguments; what a node runs for itself is no job."""
     device = node.file("nvidia0", "")
     Path(device).unlink()
     os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
@@ -397,7 +378,7 @@ def test_a_job_is_detected_by_its_open_device(node: Node) -> None:
 
 @pytest.mark.parametrize("name", ["busy.py", "managed.py", "engine.py", "probe.py", "begin.py"])
 def test_the_program_is_valid_python_3_6(name: str) -> None:
-    """CentOS 7 has Python 3.6: newer syntax would make such a node look as if it had no receipts."""
+    """CentOS 7 has Python 3.6."""
     source = Path(managed.__file__).with_name("files").joinpath(name).read_text()
 
     ast.parse(source, feature_version=(3, 6))
@@ -405,7 +386,6 @@ def test_the_program_is_valid_python_3_6(name: str) -> None:
 
 
 def test_no_file_content_is_printed(node: Node) -> None:
-    """The probe's output holds hashes only, so that nothing private reaches the controller or a support bundle."""
     path = node.file("closed", "hunter2", 0o600)
     merged = node.file("daemon.json", '{"hunter3": "hunter4"}', 0o600)
     node.receipt("some", files={path: {}, merged: {"keys": ["other"]}})
@@ -416,7 +396,7 @@ def test_no_file_content_is_printed(node: Node) -> None:
 
 
 def answer(kind: int, value: object = None) -> bytes:
-    """A message of systemd's: a property (2), an error (3) or a signal (4), as D-Bus writes it."""
+    """Return a D-Bus message of systemd: a property (2), an error (3) or a signal (4)."""
     body = b""
     if isinstance(value, str):
         body = b"\1s\0\0" + len(value).to_bytes(4, "little") + value.encode() + b"\0"
@@ -441,7 +421,7 @@ MOUNT = [*(answer(2, value) for value in ("tmp.mount", "loaded", "active", "")),
     ],
 )
 def test_unit_states_come_from_the_systemd_socket_or_from_systemctl(node: Node, said: bytes, seen: str) -> None:
-    """Signals in between and properties that a unit has not do no harm; odd words let systemctl be asked."""
+    """Signals and missing properties are ignored; invalid messages make it use systemctl."""
     node.program("systemctl", "for unit in 1 2; do echo LoadState=loaded; echo ActiveState=inactive; echo; done")
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(node.root / "systemd"))
@@ -458,7 +438,7 @@ def test_unit_states_come_from_the_systemd_socket_or_from_systemctl(node: Node, 
                 connection.sendall(rest[:70])
                 connection.sendall(rest[70:])
                 connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65536):  # a close before all was read would take the answers away
+                while connection.recv(65536):  # closing earlier would discard the answers
                     pass
 
     with server:

@@ -1,4 +1,4 @@
-"""Long outputs are sent once: a node is told which texts we have, and sends the hash of those."""
+"""The cache of long outputs: a node sends only the hash of a text that the controller has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG = "\n".join(f"package-{number}=1.{number}" for number in range(200)) + "\n"
 
 
 class Packages:
-    """Prints much that is the same on all nodes."""
+    """Prints text that is the same on all nodes."""
 
     name: ClassVar[str] = "packages"
     label: ClassVar[str] = "dpkg-query"
@@ -21,7 +21,7 @@ class Packages:
     command: ClassVar[str] = 'number=0; while [ $number -lt 200 ]; do echo "package-$number=1.$number"; number=$((number + 1)); done; exit 3'  # fmt: skip  # noqa: E501
 
     def parse(self, raw: RawOutput) -> RawOutput:
-        """Keep the output as it is."""
+        """Return the output unchanged."""
         return raw
 
 
@@ -43,7 +43,6 @@ def look(outputs: Outputs | None = None) -> str:
 
 
 def test_an_output_of_two_nodes_is_not_sent_by_the_third():
-    """It is read as if it had been, with its exit code; what is short or another node's own is sent each time."""
     outputs = Outputs()
     whole = split(look(), FACTS, outputs)
     assert not outputs.digests(), "one node alone may be the only one that prints it"
@@ -57,14 +56,12 @@ def test_an_output_of_two_nodes_is_not_sent_by_the_third():
 
 
 def test_a_changed_output_is_sent():
-    """A node that prints something else than what is kept is believed, not the cache."""
     other = LONG.replace("package-7=1.7", "package-7=2.0")
     outputs = Outputs({hashlib.sha256(other.encode()).hexdigest(): other})
     assert split(look(outputs), FACTS, outputs)["packages"] == RawOutput(LONG, 3)
 
 
 def test_an_unknown_hash_is_no_output():
-    """A node that names a text which we do not have has told nothing."""
     outputs = Outputs()
     split(look(), FACTS, outputs)
     split(look(), FACTS, outputs)
@@ -75,20 +72,18 @@ def test_an_unknown_hash_is_no_output():
 
 
 def test_a_stored_text_with_a_wrong_hash_is_dropped():
-    """Otherwise a cache that others wrote would tell what is on the nodes."""
     digest = hashlib.sha256(LONG.encode()).hexdigest()
     assert Outputs({digest: LONG}).digests() == (digest,)
     assert not Outputs({digest: LONG + "package-evil=1\n"}).digests()
 
 
 class Config(Packages):
-    """Prints at length what a site may want to keep for itself."""
+    """Prints a long confidential text."""
 
     name: ClassVar[str] = "docker_config"
 
 
 def test_only_facts_without_confidential_data_are_stored():
-    """daemon.json may hold a token, whatever its length."""
     outputs, facts = Outputs(), [Config()]
     done = subprocess.run(["sh"], input=script(facts), capture_output=True, text=True, timeout=30, check=True)
     for _ in range(3):
@@ -97,7 +92,6 @@ def test_only_facts_without_confidential_data_are_stored():
 
 
 def test_a_node_with_many_outputs_does_not_evict_others():
-    """What it prints twice counts once, sections that nobody asked for count nothing, and there is a bound."""
     outputs, token = Outputs(), "0" * 32
     flood = [f"{number} {LONG}" for number in range(300)]
     parts = [f"{token} out packages\n{text}\n{token} err packages\n\n{token} end packages 0" for text in flood]
@@ -112,7 +106,6 @@ def test_a_node_with_many_outputs_does_not_evict_others():
 
 
 def test_stored_texts_are_limited_and_ordered_by_last_use():
-    """A node is told all hashes, so that a cluster that has changed for years must not grow them."""
     texts = {hashlib.sha256(text.encode()).hexdigest(): text for text in (f"{n} {LONG}" for n in range(100))}
     outputs = Outputs(texts)
     last = list(texts)[-1]

@@ -1,4 +1,4 @@
-"""What a node wrote down when it booted, read back: as its own program writes it, and as no program should."""
+"""The status that a node records at boot, as written by its own program and in invalid forms."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ SYSTEMD = "LoadState=loaded\nActiveState=failed\nResult=timeout\nUnitFileState=e
 
 
 class Node:
-    """A node's files, and what systemd says there."""
+    """A node's files, and its systemctl."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is on it, and the kernel runs."""
+        """Create a node without the role, with a running kernel."""
         self.root = root
         self.write("/proc/sys/kernel/osrelease", "6.1.0-9\n")
         self.write("/proc/sys/kernel/random/boot_id", "5f0c\n")
@@ -53,12 +53,12 @@ class Node:
         file.write_text(text)
 
     def systemd(self, text: str) -> None:
-        """Say what systemctl prints."""
+        """Set the output of systemctl."""
         self.write("/bin/systemctl", f"#!/bin/sh\necho asked >>{self.root}/asked\nprintf '%s' '{text}'\n")
         (self.root / "bin/systemctl").chmod(0o755)
 
     def record(self) -> PeerRecord:
-        """Run the fact's command on it, and read what it prints."""
+        """Run the fact's command, and parse its output."""
         command = PeerStatusFact.command
         for folder in ("/etc/", "/var/lib/", "/lib/modules", "/usr/local/"):
             command = command.replace(folder, f"{self.root}{folder}")
@@ -79,7 +79,6 @@ def node(tmp_path):
 
 
 def test_without_the_role_nothing_is_read_or_queried(node):
-    """On most nodes it costs no program."""
     assert node.record() == PeerRecord()
     assert not (node.root / "asked").exists()
 
@@ -88,7 +87,6 @@ def test_without_the_role_nothing_is_read_or_queried(node):
     ("provider", "cause"), [("none", ""), ("dma_buf", "driver_missing"), ("nv_peer_mem", "headers_missing")]
 )
 def test_the_status_of_the_nodes_program_is_read(node, provider, cause):
-    """Both sides of the file agree: provider, state, boot, and of each kernel what it lacks."""
     node.write(CONFIG_FILE, json.dumps({"provider": provider}, indent=4) + "\n")
     program.start(program.Node(str(node.root), program.Runner(5)))
     record = node.record()
@@ -111,13 +109,13 @@ def upgrade(node):
 
 
 def install(node, script):
-    """Put a program of the node in its place."""
+    """Replace the node's program."""
     node.write(PROGRAM, f"#!/bin/sh\n{script}\n")
     (node.root / PROGRAM.lstrip("/")).chmod(0o755)
 
 
 def test_modules_that_changed_after_the_status_are_checked_again(node):
-    """An upgrade of the RDMA stack writes no status; the node's own program says what has become of the module."""
+    """An upgrade of the RDMA stack writes no status, so the node's own program is run."""
     node.write(CONFIG_FILE, json.dumps({"provider": "nv_peer_mem"}))
     node.write(STATUS_FILE, json.dumps(STATUS))
     source = Path(program.__file__).parent
@@ -136,7 +134,6 @@ def test_modules_that_changed_after_the_status_are_checked_again(node):
 
 @pytest.mark.parametrize("said", ["exit 127", "echo 'Traceback (most recent call last):'; exit 1", "exec sleep 60"])
 def test_a_program_that_does_not_answer_leaves_an_outdated_status(node, said, monkeypatch):
-    """That much is known, and nothing is made up."""
     monkeypatch.setattr(
         PeerStatusFact, "command", PeerStatusFact.command.replace("timeout -k 1 12", "timeout -k 1 0.3")
     )
@@ -148,7 +145,6 @@ def test_a_program_that_does_not_answer_leaves_an_outdated_status(node, said, mo
 
 
 def test_after_an_apply_or_boot_no_check_is_run(node):
-    """Both write the status last, after what they built."""
     node.write(STATUS_FILE, json.dumps(STATUS))
     install(node, "echo 6.1.0-9: ready")
 
@@ -156,7 +152,7 @@ def test_after_an_apply_or_boot_no_check_is_run(node):
 
 
 def test_a_load_in_progress_is_read(node):
-    """The program writes this before it begins, so that it stays when nothing comes after it."""
+    """The program writes this status before it begins."""
     node.write(CONFIG_FILE, json.dumps({"provider": "nv_peer_mem"}))
     program.Node(str(node.root)).write("loading")
 
@@ -185,7 +181,6 @@ def test_a_load_in_progress_is_read(node):
     ],
 )
 def test_an_invalid_status_has_a_reason(node, text, said):
-    """It is never taken for one that is well, and never for none."""
     node.write(STATUS_FILE, text)
     record = node.record()
 
@@ -194,7 +189,6 @@ def test_an_invalid_status_has_a_reason(node, text, said):
 
 
 def test_a_status_path_that_is_no_file_does_not_block_the_probe(node):
-    """A folder or a pipe in its place is told as unreadable."""
     (node.root / "var/lib/provision/peer_memory").mkdir(parents=True)
     os.mkfifo(node.root / STATUS_FILE.lstrip("/"))
 
@@ -202,7 +196,6 @@ def test_a_status_path_that_is_no_file_does_not_block_the_probe(node):
 
 
 def test_control_characters_of_a_node_do_not_reach_the_terminal(node):
-    """Control characters and line breaks are taken out, and a text has an end."""
     bad = "a\x1b[2Jb\nleft out: gpu1\u202e" + "x" * 50_000
     node.write(STATUS_FILE, json.dumps({**STATUS, "state": "failed", "ok": False, "explanation": bad}))
     explanation = node.record().status.explanation
@@ -214,7 +207,6 @@ def test_control_characters_of_a_node_do_not_reach_the_terminal(node):
 
 @pytest.mark.parametrize("config", ["", "[]", "{", "[" * 5000])
 def test_an_unreadable_configuration_requests_nothing(node, config):
-    """What the status says then counts."""
     node.write(CONFIG_FILE, config)
     node.write(STATUS_FILE, json.dumps(STATUS))
 
@@ -223,7 +215,6 @@ def test_an_unreadable_configuration_requests_nothing(node, config):
 
 
 def test_the_age_uses_the_nodes_clock_and_is_never_negative():
-    """A clock that was set back since tells nothing."""
     rest = f"{SYSTEMD}config\n\nstatus\n{json.dumps(STATUS)}"
     clocks = ("1795255290", "1795255100", "")  # 90 s after, and 100 s before, ten o'clock of that day
     ages = [PeerStatusFact().parse(RawOutput(f"now={clock}\n{rest}", 0)).age_seconds for clock in clocks]
@@ -232,7 +223,6 @@ def test_the_age_uses_the_nodes_clock_and_is_never_negative():
 
 
 def test_an_unknown_unit_is_none(node):
-    """Its file is gone, or systemd has not read it."""
     node.write(STATUS_FILE, json.dumps(STATUS))
     node.systemd("LoadState=not-found\nActiveState=inactive\nResult=success\nUnitFileState=\n")
 

@@ -1,4 +1,4 @@
-"""What ib_write_bw prints, rendered here in the layout of its own tables, and who uses a node's devices."""
+"""Output of ib_write_bw, rendered in its own layout, and processes with open devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ethernet_read_keys: Couldn't read remote address
 
 
 def report(*rows: str, unit: str = "Gb", warnings: str = "") -> str:
-    """A client's whole output; a row is ``bytes iterations peak average rate`` as perftest spaces it."""
+    """Return a client's complete output; a row is ``bytes iterations peak average rate`` with perftest's spacing."""
     return "\n".join(
         [
             warnings,
@@ -67,7 +67,6 @@ def report(*rows: str, unit: str = "Gb", warnings: str = "") -> str:
     ids=["by time, without a peak", "slow", "small messages", "MiB called MB", "MiB"],
 )
 def test_the_average_is_read_in_gbit(text, gbit_s):
-    """Neither the peak nor another unit is taken for it."""
     assert bandwidth(text) == pytest.approx(gbit_s)
 
 
@@ -75,7 +74,6 @@ def test_the_average_is_read_in_gbit(text, gbit_s):
     "text", ["", report(), report(" 8388608    0  0.00  0.00  0.000000"), " 65536 1000 96.4 96.4 0.18\n"]
 )
 def test_an_output_without_a_table_has_no_bandwidth(text):
-    """A header alone, a row of zeros or numbers without a header are not measured."""
     assert bandwidth(text) is None
 
 
@@ -106,12 +104,11 @@ def test_an_output_without_a_table_has_no_bandwidth(text):
     ],
 )
 def test_failures_are_explained(said, code, reason):
-    """The cause, not what follows from it, and never a line of the table's frame."""
     assert reason in explain(said, code, 30)
 
 
 def test_open_devices_are_reported():
-    """Services that hold devices on an idle node do not make it busy; a job's process does."""
+    """Services with open devices on an idle node do not make it busy; a job's process does."""
     readiness = parse_readiness(
         "held 900 /dev/nvidia0 nvidia-persiste\nheld 4242 /dev/infiniband/uverbs0 python3\n"
         "looked\nknows --use_cuda\nknows --use_cuda_dmabuf\nasked\n"
@@ -122,7 +119,7 @@ def test_open_devices_are_reported():
 
 
 def test_perftest_support_for_gpu_memory_is_detected():
-    """Debian's own knows no --use_cuda; an image may lack perftest altogether."""
+    """Debian's perftest has no --use_cuda; an image may lack perftest."""
     assert parse_readiness("looked\nasked\n").cuda is False
     assert parse_readiness("looked\nknows --use_cuda\nasked\n").cuda_dmabuf is False
     assert parse_readiness("looked\nmissing ib_write_bw\nasked\n").missing == ("ib_write_bw",)
@@ -137,7 +134,6 @@ def test_perftest_support_for_gpu_memory_is_detected():
     ],
 )
 def test_an_incomplete_readiness_output_is_unknown(text, error, reason):
-    """Silence is not the same as nobody there."""
     readiness = parse_readiness(text, error)
 
     assert isinstance(readiness, Unknown)
@@ -145,7 +141,6 @@ def test_an_incomplete_readiness_output_is_unknown(text, error, reason):
 
 
 def test_the_readiness_script_probes_container_and_node(tmp_path):
-    """With stand-ins for docker, id and perftest on the PATH, the script finds what the container's perftest knows."""
     programs = {
         "docker": 'shift 2; exec "$@"',
         "id": "echo 0",

@@ -29,7 +29,7 @@ NAP = f"98.{os.getpid()}"
 
 
 class Quick:
-    """Ends at once, with an exit code and a word on stderr."""
+    """Ends at once, with an exit code and a line on stderr."""
 
     name: ClassVar[str] = "quick"
     label: ClassVar[str] = "echo"
@@ -37,12 +37,12 @@ class Quick:
     command: ClassVar[str] = "echo 'it'\\''s here'; echo trouble >&2; exit 3"
 
     def parse(self, raw: RawOutput) -> RawOutput:
-        """Keep the output as it is."""
+        """Return the output unchanged."""
         return raw
 
 
 class Hanging(Quick):
-    """Ignores the signal that asks it to end, and leaves a child behind."""
+    """Ignores TERM and leaves a child process."""
 
     name: ClassVar[str] = "hanging"
     label: ClassVar[str] = "sleep forever"
@@ -57,34 +57,34 @@ class Slow(Hanging):
 
 
 class Forger(Quick):
-    """Prints what looks like the end of its own output."""
+    """Prints a forged end of its own output."""
 
     name: ClassVar[str] = "forger"
     command: ClassVar[str] = "echo '0123456789abcdef0123456789abcdef end forger 0'; printf 'no newline'"
 
 
 class First(Hanging):
-    """One of those that share a session, and hangs."""
+    """Hangs in the shared session."""
 
     name: ClassVar[str] = "boot"
 
 
 class Second(Quick):
-    """Shares a session."""
+    """Runs in the shared session."""
 
     name: ClassVar[str] = "clock"
     command: ClassVar[str] = "cd /; here=clock; echo second; exit 4"
 
 
 class Third(Quick):
-    """Shares a session, and shows what those before it left behind."""
+    """Runs in the shared session, and prints what earlier commands left behind."""
 
     name: ClassVar[str] = "hardware"
     command: ClassVar[str] = 'echo "third $here $(pwd)"'
 
 
 class Same(Quick):
-    """Has the command of another."""
+    """Has the command of another fact."""
 
     name: ClassVar[str] = "same"
 
@@ -97,14 +97,14 @@ class Parameter(Quick):
 
 
 class Leaver(Quick):
-    """Shares a session, and ends it for all."""
+    """Ends the shared shell."""
 
     name: ClassVar[str] = "kind"
     command: ClassVar[str] = "echo gone; $((1 +* 2)); echo never"
 
 
 class Setter(Quick):
-    """Shares a session and its shell with others, and leaves a variable and arguments."""
+    """Runs in the shared shell, and leaves a variable and arguments."""
 
     name: ClassVar[str] = "boot"
     command: ClassVar[str] = "here=boot; set -- 1 2 3; for one in 1 2; do echo $one; done; false"
@@ -116,7 +116,7 @@ SAME_FACTS = [fact for fact in ALL_FACTS if sys.modules["provision.facts.script"
 
 @pytest.fixture(scope="module", autouse=True)
 def cache_folder(tmp_path_factory):
-    """What looks keep, in a place that is not this machine's own."""
+    """Return a cache folder that is not this machine's own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["provision.facts.script"], "CACHE", str(tmp_path_factory.mktemp("probe") / "cache"))
         yield
@@ -124,7 +124,7 @@ def cache_folder(tmp_path_factory):
 
 @pytest.fixture(params=["python", "shell"])
 def script(request, monkeypatch):
-    """The script as a node with python3 gets along with it, and as one without does; a slow one has a second more."""
+    """Return a function that runs the script as on a node with, or without, python3; slow ones get an extra second."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "MOST_SLACK_SECONDS", 1)
     return functools.partial(node_script, python=request.param == "python")
 
@@ -136,7 +136,6 @@ def run(text: str) -> str:
 
 
 def test_each_fact_gets_its_own_output_and_exit_code(script):
-    """What a command prints and how it ends reach its own parser, and no other's."""
     outputs = split(run(script([Quick(), Forger()])), [Quick(), Forger()])
 
     assert outputs["quick"] == RawOutput("it's here\n", 3, "trouble\n")
@@ -144,7 +143,6 @@ def test_each_fact_gets_its_own_output_and_exit_code(script):
 
 
 def test_a_hung_command_is_unknown_and_does_not_block_others(script):
-    """A command that ignores TERM is named as hung, the others' outputs are there, and no process is left."""
     started = time.monotonic()
     outputs = split(run(script([Hanging(), Quick()])), [Hanging(), Quick()])
 
@@ -156,7 +154,6 @@ def test_a_hung_command_is_unknown_and_does_not_block_others(script):
 
 
 def test_commands_in_a_shared_session_are_isolated(script):
-    """Each has its own outputs and exit code, and leaves no folder and no variable to the next."""
     facts = [Second(), Quick(), Third()]
     outputs = split(run(script(facts)), facts)
 
@@ -166,7 +163,6 @@ def test_commands_in_a_shared_session_are_isolated(script):
 
 
 def test_a_command_that_ends_the_shared_shell_costs_only_itself(script):
-    """An error of the shell's own ends it: the others are run all the same, with nothing of each other."""
     facts = [Second(), Setter(), Leaver(), Third()]
     outputs = split(run(script(facts)), facts)
 
@@ -176,7 +172,6 @@ def test_a_command_that_ends_the_shared_shell_costs_only_itself(script):
 
 
 def test_a_command_that_hangs_in_a_shared_session_costs_only_itself(script, monkeypatch):
-    """It is named and killed; those behind it are run all the same."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "_TOGETHER_SECONDS", 1)
     facts = [Second(), First(), Third()]
     outputs = split(run(script(facts)), facts)
@@ -188,7 +183,6 @@ def test_a_command_that_hangs_in_a_shared_session_costs_only_itself(script, monk
 
 
 def test_a_shared_session_does_not_restart_a_command_that_hung_in_an_earlier_probe(script, stuck):
-    """The others of the session are run."""
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
             began = Path(f"/proc/{old.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -203,7 +197,7 @@ def test_a_shared_session_does_not_restart_a_command_that_hung_in_an_earlier_pro
 
 @pytest.mark.parametrize("python3", ["echo broken >&2; exit 1", "exec sleep 1000"])
 def test_a_broken_python_is_replaced_by_the_shell(tmp_path, monkeypatch, python3):
-    """One that is broken, and one that does not begin: the shell runs all commands itself."""
+    """One Python that fails, and one that does not start."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "PYTHON_SECONDS", 1)
     monkeypatch.setattr(sys.modules["provision.facts.script"], "STUCK", str(tmp_path / "stuck"))
     (tmp_path / "python3").write_text(f"#!/bin/sh\n{python3}\n")
@@ -218,7 +212,7 @@ def test_a_broken_python_is_replaced_by_the_shell(tmp_path, monkeypatch, python3
 
 
 def test_python_and_shell_print_the_same(tmp_path):
-    """What Python does itself is what the shell's words print, as the parsers read it; links and odd names too."""
+    """Python's own implementations print the same as the shell commands, for links and unusual names too."""
     folder = tmp_path / "provision"
     (folder / "container_ssh/keys").mkdir(parents=True)
     (folder / "receipts").mkdir()
@@ -245,7 +239,7 @@ def test_python_and_shell_print_the_same(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the cache is used only if root alone can write it")
 def test_the_package_list_is_cached_until_dpkg_changes_it(tmp_path, monkeypatch):
-    """A list in the other's place of the same size and time is another; one just written may change unseen."""
+    """The file is replaced by one of the same size and time; a file that was just written is not cached."""
     (tmp_path / "status").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     text = node_script([PackagesFact()]).replace("/var/lib/dpkg/", f"{tmp_path}/")
@@ -266,7 +260,7 @@ def test_the_package_list_is_cached_until_dpkg_changes_it(tmp_path, monkeypatch)
 
 
 def test_variables_of_a_command_are_unset_for_the_next():
-    """In a shared shell a fact must not read what one before it has left: each begins as in a shell of its own."""
+    """In a shared shell, a command must not read variables of an earlier one."""
     poison = "".join(f"{name}=poison; " for name in "abcdefghijklmnopqrstuvwxyz")
     words = {word for fact in ALL_FACTS for word in re.findall(r"\b([a-z_]+)=", fact.command)}
     poison += "".join(f"{name}=poison; " for name in sorted(words))
@@ -288,7 +282,6 @@ def test_variables_of_a_command_are_unset_for_the_next():
 
 
 def test_facts_with_the_same_command_share_its_output(script):
-    """It runs once."""
     facts = [Quick(), Same()]
     text = script(facts)
     outputs = split(run(text), facts)
@@ -298,12 +291,11 @@ def test_facts_with_the_same_command_share_its_output(script):
 
 
 def test_shared_session_names_are_facts():
-    """A name that is misspelt there would have a session of its own, unnoticed."""
+    """A misspelt name would get its own session unnoticed."""
     assert {fact.name for fact in ALL_FACTS} >= TOGETHER
 
 
 def test_an_interrupted_probe_kills_its_commands(script):
-    """When the connection goes in the middle, no command is left running on the node."""
     with subprocess.Popen(["sh"], stdin=subprocess.PIPE, text=True) as shell:
         shell.stdin.write(script([Slow()]))
         shell.stdin.close()
@@ -315,18 +307,18 @@ def test_an_interrupted_probe_kills_its_commands(script):
 
 
 def napping() -> str:
-    """The ids of the test's own sleeping processes."""
+    """Return the pids of the test's own sleeping processes."""
     return subprocess.run(["pgrep", "-f", f"^sleep {NAP}$"], capture_output=True, text=True, check=False).stdout
 
 
 def wait_until(true) -> bool:
-    """Wait up to ten seconds for something to come true."""
+    """Wait up to ten seconds for a condition."""
     pause = threading.Event()
     return any(true() or pause.wait(0.05) for _ in range(200))
 
 
 def test_the_probe_leaves_no_file():
-    """The folder with the outputs is gone when the script ends; where there is python3 they are in memory."""
+    """With python3, outputs are in memory; otherwise the folder is removed."""
     text = run(node_script([Quick()], python=False) + "\necho; echo work=$work\n")
     folder = text.rpartition("work=")[2].strip()
 
@@ -335,7 +327,6 @@ def test_the_probe_leaves_no_file():
 
 
 def test_parameters_reach_the_commands_unchanged(script):
-    """A name with quotes and dollar signs is passed on as it is and runs nothing."""
     odd = 'a\'b "$(echo no)" `echo no`'
     outputs = split(run(script([Parameter()], Parameters(container=odd))), [Parameter()])
 
@@ -343,7 +334,6 @@ def test_parameters_reach_the_commands_unchanged(script):
 
 
 def test_a_truncated_output_names_the_missing_command(script):
-    """When the connection breaks in the middle, what came is used and the rest is named."""
     text = run(script([Quick(), Parameter()]))
     outputs = split(text[: text.index("out parameter")], [Quick(), Parameter()])
 
@@ -352,7 +342,6 @@ def test_a_truncated_output_names_the_missing_command(script):
 
 
 def test_text_before_the_probe_is_ignored(script):
-    """A banner or a lecture of sudo before the output is passed over."""
     outputs = split("Welcome!\n\n" + run(script([Quick()])), [Quick()])
 
     assert outputs["quick"].exit_code == 3
@@ -362,7 +351,6 @@ def test_text_before_the_probe_is_ignored(script):
     "end", ["end quick", "end quick 0 0", "end other 0", "end quick0", "err quick", "out quick", "end  quick 0"]
 )
 def test_a_section_with_mismatched_markers_is_ignored(end):
-    """What is cut or made up is named as missing, and the next fact has its own."""
     token = "0" * 32
     good = f"{token} out quick\nit\n{token} err quick\n\n{token} "
     other = f"{token} out parameter\n\n{token} err parameter\n{token} end parameter 0\n"
@@ -375,7 +363,6 @@ def test_a_section_with_mismatched_markers_is_ignored(end):
 
 
 def test_unreadable_output_makes_every_fact_unknown():
-    """Output of anything else than the probe gives facts that say so, and no exception."""
     facts = parse("bash: syntax error")
 
     assert isinstance(facts.system, Unknown)
@@ -383,7 +370,6 @@ def test_unreadable_output_makes_every_fact_unknown():
 
 
 def test_the_real_commands_run_here(script):
-    """The commands that need neither docker nor a GPU run on this machine and give its system and its sizes."""
     here = [fact for fact in ALL_FACTS if not fact.label.startswith(("docker", "nvidia-smi"))]
     facts = parse(run(script(here, Parameters(names=("localhost",)))), here)
 
@@ -395,14 +381,12 @@ def test_the_real_commands_run_here(script):
 
 
 def test_every_command_is_posix_shell():
-    """No command needs bash: the shell that nodes have parses them all."""
     for fact in ALL_FACTS:
         done = subprocess.run(["sh", "-n"], input=fact.command, text=True, capture_output=True, check=False)
         assert done.returncode == 0, f"{fact.name}: {done.stderr}"
 
 
 def test_every_fact_is_an_attribute():
-    """NodeFacts has exactly the facts that are asked for."""
     names = {fact.name for fact in ALL_FACTS}
 
     assert names == set(NodeFacts.__dataclass_fields__) - {"raw", "read_at"}
@@ -410,7 +394,6 @@ def test_every_fact_is_an_attribute():
 
 @pytest.mark.parametrize("fact", ALL_FACTS, ids=lambda fact: fact.name)
 def test_no_parser_raises(fact):
-    """Whatever a node prints, a parser gives a value."""
     texts = (
         "",
         "\n\n",
@@ -440,7 +423,6 @@ def test_no_parser_raises(fact):
     ],
 )
 def test_credentials_in_daemon_json_stay_on_the_node(tmp_path, proxy, shown):
-    """The node itself takes out user and password, up to the last @, and leaves the rest as it is."""
     file = tmp_path / "daemon.json"
     file.write_text(json.dumps({"proxies": {"http-proxy": proxy}, "mail": "a@b"}))
     script = DockerConfigFact.command.replace("/etc/docker/daemon.json", str(file)).replace(
@@ -453,13 +435,13 @@ def test_credentials_in_daemon_json_stay_on_the_node(tmp_path, proxy, shown):
 
 @pytest.fixture
 def stuck(tmp_path, monkeypatch):
-    """The list of processes that no signal could end, in a place of its own."""
+    """Return a separate file of stuck processes."""
     monkeypatch.setattr(sys.modules["provision.facts.script"], "STUCK", str(tmp_path / "stuck"))
     return tmp_path / "stuck"
 
 
 def test_a_command_that_hung_in_an_earlier_probe_is_not_restarted(script, stuck):
-    """A node with a dead mount would collect one more such process with every look; the other facts are had."""
+    """On a node with a dead mount, each probe would otherwise add such a process."""
     with subprocess.Popen(["sleep", "1000"]) as old:
         try:
             began = Path(f"/proc/{old.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -480,9 +462,9 @@ def test_a_command_that_hung_in_an_earlier_probe_is_not_restarted(script, stuck)
 
 
 def test_a_read_only_probe_writes_nothing(stuck):
-    """Outputs, words on stderr, exit codes and a hung command are told as ever; nothing in the script makes a file.
+    """Outputs, stderr, exit codes and hung commands are reported, and the script creates no file.
 
-    What is seen in /run and /tmp would be that of tests which run beside this one, too.
+    The test inspects the script, because parallel tests also write to /run and /tmp.
     """
     facts = [Quick(), Forger(), Hanging()]
     text = node_script(facts, read_only=True)

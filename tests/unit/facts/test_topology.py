@@ -1,4 +1,4 @@
-"""The matrix of a node, asked for only where it is wanted."""
+"""The topology matrix of a node, queried only on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ def read(stdout: str, code: int = 0, stderr: str = ""):
 
 
 def test_cards_get_the_numa_node_from_sysfs():
-    """The matrix has none for cards; a kernel that does not know it says -1."""
     topology = read(f"{PAIR}{LEGEND}\n== cards\nmlx5_0=1\nmlx5_bond_0=-1\nrxe0=0\n")
 
     assert topology.nics == (TopologyNic("mlx5_0", 1), TopologyNic("mlx5_bond_0", None))
@@ -39,12 +38,10 @@ def test_cards_get_the_numa_node_from_sysfs():
     ids=["not asked", "no nvidia-smi", "no GPU", "no driver"],
 )
 def test_an_invalid_matrix_has_a_reason(stdout, code, value):
-    """A node without GPUs has nothing to link; all else is unknown, with the reason."""
     assert read(stdout, code) == value
 
 
 def test_a_truncated_matrix_is_unknown_with_the_reason():
-    """A node's odd answer raises nothing."""
     cut = read(PAIR.splitlines()[0] + "\n")
 
     assert isinstance(cut, Unknown)
@@ -52,7 +49,6 @@ def test_a_truncated_matrix_is_unknown_with_the_reason():
 
 
 def test_a_probe_for_a_plan_does_not_start_nvidia_smi(tmp_path):
-    """The program runs only with the parameter; then its exit code is kept."""
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\necho ran >>{tmp_path}/runs\necho broken\nexit 9\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""``--assume``: what may be said, and what is refused with all that could have been."""
+"""``--assume``: valid keys and values, and the errors for others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from provision.model.gpu_products import ARCHITECTURES as PRODUCT_ARCHITECTURES
 
 
 def test_all_keys_are_parsed():
-    """The words of a purchase become a situation."""
     text = "driver=535.161.08, modules=proprietary, kernel=5.15.0-105-generic, stack=ofed-4.9, gpu=Ampere, nccl=2.20.5"
 
     assert assumed(text) == Situation(
@@ -37,7 +36,7 @@ BEYOND_VERSIONS = {
 
 @pytest.mark.parametrize(("text", "path", "said"), BEYOND_VERSIONS.values(), ids=BEYOND_VERSIONS)
 def test_observations_can_be_assumed(text, path, said):
-    """Every row of the decision table, and the states that a module can be in, have their words."""
+    """Every row of the decision table, and every state of a module, can be described."""
     result = verdict(assumed(f"driver=550.54,modules=proprietary,gpu=ampere,kernel={text}"))
 
     assert result.path == path
@@ -54,7 +53,7 @@ def test_observations_can_be_assumed(text, path, said):
     ],
 )
 def test_without_modules_the_default_of_the_installer_is_used(text, flavor):
-    """Open from 560 on, and always what the GPU runs with at all."""
+    """Open modules since 560, unless the GPU supports only one kind."""
     assert assumed(f"{text},kernel=6.8,stack=inbox").flavor is flavor
 
 
@@ -78,7 +77,6 @@ def test_without_modules_the_default_of_the_installer_is_used(text, flavor):
     ],
 )
 def test_invalid_values_are_refused_with_the_valid_ones(text, remedy):
-    """A wrong key or value is never guessed at."""
     with pytest.raises(UsageError) as refused:
         assumed(text)
 
@@ -97,7 +95,7 @@ def test_invalid_values_are_refused_with_the_valid_ones(text, remedy):
     ],
 )
 def test_versions_are_compared_by_their_numbers(version, bound, expected):
-    """5.9 is older than 5.12, and a distribution's own suffix does not count."""
+    """5.9 is older than 5.12, and a distribution's suffix does not count."""
     assert at_least(version, bound) is expected
 
 
@@ -116,12 +114,10 @@ def test_versions_are_compared_by_their_numbers(version, bound, expected):
     ],
 )
 def test_a_gpu_is_given_by_product_or_architecture(word, architecture):
-    """The same words as for `place --topo-file`, by the same table."""
     assert assumed(f"driver=570.86,kernel=6.8,stack=inbox,gpu={word}").gpus == (architecture,)
 
 
 def test_an_unknown_gpu_is_named_in_the_message():
-    """With both kinds of names that are possible."""
     with pytest.raises(UsageError, match="invalid value 'H10000' for gpu") as refused:
         assumed("driver=570.86,kernel=6.8,stack=inbox,gpu=H10000")
     assert "H100" in refused.value.remedy
@@ -129,5 +125,4 @@ def test_an_unknown_gpu_is_named_in_the_message():
 
 
 def test_every_architecture_of_the_product_table_has_its_drivers():
-    """And no other one has."""
     assert list(ARCHITECTURES) == list(PRODUCT_ARCHITECTURES)

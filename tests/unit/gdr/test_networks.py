@@ -1,4 +1,4 @@
-"""How a node is connected, as profiles see it: from its facts, or from its inventory alone."""
+"""The network of a node for profiles: from its facts, or from its inventory alone."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ MINE = {**VARIABLES, "cluster_data_address": "10.77.0.1"}
 
 
 def network(variables=None, **facts):
-    """A healthy node with some variables and facts replaced."""
+    """Return the network of a healthy node with some variables and facts replaced."""
     return node_network("gpu1", {**MINE, **(variables or {})}, dataclasses.replace(healthy(), **facts))
 
 
 def infiniband(name):
-    """A card of an InfiniBand network."""
+    """Return an InfiniBand card."""
     return RdmaDevice(name, "mlx5_core", "uverbs0", (), (RdmaPort(1, "InfiniBand", "ACTIVE", "LinkUp", "200 Gb/sec"),))
 
 
 def stack(*devices):
-    """A node's RDMA devices."""
+    """Return a node's RDMA devices."""
     return RdmaStack(devices, len(devices), (), "")
 
 
 def test_a_roce_node_has_card_gid_and_interfaces():
-    """All that NCCL has to be told, and the interface that logins come by."""
     result = network()
 
     assert (result.fabric, result.gdr, result.gpus, result.nccl) == ("roce", True, 1, "2.27.5")
@@ -41,14 +40,13 @@ def test_a_roce_node_has_card_gid_and_interfaces():
 
 
 def test_infiniband_has_no_gid_index():
-    """And is told from RoCE by its link layer; of both kinds on a node the more numerous is used."""
+    """The link layer distinguishes it from RoCE; the more frequent kind on a node is used."""
     result = network(rdma=stack(infiniband("mlx5_2"), infiniband("mlx5_3"), rdma_device("mlx5_0")))
 
     assert (result.fabric, result.hcas, result.gid_index) == ("ib", ("mlx5_2:1", "mlx5_3:1"), None)
 
 
 def test_without_a_usable_card_the_fabric_is_tcp_with_the_reason():
-    """No device, a port that is down, and devices made in software are each told as that."""
     assert (network(rdma=stack()).fabric, network(rdma=stack()).why) == ("tcp", "it has no RDMA device")
     down = network(rdma=stack(rdma_device(state="DOWN")))
     assert (down.fabric, down.why) == ("tcp", "mlx5_0 port 1 is DOWN")
@@ -58,7 +56,7 @@ def test_without_a_usable_card_the_fabric_is_tcp_with_the_reason():
 
 @pytest.mark.row(52)
 def test_software_devices_are_used_on_request():
-    """--fabric roce names the card and its GID, as of any other; without it they are left alone."""
+    """--fabric roce uses a software device like any other."""
     soft = dataclasses.replace(network(rdma=stack(rdma_device("rxe0", driver=""))), nccl="2.9.9")
     asked = {setting.name: setting.value for setting in nccl_settings([soft], "roce")}
 
@@ -67,14 +65,13 @@ def test_software_devices_are_used_on_request():
 
 
 def test_an_unknown_network_is_not_tcp():
-    """A look that failed is no proof that there are no cards."""
     result = network(rdma=Unknown("timed out"))
 
     assert (result.fabric, "timed out" in result.why) == ("", True)
 
 
 def test_a_port_with_several_gids_is_marked():
-    """NCCL's own choice could be the one of another VLAN."""
+    """NCCL might select the GID of another VLAN."""
     plain = rdma_device()
     gids = (*plain.ports[0].gids, Gid(5, "0000:0000:0000:0000:0000:ffff:c0a8:0001", "RoCE v2", "ens4.5"))
     port = dataclasses.replace(plain.ports[0], gids=gids)
@@ -84,7 +81,6 @@ def test_a_port_with_several_gids_is_marked():
 
 
 def test_interfaces_and_cards_in_the_inventory_take_precedence():
-    """What is stated outweighs what looks likely; names match whole."""
     two = stack(rdma_device("mlx5_0"), rdma_device("mlx5_10"))
     stated = {"cluster_data_interface": "bond0", "cluster_management_interface": "eth7", "cluster_hcas": ["mlx5_10"]}
     result = network(stated, rdma=two, addresses=(Address("ens4", "10.77.0.1", 24, "global"),))
@@ -94,7 +90,6 @@ def test_interfaces_and_cards_in_the_inventory_take_precedence():
 
 
 def test_a_network_from_the_inventory_alone():
-    """For a command line without any node."""
     result = stated_network(
         "gpu1", {"cluster_gpus": 8, "cluster_gid_index": 3, "cluster_hcas": ["mlx5_0"], "cluster_nccl": "2.9.9"}
     )

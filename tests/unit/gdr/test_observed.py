@@ -1,4 +1,4 @@
-"""From a node's facts to its situation."""
+"""The situation of a node from its facts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def node(**facts: object) -> NodeFacts:
 
 
 def test_a_node_that_meets_all_conditions_uses_dma_buf():
-    """Versions, modules and NCCL come from the probe."""
     result = verdict_of(node())
 
     assert result.path is GdrPath.DMA_BUF
@@ -54,7 +53,6 @@ def test_a_node_that_meets_all_conditions_uses_dma_buf():
     ],
 )
 def test_the_architecture_comes_from_capability_or_name(name, capability, expected):
-    """A product that is not known has none, and is not taken for another."""
     assert architecture(Gpu(0, name, "", "570", 1, "", capability)) == expected
 
 
@@ -73,7 +71,6 @@ def test_the_rdma_stack_is_identified_by_its_version(ofed, stack):
 
 
 def test_soft_roce_is_no_hardware_card():
-    """Devices made in software copy through the host."""
     soft = RdmaStack((rdma_device("rxe0", driver=""),), 0, (), "")
 
     assert situation(node(rdma=soft)).cards is Cards.SOFT
@@ -91,7 +88,7 @@ def test_soft_roce_is_no_hardware_card():
     ids=["the container's oldest", "none in the container", "no container", "docker hangs"],
 )
 def test_nccl_is_the_oldest_that_jobs_can_load(nccl, expected):
-    """Jobs run in the container; the node's own counts where none runs."""
+    """The node's own NCCL counts only if no container runs."""
     assert situation(node(nccl=nccl)).nccl == expected
 
 
@@ -106,12 +103,11 @@ def test_nccl_is_the_oldest_that_jobs_can_load(nccl, expected):
     ids=["loaded", "installed, another is loaded", "installed, none is loaded", "nowhere"],
 )
 def test_the_provider_of_the_peer_memory_interface_is_detected(peers, modules, expected):
-    """The kernel that runs decides; before the RDMA stack is loaded, its build files do."""
+    """The running kernel decides; before the RDMA stack is loaded, its build files do."""
     assert situation(node(peer_memory=peers, modules=frozenset(modules))).evidence.peer_api is expected
 
 
 def test_secure_boot_rejects_unsigned_modules():
-    """A signed module is no problem, and neither is an unsigned one where the kernel does not mind."""
     modules = NvidiaModules("535", "proprietary", "535", {"nvidia": "DKMS key", "nvidia_peermem": ""})
     on, off = Signing(True, True), Signing(True, False)  # noqa: FBT003
 
@@ -120,7 +116,7 @@ def test_secure_boot_rejects_unsigned_modules():
 
 
 def test_a_stub_is_detected_by_its_file_or_its_missing_registration():
-    """A module file that uses no RDMA module, and a module that is loaded and not bound, are stubs."""
+    """A file without RDMA dependency, and a loaded module that is not bound, are stubs."""
     idle = dataclasses.replace(NO_PEERS, loaded={"nvidia_peermem": "535"})
     real = (kernel("6.1.0", running=True, ib_core="updates/ib_core.ko"),)
 
@@ -140,7 +136,6 @@ def test_acs_and_iommu_count_only_on_physical_machines():
 
 
 def test_a_gid_index_counts_only_if_all_ports_share_it():
-    """Ports that differ have no single right value."""
     other = Gid(5, "0000:0000:0000:0000:0000:ffff:0a4d:0002", "RoCE v2", "ens5")
     odd = dataclasses.replace(rdma_device("mlx5_1"), ports=(RdmaPort(1, "Ethernet", "ACTIVE", "", "", (other,)),))
 
@@ -149,7 +144,6 @@ def test_a_gid_index_counts_only_if_all_ports_share_it():
 
 
 def test_no_gpu_differs_from_missing_facts():
-    """A hung nvidia-smi is said; a node without GPUs has simply no use for GPUDirect."""
     hung = node(gpus=Unknown("hung: nvidia-smi"))
 
     assert verdict_of(node(gpus=(), gpu_pci=())).reasons == ("the node has no GPU",)
@@ -159,7 +153,6 @@ def test_no_gpu_differs_from_missing_facts():
 
 
 def test_gpus_without_a_driver_have_no_path():
-    """They are on the bus, and nothing serves them."""
     result = verdict_of(node(gpus=(), nvidia_modules=NvidiaModules("", "", "", {})))
 
     assert (result.path, result.reasons) == (GdrPath.NONE, ("no driver serves the GPUs",))

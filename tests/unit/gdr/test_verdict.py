@@ -1,4 +1,4 @@
-"""Every row of the decision table and every trap: who has this gets that path, and is told what the others lack."""
+"""Every row of the decision table and every precondition."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ V100 = Situation("450.80.02", "3.10.0-957.el7.x86_64", Stack.OFED, Flavor.PROPRI
 
 
 def like(situation: Situation, **values: object) -> Situation:
-    """The situation with some values replaced; what is no field of it is evidence."""
+    """Return the situation with some values replaced; other names are fields of the evidence."""
     own = {key: value for key, value in values.items() if key in Situation.__dataclass_fields__}
     seen = {key: value for key, value in values.items() if key not in own}
     return dataclasses.replace(situation, **own, evidence=dataclasses.replace(situation.evidence, **seen))
 
 
 def lacking(result: GdrVerdict, path: GdrPath) -> str:
-    """All that a path lacks, as one text."""
+    """Return the unmet preconditions of a path as one text."""
     return "; ".join(item.precondition for item in result.unmet if item.path is path)
 
 
@@ -105,7 +105,6 @@ ROWS = {
 
 @pytest.mark.parametrize(("situation", "path", "said"), ROWS.values(), ids=ROWS)
 def test_the_decision_table(situation, path, said):
-    """The path is that of the table, the reasons say why, and every better path says what it lacks."""
     result = verdict(situation)
 
     assert result.path is path
@@ -186,7 +185,6 @@ TRAPS = {
 
 @pytest.mark.parametrize(("situation", "path", "precondition", "remedy"), TRAPS.values(), ids=TRAPS)
 def test_an_unmet_precondition_closes_its_path_with_a_remedy(situation, path, precondition, remedy):
-    """What would silently cost GPUDirect RDMA is named, with what to do."""
     result = verdict(situation)
     item = next(item for item in result.unmet if item.path is path and precondition in item.precondition)
 
@@ -232,7 +230,7 @@ WORK = {
 
 @pytest.mark.parametrize(("situation", "path", "precondition", "remedy"), WORK.values(), ids=WORK)
 def test_remaining_steps_close_no_path(situation, path, precondition, remedy):
-    """The way that could be had is the verdict, and what it still wants comes first."""
+    """The path is the verdict, and its remaining steps come first."""
     result = verdict(situation)
 
     assert result.path is path
@@ -242,14 +240,13 @@ def test_remaining_steps_close_no_path(situation, path, precondition, remedy):
 
 
 def test_with_dma_buf_a_stub_is_not_reported_as_ready():
-    """Older programs have nvidia-peermem only once it was built with the RDMA stack there."""
     said = " ".join(verdict(like(H100, stack=Stack.OFED, peermem_stub=True)).reasons)
 
     assert "nvidia-peermem would also work after a rebuild" in said
 
 
 def test_the_option_of_ofed_4_9_counts_only_in_the_loaded_module():
-    """Written to modprobe.d after the load it does nothing until the module is loaded again."""
+    """The option in modprobe.d takes effect only when the module is loaded again."""
     loaded = frozenset({"nvidia_peermem"})
     node = like(A100, stack=Stack.OFED_LEGACY, kernel="4.18.0", loaded=loaded, bound=loaded, peerdirect=False)
     (wanted,) = verdict(like(node, peerdirect_written=True)).to_do
@@ -260,7 +257,7 @@ def test_the_option_of_ofed_4_9_counts_only_in_the_loaded_module():
 
 
 def test_openibd_is_restarted_by_systemd():
-    """The unit's PartOf unloads nvidia_peermem first; the init script knows nothing of it."""
+    """The unit's PartOf unloads nvidia_peermem first; the init script does not."""
     result = verdict(like(A100, peer_api=False))
     (item,) = [item for item in result.unmet if item.path is PEERMEM]
 
@@ -287,7 +284,6 @@ UNDRIVEN = {
 
 @pytest.mark.parametrize(("text", "said"), UNDRIVEN.values(), ids=UNDRIVEN)
 def test_a_driver_that_does_not_support_the_gpu_leaves_no_path(text, said):
-    """However good the network is, the first reason is the driver, and its remedy stands with every path."""
     result = verdict(assumed(f"{text},kernel=6.8,stack=ofed,nccl=2.27.5"))
 
     assert result.path is NONE
@@ -296,7 +292,6 @@ def test_a_driver_that_does_not_support_the_gpu_leaves_no_path(text, said):
 
 
 def test_branch_580_supports_volta_with_proprietary_modules():
-    """The last branch counts in; with OFED the V100 has nvidia-peermem."""
     result = verdict(assumed("driver=580.105.08,modules=proprietary,gpu=volta,kernel=6.8,stack=ofed,nccl=2.27.5"))
 
     assert result.path is PEERMEM
@@ -304,14 +299,13 @@ def test_branch_580_supports_volta_with_proprietary_modules():
 
 
 def test_a_gpu_listed_by_nvidia_smi_is_supported():
-    """The table has minima of data centre products; a node that works is no error."""
+    """The table has minima of data center products; a working node is not an error."""
     seen = like(H100, driver="570.86.15", gpus=("blackwell",), serves=True)
 
     assert verdict(seen).path is DMA_BUF
 
 
 def test_both_modules_loaded_is_a_remaining_step():
-    """The path stays open, and what is to be done says which module goes."""
     result = verdict(like(A100, loaded=frozenset({"nvidia_peermem", "nv_peer_mem"}), bound=frozenset({"nv_peer_mem"})))
 
     assert result.path is PEERMEM
@@ -319,7 +313,6 @@ def test_both_modules_loaded_is_a_remaining_step():
 
 
 def test_ofed_4_9_without_its_option_is_a_remaining_step():
-    """The option is wanted where a look at the node did not find it, and no longer once it is there."""
     node = like(A100, stack=Stack.OFED_LEGACY, kernel="4.18.0", loaded=frozenset({"nvidia_peermem"}))
 
     assert "peerdirect_support=1" in verdict(like(node, peerdirect=False)).to_do[0].precondition
@@ -327,7 +320,6 @@ def test_ofed_4_9_without_its_option_is_a_remaining_step():
 
 
 def test_nv_peer_mem_is_built_in_the_matching_version():
-    """The version that fits, and what its build cannot read, are part of what is to be done."""
     result = verdict(like(V100, loaded=frozenset(), extended=False, zstd=True))
 
     assert "nv_peer_mem 1.1" in result.to_do[0].remedy
@@ -335,7 +327,7 @@ def test_nv_peer_mem_is_built_in_the_matching_version():
 
 
 def test_the_main_reason_can_be_fixed():
-    """A V100 will never export DMA-BUF; what it lacks for nvidia-peermem is a newer image."""
+    """A V100 never exports DMA-BUF; for nvidia-peermem it needs a newer image."""
     result = verdict(like(A100, gpus=("volta",), kernel="6.8.0", nccl="2.20.5"))
 
     assert result.path is NONE
@@ -343,13 +335,12 @@ def test_the_main_reason_can_be_fixed():
 
 
 def test_two_open_paths_are_both_reported():
-    """DMA-BUF is taken, and older programs have nvidia-peermem."""
     assert "nvidia-peermem would also work" in " ".join(verdict(like(H100, stack=Stack.OFED)).reasons)
     assert "nvidia-peermem would also work" not in " ".join(verdict(H100).reasons)
 
 
 def test_a_registered_module_overrides_other_evidence():
-    """Bound to the RDMA stack and shown where NCCL looks: neither version nor Secure Boot speaks against it."""
+    """Neither version nor Secure Boot matters for a module that is registered and visible to NCCL."""
     file = "/sys/kernel/mm/memory_peers/nv_mem/version"
     works = like(
         A100,
@@ -377,7 +368,7 @@ def test_a_registered_module_overrides_other_evidence():
     ],
 )
 def test_each_nccl_checks_its_own_module_files(nccl, file, path):
-    """On a node with the module at work, the files that are there decide, not the kernel's number."""
+    """With a loaded module, the existing files decide, not the kernel version."""
     node = like(A100, nccl=nccl, bound=frozenset({"nvidia_peermem"}), clients=frozenset({file}))
 
     assert verdict(node).path is path
@@ -399,12 +390,12 @@ ENVIRONMENTS = {
 
 @pytest.mark.parametrize(("situation", "environment"), ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 def test_the_environment_for_nccl(situation, environment):
-    """Only what differs from NCCL's own choice, or must not be left to chance; levels are names, never numbers."""
+    """Only values that differ from NCCL's defaults or must be explicit; levels are names."""
     assert verdict(situation).environment == environment
 
 
 def test_pcie_settings_are_remaining_steps():
-    """ACS, a translating IOMMU and distance close no path, but transfers hang, crawl or take the long way."""
+    """ACS, a translating IOMMU and distance close no path, but transfers may hang or be slow."""
     result = verdict(like(H100, redirecting=("0000:17:00.0",), translated=("0000:19:00.0",), nearest="NODE"))
     words = ("ECAP_ACS", "iommu=pt", "NCCL_NET_GDR_LEVEL=SYS")
 
@@ -414,7 +405,6 @@ def test_pcie_settings_are_remaining_steps():
 
 
 def test_assumptions_are_reported():
-    """A verdict that takes something for granted says what."""
     silent = verdict(assumed("driver=570.133.20,modules=open,kernel=6.8,stack=inbox"))
 
     assert silent.path is DMA_BUF
@@ -423,7 +413,6 @@ def test_assumptions_are_reported():
 
 
 def test_a_missing_driver_is_the_first_reason():
-    """Without a driver nothing else matters."""
     result = verdict(Situation("", "6.8.0", Stack.INBOX, evidence=Evidence()))
 
     assert result.path is NONE
@@ -431,7 +420,6 @@ def test_a_missing_driver_is_the_first_reason():
 
 
 def test_nodes_in_the_same_situation_share_the_verdict():
-    """A thousand alike nodes are judged once."""
     first, second = (like(H100) for _ in range(2))
 
     assert first is not second

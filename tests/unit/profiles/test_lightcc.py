@@ -1,4 +1,4 @@
-"""LightCC: what it knows, what is refused, and what is chosen without being asked."""
+"""LightCC: its variables, refused values, and default settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from provision.profiles import LIGHT, check_light, lightcc_settings, lossy_ones
 
 @pytest.mark.row(54)
 def test_all_seven_variables_have_their_defaults():
-    """As the guide's table has them."""
     assert {name: variable.default for name, variable in LIGHT.items()} == {
         "LIGHT_2D_ALLREDUCE": "0",
         "LIGHT_INTRA_SIZE": "8",
@@ -44,7 +43,7 @@ def test_all_seven_variables_have_their_defaults():
     ],
 )
 def test_invalid_values_are_refused(name, value):
-    """LightCC itself would pass over it without a word."""
+    """LightCC itself ignores them silently."""
     with pytest.raises(UsageError) as caught:
         check_light({name: value})
 
@@ -53,14 +52,13 @@ def test_invalid_values_are_refused(name, value):
 
 
 def test_variables_of_other_programs_are_ignored():
-    """Only names that begin with LIGHT_ are judged."""
     assert check_light({"LIGHTNING": "x", "PATH": "", "LIGHT_TOPK_RATIO": None}) is None
 
 
 @pytest.mark.row(53, 54)
 @pytest.mark.parametrize("gpus", [4, 0])
 def test_lossy_settings_are_used_only_on_request(gpus):
-    """Groups are as large as a node has GPUs; where that is not known, as LightCC has it."""
+    """Groups have the size of a node's GPUs, or LightCC's default if that is unknown."""
     settings = lightcc_settings(gpus, "preset", lossy=False)
 
     assert {setting.name: setting.value for setting in settings} == {

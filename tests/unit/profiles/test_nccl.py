@@ -1,4 +1,4 @@
-"""NCCL's variables: by fabric, by version, and by node where nodes differ."""
+"""NCCL's variables by fabric, by version, and by node."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ TCP = NodeNetwork("gpu1", "tcp", gpus=8, interface="eth0", why="it has no RDMA d
 
 
 def another(network, name="gpu2", **changes):
-    """A second node, like the first but for the changes."""
+    """Return a second node, like the first but for the changes."""
     return dataclasses.replace(network, node=name, **changes)
 
 
 def values(*networks, wanted=""):
-    """The variables that stand on the command line."""
+    """Return the variables on the command line."""
     return {s.name: s.value for s in nccl_settings(networks, wanted) if not s.nodes}
 
 
 def by_node(*networks):
-    """The variables that each node has its own value of."""
+    """Return the variables with a value for each node."""
     return {s.name: dict(s.nodes) for s in nccl_settings(networks) if s.nodes}
 
 
 @pytest.mark.row(35, 52)
 def test_tcp_disables_rdma_and_sets_the_interface():
-    """Data goes over the interface of the data address alone."""
     assert values(TCP) == {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "=eth0"}
 
 
 @pytest.mark.row(35, 52)
 def test_roce_sets_cards_interface_and_gid():
-    """Cards match exactly, so that mlx5_1 is not mlx5_10 too."""
+    """Cards match exactly, so that mlx5_1 does not match mlx5_10."""
     assert values(ROCE) == {
         "NCCL_DEBUG": "WARN",
         "NCCL_IB_DISABLE": "0",
@@ -57,7 +56,6 @@ def test_roce_sets_cards_interface_and_gid():
 
 @pytest.mark.row(52)
 def test_infiniband_sets_no_gid():
-    """InfiniBand addresses by itself."""
     assert "NCCL_IB_GID_INDEX" not in values(IB)
     assert values(IB)["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
 
@@ -75,14 +73,14 @@ def test_infiniband_sets_no_gid():
     ],
 )
 def test_the_gid_is_set_for_an_nccl_that_cannot_select_it(nccl, several, gid_settings):
-    """From 2.21 on it finds it by itself, unless there is a choice; of an unknown version nothing is expected."""
+    """NCCL selects it since 2.21, unless there are several; an unknown version may be older."""
     network = dataclasses.replace(ROCE, nccl=nccl, several_gids=several)
 
     assert ("NCCL_IB_GID_INDEX" in values(network)) is gid_settings
 
 
 def test_ports_with_another_gid_index_are_excluded_if_one_index_serves_all():
-    """A wrong index fails the connection; the reason names what was left out. A newer NCCL takes all ports."""
+    """A wrong index breaks the connection; the reason names the excluded ports. A newer NCCL uses all ports."""
     odd = dataclasses.replace(ROCE, hcas=(*ROCE.hcas, "mlx5_2:1"), gids={**ROCE.gids, "mlx5_2:1": 5})
     (hca,) = [setting for setting in nccl_settings([odd]) if setting.name == "NCCL_IB_HCA"]
 
@@ -94,13 +92,13 @@ def test_ports_with_another_gid_index_are_excluded_if_one_index_serves_all():
 @pytest.mark.row(52)
 @pytest.mark.parametrize("network", [ROCE, IB])
 def test_without_gpudirect_nccl_gets_the_level_by_name(network):
-    """What a number means changed with NCCL's versions. With GPUDirect NCCL's own distance is the best known."""
+    """The numbers of levels changed with NCCL's versions. With GPUDirect, NCCL's default distance is best."""
     assert "NCCL_NET_GDR_LEVEL" not in values(network)
     assert values(dataclasses.replace(network, gdr=False))["NCCL_NET_GDR_LEVEL"] == "LOC"
 
 
 def test_a_requested_fabric_includes_the_use_of_gpudirect():
-    """`roce` goes by the host's memory, `roce-gdr` does not."""
+    """`roce` uses host memory, `roce-gdr` does not."""
     assert values(ROCE, wanted="roce")["NCCL_NET_GDR_LEVEL"] == "LOC"
     assert "NCCL_NET_GDR_LEVEL" not in values(dataclasses.replace(ROCE, gdr=False), wanted="roce-gdr")
     assert values(ROCE, wanted="tcp") == values(dataclasses.replace(TCP, interface="bond0"))
@@ -108,12 +106,11 @@ def test_a_requested_fabric_includes_the_use_of_gpudirect():
 
 @pytest.mark.parametrize(("dma_buf", "value"), [(True, "1"), (False, "0"), (None, None)])
 def test_dma_buf_follows_the_verdict(dma_buf, value):
-    """A half of DMA-BUF makes NCCL fail."""
+    """NCCL fails if only one side supports DMA-BUF."""
     assert values(dataclasses.replace(ROCE, dma_buf=dma_buf)).get("NCCL_DMABUF_ENABLE") == value
 
 
 def test_unknown_values_are_left_to_nccl():
-    """Without facts about RDMA nothing about it is set; the interface is known all the same."""
     unknown = dataclasses.replace(ROCE, fabric="", why="its RDMA devices are not known: timed out")
 
     assert values(unknown) == {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=bond0"}
@@ -122,7 +119,6 @@ def test_unknown_values_are_left_to_nccl():
 
 @pytest.mark.row(52)
 def test_variables_that_differ_have_a_value_for_each_node():
-    """One value would be wrong on one of them."""
     second = another(ROCE, interface="ens4", hcas=("mlx5_bond_0:1",), gids={"mlx5_bond_0:1": 5})
 
     assert by_node(ROCE, second) == {
@@ -134,7 +130,6 @@ def test_variables_that_differ_have_a_value_for_each_node():
 
 
 def test_a_variable_that_only_some_nodes_need_is_set_only_there():
-    """The others keep NCCL's default."""
     assert by_node(ROCE, another(ROCE, gdr=False)) == {"NCCL_NET_GDR_LEVEL": {"gpu2": "LOC"}}
     assert by_node(ROCE, another(ROCE, nccl="2.27.5")) == {"NCCL_IB_GID_INDEX": {"gpu1": "3"}}
 
@@ -149,7 +144,7 @@ def test_a_variable_that_only_some_nodes_need_is_set_only_there():
     ],
 )
 def test_all_nodes_use_their_common_fabric(networks, fabric, words):
-    """NCCL does not mix; the reason names the node that decides."""
+    """NCCL cannot mix fabrics; the reason names the node that decides."""
     result, why = common_fabric(networks)
 
     assert result == fabric
@@ -157,7 +152,6 @@ def test_all_nodes_use_their_common_fabric(networks, fabric, words):
 
 
 def test_each_variable_has_its_source():
-    """A table of them is worth reading."""
     assert all(setting.source and setting.reason for setting in nccl_settings([ROCE]))
     sources = {setting.name: setting.source for setting in nccl_settings([ROCE])}
     assert sources["NCCL_IB_DISABLE"] == "profile roce-gdr"
@@ -166,7 +160,7 @@ def test_each_variable_has_its_source():
 
 @pytest.mark.row(35)
 def test_the_users_variables_take_precedence():
-    """Its place stays, its value goes by name; a value for each node is gone with it."""
+    """It keeps its position; its value is passed by name."""
     second = another(ROCE, gids={"mlx5_0:1": 5, "mlx5_1:1": 5})
     result = overridden(nccl_settings([ROCE, second]), ["NCCL_IB_GID_INDEX", "MINE"])
     chosen = {setting.name: setting for setting in result}
