@@ -28,7 +28,6 @@ HEAVY = (
     "docker",
     "yaml",
     "jinja2",
-    "pydantic",
     "provision.connectors",
 )
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
