@@ -12,8 +12,8 @@ from provision.model import RankPlacement
 from provision.report import layout
 from provision.report.node_names import in_short
 from provision.topology.placement import Key, Placement, Places, Worker
+from provision.topology.rank_placement import rank_placements
 from provision.topology.score import UNLIMITED
-from provision.topology.seats import rank_placements
 
 __all__ = ["as_document", "as_line", "as_text"]
 
