@@ -316,4 +316,4 @@ def test_a_shared_gpu_in_mig_mode_is_offered_by_the_uuids_of_its_instances(probe
     (worker,) = json.loads(probed(nodes, "-g", "1", "--share", "--json")[1])["workers"]
 
     assert worker["mig_instances"] == {"0": ["MIG-1", "MIG-2"]}
-    assert "give the job the UUID of an instance: MIG-1 MIG-2" in " ".join(out.split())
+    assert "give the job the UUID of an instance instead: MIG-1 MIG-2" in " ".join(out.split())

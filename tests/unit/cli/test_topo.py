@@ -174,7 +174,7 @@ def test_a_simulated_node_says_so(topo, node, tmp_path):
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
-        ({"topology": ""}, "gpu1: it has no GPU that nvidia-smi shows"),
+        ({"topology": ""}, "gpu1: nvidia-smi is missing or shows no GPU"),
         ({"topology": f"{MATRIX.splitlines()[0]}\n"}, "gpu1: nvidia-smi topology matrix: no row"),
         (ConnectionFailed("no route to host", node="gpu1"), "gpu1: no route to host"),
     ],
@@ -189,7 +189,9 @@ def test_a_node_that_cannot_be_shown_is_named(topo, node, outputs, said):
     assert said in err
 
 
-@pytest.mark.parametrize(("name", "said"), [("all", "all is 2 nodes"), ("gpu9", "no node or group is called 'gpu9'")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("all", "all names 2 nodes"), ("gpu9", "no node or group is called 'gpu9'")]
+)
 def test_one_node_is_shown(topo, node, name, said):
     """Several, or one that the inventory does not have, are refused."""
     node(OUTPUTS)
