@@ -65,7 +65,7 @@ class Unfinished:
     """Number of iterations before the output ended."""
 
     @property
-    def description(self) -> str:
+    def reason(self) -> str:
         """Return a sentence about the run."""
         position = f"after {self.iterations} iteration{'s' * (self.iterations != 1)}"
         return f"{self.label}: the run of {self.model or 'an unnamed model'} ends {position}, without a result"

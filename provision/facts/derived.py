@@ -19,6 +19,7 @@ from provision.model import Node
 __all__ = [
     "data_address",
     "data_interface",
+    "data_network",
     "free_port",
     "gpu_count",
     "is_container",
@@ -158,6 +159,29 @@ def data_interface(variables: Mapping[str, Any], facts: NodeFacts) -> str | None
     if address is None or isinstance(facts.addresses, Unknown):
         return None
     return next((entry.interface for entry in facts.addresses if entry.address == address), None)
+
+
+def data_network(variables: Mapping[str, Any], facts: NodeFacts) -> str | None:
+    """Return the IPv4 network of the data address in CIDR notation; None if unknown.
+
+    It is the network in ``cluster_data_networks`` that contains the address, else that of the interface. A network of
+    one address is widened to two, because Open MPI matches all addresses with a /32.
+    """
+    address = data_address(variables, facts)
+    if address is None or isinstance(facts.addresses, Unknown):
+        return None
+    entry = next((item for item in facts.addresses if item.address == address and item.version == 4), None)  # noqa: PLR2004
+    if entry is None:
+        return None
+    stated = (text for text in _networks(variables) if _contains(text, address))
+    try:
+        return next(stated, None) or str(ipaddress.ip_network(f"{address}/{min(entry.prefix, 31)}", strict=False))
+    except ValueError:
+        return None
+
+
+def _contains(network: str, address: str) -> bool:
+    return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
 
 
 def free_port(facts: NodeFacts, first: int) -> int:

@@ -15,7 +15,7 @@ class Device:
     names: tuple[str, ...]
     """Without port; more than one when NCCL merged cards into one device."""
     layer: str = ""
-    """``IB``, ``RoCE``, or empty when the log does not say."""
+    """``IB``, ``RoCE``, or empty if not logged."""
 
 
 @dataclass(frozen=True)

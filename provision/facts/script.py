@@ -517,13 +517,13 @@ export LC_ALL PATH
 command -v timeout >/dev/null || {{ echo "the program timeout is missing" >&2; exit 1; }}
 # Print stderr first, then a line with the exit code, then stdout.
 run() {{
-  said=$({{ text=$(timeout -s KILL "$2" sh -c "$3" </dev/null); echo "{token} $?"; printf '%s.' "$text"; }} 2>&1)
-  rest=${{said#*{token} }}; code=${{rest%%
+  both=$({{ text=$(timeout -s KILL "$2" sh -c "$3" </dev/null); echo "{token} $?"; printf '%s.' "$text"; }} 2>&1)
+  rest=${{both#*{token} }}; code=${{rest%%
 *}}
   [ "$code" != 137 ] || code="hung:$2"
   rest=${{rest#*
 }}
-  printf '%s\n' "{token} out $1" "${{rest%.}}" "{token} err $1" "${{said%%{token} *}}" "{token} end $1 $code"
+  printf '%s\n' "{token} out $1" "${{rest%.}}" "{token} err $1" "${{both%%{token} *}}" "{token} end $1 $code"
 }}
 echo "provision-probe 1 {token}"
 {runs}

@@ -27,6 +27,8 @@ class NodeNetwork:
     gpus: int = 0
     interface: str = ""
     """The interface with its data address."""
+    network: str = ""
+    """The IPv4 network of its data address in CIDR notation; empty if unknown."""
     management: str = ""
     """The interface for SSH."""
     hcas: tuple[str, ...] = ()

@@ -1,15 +1,19 @@
 """Probes the Docker engine for its state, the training image and the training container, and adds the kernel's view.
 
-The probe sends its text after that of busy.py and managed.py, and it uses their names. Python 3.6 or newer and the
+The probe sends the text of busy.py, managed.py and this file as one program. Python 3.6 or newer and the
 standard library only. The engine is queried over its socket, because its client takes longer to start than all else
 together. A stopped engine is not queried, because opening its socket would start it. The container's environment and
 the engine's proxies are not reported, because they may contain passwords.
 """
 
-import _socket
+import json
 import os
+import socket
 import stat
 import time
+
+from provision.facts.files.busy import PROC, _read, processes, running_jobs
+from provision.facts.files.managed import DOCKER_SOCKET, Engine, content_of, managed_state, quoted
 
 ENGINE_SECONDS = 15
 CACHE_SECONDS = 3600
@@ -67,7 +71,7 @@ def info(engine, engines, cache):
     now = time.time()
     mark = [*process_identity(engines[0]), round(now - time.monotonic())]
     try:
-        entry = loads((content_of(cache) or b"").decode())
+        entry = json.loads((content_of(cache) or b"").decode())
         if (
             entry["mark"] == mark
             and 0 <= now - entry["since"] < CACHE_SECONDS
@@ -77,7 +81,7 @@ def info(engine, engines, cache):
     except (ValueError, LookupError, TypeError):
         pass
     answer = pick(engine.get("/info"), INFO)
-    write_cache(cache, dumps({"mark": mark, "since": now, "info": answer}).encode())
+    write_cache(cache, json.dumps({"mark": mark, "since": now, "info": answer}).encode())
     return answer
 
 
@@ -89,7 +93,7 @@ def process_identity(pid):
 def is_unchanged(engine, since, now):
     """Return whether no event changed the engine's info; the engine stores only a limited number of events."""
     events = engine.request(f"/events?since={since:.6f}&until={now:.6f}")
-    actions = [str(loads(line)["Action"]) for line in (events or "").splitlines()]
+    actions = [str(json.loads(line)["Action"]) for line in (events or "").splitlines()]
     return (
         events is not None
         and len(actions) < MOST_EVENTS
@@ -113,7 +117,7 @@ def query(engine, request):
         return {"hung": ENGINE_SECONDS}
     try:
         return request()
-    except _socket.timeout:
+    except socket.timeout:
         engine.hung = True
         return {"hung": ENGINE_SECONDS}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:

@@ -4,27 +4,16 @@ The module that writes receipts imports it (as platform_managed), and the probe 
 Python 3.6 or newer and the standard library only. It writes nothing, and reports only hashes of file contents. A
 program that does not answer in time is killed, and its section is left out, as are images and containers while the
 engine does not run.
-
-Imports are much of the cost of a probe, so this imports the modules below subprocess, socket, hashlib and json, which
-every CPython has.
 """
 
-import _json
-import _signal
-import _socket
+import json
 import os
 import select
+import signal
+import socket
 import stat
-import sys
 import time
-
-try:
-    if sys.version_info >= (3, 12):
-        from _sha2 import sha256
-    else:
-        from _sha256 import sha256
-except ImportError:
-    from hashlib import sha256
+from hashlib import sha256
 
 LIMIT_SECONDS = 10
 KILL = 9
@@ -50,33 +39,6 @@ ASK_PACKAGES = (
 )
 
 
-class Plain:
-    """The settings of a JSON scanner with standard types."""
-
-    strict, object_hook, object_pairs_hook, parse_int, parse_float, parse_constant = True, None, None, int, float, float
-    memo = {}  # noqa: RUF012 - Python 3.6 requires it
-
-
-def loads(text):
-    """Do the same as json.loads, which is imported only for its error message."""
-    text = text.strip(" \t\n\r")
-    try:
-        value, end = _json.make_scanner(Plain)(text, 0)
-        if end == len(text):
-            return value
-    except (StopIteration, SystemError, ValueError):  # json reports the details
-        pass
-    import json
-
-    return json.loads(text)
-
-
-def dumps(value, *, sort_keys=False):
-    """Do the same as json.dumps."""
-    arguments = ({}, str, _json.encode_basestring_ascii, None, ": ", ", ", sort_keys, False, True)
-    return "".join(_json.make_encoder(*arguments)(value, 0))
-
-
 def managed_state(folder):
     """Return for all receipts in `folder`: whether the seal matches, current state, and hung programs."""
     key = content_of(os.path.join(folder, "key")) or b""
@@ -88,7 +50,7 @@ def managed_state(folder):
             continue
         sealed[role] = (content_of(os.path.join(folder, role + ".seal")) or b"").strip() == seal(key, content).encode()
         try:
-            receipt = loads(content.decode())
+            receipt = json.loads(content.decode())
         except ValueError:
             continue
         if isinstance(receipt, dict):
@@ -104,7 +66,7 @@ def brought_by(origins):
     folder, brought = os.path.join(origins, "packages"), set()
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         try:
-            note = loads((content_of(os.path.join(folder, name)) or b"").decode())
+            note = json.loads((content_of(os.path.join(folder, name)) or b"").decode())
             brought.update(set(note["requested"]) - set(note["installed"]))
         except (ValueError, LookupError, TypeError):
             continue
@@ -233,10 +195,10 @@ def parts_of(content):
     if content is not None and not content.strip():
         return {}
     try:
-        value = loads((content or b"").decode())
+        value = json.loads((content or b"").decode())
     except ValueError:
         return None
-    return {key: dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else None
+    return {key: json.dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else None
 
 
 ACCOUNTS = {}
@@ -320,7 +282,7 @@ def spawn(path, command, output, errors=None, *, leads="group"):
                 os.setsid()
             elif leads == "group":
                 os.setpgid(0, 0)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             nothing = os.open(os.devnull, os.O_RDWR)
             for number, handle in enumerate((nothing, output, nothing if errors is None else errors)):
                 os.dup2(handle, number)
@@ -381,7 +343,7 @@ class Units(Program):
             return []
         try:
             return systemd_properties(self.units, self.deadline)
-        except _socket.timeout:
+        except socket.timeout:
             self.hung = True
             return []
         except (OSError, ValueError, IndexError):
@@ -439,7 +401,7 @@ BUS = []
 
 def systemd_connection(deadline):
     """Return an authenticated connection to systemd."""
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(seconds_until(deadline))
         connection.connect(SYSTEMD)
@@ -523,7 +485,7 @@ class Engine:
             return None if requested else {}
         try:
             return {name: lookup(name) for name in sorted(requested)}
-        except _socket.timeout:
+        except socket.timeout:
             self.hung = True
         except (OSError, ValueError, LookupError, TypeError):
             pass
@@ -546,11 +508,11 @@ class Engine:
     def get(self, path):
         """Return an object of the engine, None if it does not exist."""
         text = self.request(path)
-        return None if text is None else loads(text)
+        return None if text is None else json.loads(text)
 
     def request(self, path):
         """Return the engine's answer, None if the object does not exist."""
-        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(seconds_until(self.deadline))
             connection.connect(DOCKER_SOCKET)

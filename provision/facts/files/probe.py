@@ -1,7 +1,7 @@
 """Runs the facts' commands on a node that has python3, in one process, and separates their outputs.
 
-`script.py` calls it, and has the same in shell for nodes without python3. Its text is sent after that of busy.py,
-managed.py and engine.py, and it uses their names. Python 3.6 or newer and the standard library only.
+`script.py` calls it, and has the same in shell for nodes without python3. The text of busy.py,
+managed.py, engine.py and this file is sent as one program. Python 3.6 or newer and the standard library only.
 
 Each command has its own session and time limit, and writes to memory. The commands of a row share one session, one
 after the other; if one of them hangs or ends the shared shell, the later ones get sessions of their own. There are two
@@ -9,14 +9,29 @@ rows: one in a shell, and one of functions (`works`) in a fork of this process. 
 shell equivalent.
 """
 
-import _signal
+import json
 import os
+import signal
 import stat
 import sys
 import time
+from hashlib import sha256
+
+from provision.facts.files.busy import PROC, _read
+from provision.facts.files.engine import entries, managed_and_engine, write_cache
+from provision.facts.files.managed import (
+    ASK_UNITS,
+    LISTED,
+    PLAIN,
+    content_of,
+    program_of,
+    spawn,
+    systemd_properties,
+)
+from provision.facts.units import TIME_SERVICES, UNIT_SEARCH_PATH
 
 SHELL = "/bin/sh"
-CUT_OFF = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM)
+CUT_OFF = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 GIVEN_UP = 75  # the exit code that makes the shell not run the commands itself
 SLACK = 40  # seconds for each second that Python took to start
 TEMPORARY = ("/run", "/dev/shm", "/tmp", "/var/tmp")  # nosec B108 # O_EXCL, mode 0600, unlinked at once
@@ -71,8 +86,8 @@ class Session:
             os.setsid()
             os.dup2(self.out, 1)
             os.dup2(self.err, 2)
-            _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for name, work in zip(self.names, works):
                 code = exit_code_of(work)
                 for stream in (1, 2) if self.row_mark else ():
@@ -83,7 +98,7 @@ class Session:
     def kill(self):
         """Kill the process group, if a signal can."""
         try:
-            os.killpg(self.pid, _signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         except OSError:
             pass
 
@@ -169,11 +184,11 @@ class ProbeRun:
     def wait(self):
         """Wait for the end of a process or for a limit, and handle it."""
         deadline = min(session.deadline for session in self.running.values())
-        signal = _signal.sigtimedwait((_signal.SIGCHLD, *CUT_OFF), max(deadline - time.monotonic(), 0))
-        if signal is None:
+        received = signal.sigtimedwait((signal.SIGCHLD, *CUT_OFF), max(deadline - time.monotonic(), 0))
+        if received is None:
             for session in [each for each in self.running.values() if each.deadline <= time.monotonic()]:
                 self.give_up(session)
-        elif signal.si_signo != _signal.SIGCHLD:
+        elif received.si_signo != signal.SIGCHLD:
             raise KeyboardInterrupt
         while self.running:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -389,15 +404,15 @@ def probe(token, begun, together, most, stuck, known, cache, *commands):
     works = {
         "units": unit_states, "sysctls": sysctls, "limits": limits, "modules": modules, "receipts": receipts,
         "container_trust": container_trust, "container_ssh": container_ssh,
-        "program": lambda: print(dumps(managed_and_engine(RECEIPTS, os.path.join(cache, ENGINE_FILE)))),
+        "program": lambda: print(json.dumps(managed_and_engine(RECEIPTS, os.path.join(cache, ENGINE_FILE)))),
     }  # fmt: skip
     if program_of("dpkg-query"):
         works["packages"] = lambda: packages(os.path.join(cache, PACKAGES_FILE))
     named = {name: (int(limit), mode, text) for name, limit, mode, text in rows}
     probe_run = ProbeRun(token, named, int(together), slack, works)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGCHLD, *CUT_OFF))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *CUT_OFF))
     try:
         probe_run.run()
         probe_run.note_stuck(stuck)
@@ -408,7 +423,7 @@ def probe(token, begun, together, most, stuck, known, cache, *commands):
     except BaseException:
         probe_run.stop()
         raise
-    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, CUT_OFF)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CUT_OFF)
     text = memoryview(probe_run.report(known.split()))
     while text:
         text = text[os.write(1, text) :]

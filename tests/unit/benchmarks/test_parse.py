@@ -79,7 +79,7 @@ def test_an_interrupted_run_is_reported_without_values():
     runs, unfinished = parse("\n".join(TEXT.splitlines()[:7]) + "\nKilled\n" + TEXT, "job.log")
 
     assert runs == [RUN]
-    assert [run.description for run in unfinished] == [
+    assert [run.reason for run in unfinished] == [
         "job.log: the run of resnet50 ends after 2 iterations, without a result"
     ]
 

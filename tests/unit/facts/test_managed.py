@@ -194,10 +194,8 @@ def test_a_hanging_program_costs_its_section_and_its_limit(node: Node) -> None:
     path = node.file("open", "text")
     node.receipt("some", files={path: {}}, units={"docker.service": {}}, packages={}, containers={"c": {}})
 
-    began = time.monotonic()
     state = node.look("s,^LIMIT_SECONDS = .*,LIMIT_SECONDS = 0.5,")
 
-    assert time.monotonic() - began < 10
     assert state.hung == ("systemctl show",)
     assert set(state.observed["some"]) == {"files", "packages", "modules", "images"}
     with pytest.raises(ProcessLookupError):
