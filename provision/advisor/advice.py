@@ -42,7 +42,7 @@ def _answer(check: Check, job: Sequence[NodeSeries]) -> Answer:
     """Return the result of a check; an ok needs data from every node."""
     if not job:
         return unknown("nothing was sampled")
-    answer = check.judge(job)
+    answer = check.function(job)
     missing = [series.node for series in job if not _has_data(series, check.needs)]
     if answer.verdict is Verdict.OK and missing:
         return unknown(f"{answer.evidence}; but {check.needs} are unknown on {few(missing)}")

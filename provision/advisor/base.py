@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-Judge = Callable[[Sequence[NodeSeries]], "Answer"]
+CheckFunction = Callable[[Sequence[NodeSeries]], "Answer"]
 
 
 class Verdict(Enum):
@@ -77,7 +77,7 @@ class Check:
 
     id: str
     remedy: str
-    judge: Judge
+    function: CheckFunction
     needs: str
     """The data that every node must provide for an ``ok``."""
 
@@ -87,12 +87,12 @@ CHECKS: list[Check] = []
 """In display order."""
 
 
-def advice(check: str, remedy: str, *, needs: str) -> Callable[[Judge], Judge]:
+def advice(check: str, remedy: str, *, needs: str) -> Callable[[CheckFunction], CheckFunction]:
     """Register a check with its id, the remedy for its problem, and the data that it needs from every node."""
 
-    def register(judge: Judge) -> Judge:
-        CHECKS.append(Check(check, remedy, judge, needs))
-        return judge
+    def register(function: CheckFunction) -> CheckFunction:
+        CHECKS.append(Check(check, remedy, function, needs))
+        return function
 
     return register
 

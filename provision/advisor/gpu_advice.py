@@ -211,7 +211,7 @@ def _link(generation: float | None, width: float | None) -> str:
 )
 def numa_mismatch(job: Job) -> Answer:
     """A rank on the other socket reaches its GPU through the link between the sockets."""
-    wrong, spread, judged = [], [], 0
+    remote, spread, count = [], [], 0
     for series in job:
         numas = {device.numa for device in series.devices.values()}
         for user in series.users or ():
@@ -221,19 +221,19 @@ def numa_mismatch(job: Job) -> Answer:
             near, own = cpu_set(device.cpus), cpu_set(process.cpus)
             if device.numa is None or not near or not own:
                 continue
-            judged += 1
+            count += 1
             text = f"{series.name(user.gpu)} (NUMA {device.numa:g}): pid {user.pid} may use CPUs {process.cpus}"
             if not near & own:
-                wrong.append(text)
+                remote.append(text)
             elif not own <= near and len(numas) > 1:
                 spread.append(text)
-    if wrong:
-        return problem(few(wrong), Confidence.HIGH)
+    if remote:
+        return problem(few(remote), Confidence.HIGH)
     if spread:
         return problem(f"not bound: {few(spread)}", Confidence.LOW)
-    if not judged:
+    if not count:
         return unknown("the CPUs near the GPUs, or the processes on the GPUs, are unknown")
-    return ok(f"{judged} processes run on the CPUs near their GPUs", Confidence.HIGH)
+    return ok(f"{count} processes run on the CPUs near their GPUs", Confidence.HIGH)
 
 
 @advice(
@@ -267,7 +267,7 @@ def straggler_rank(job: Job) -> Answer:
 )
 def wrong_device_use(job: Job) -> Answer:
     """GPUs of the job without a process or with a foreign process; processes of the job on other GPUs."""
-    unused, strangers, astray, known, unknown_nodes = [], [], [], 0, []
+    unused, foreign_processes, misplaced_processes, known, unknown_nodes = [], [], [], 0, []
     for series in job:
         if series.users is None:
             unknown_nodes.append(series.node)
@@ -276,28 +276,28 @@ def wrong_device_use(job: Job) -> Answer:
         known += len(given)
         used = {user.gpu for user in series.users}
         unused += [series.name(gpu) for gpu in given if gpu not in used]
-        strangers += [
+        foreign_processes += [
             f"{series.name(user.gpu)}: pid {user.pid} ({user.comm or 'unknown program'})"
             for user in series.users
             if user.gpu in given and series.instance_of(user.pid) is None
         ]
-        astray += [
+        misplaced_processes += [
             f"{series.name(user.gpu)}: pid {user.pid} ({series.instance_of(user.pid)})"
             for user in series.users
             if given and user.gpu not in given and series.instance_of(user.pid)
         ]
-    intruders = [f"{series.name(gpu)}: {text}" for series in job for gpu, text in series.foreign.items()]
+    unknown_processes = [f"{series.name(gpu)}: {text}" for series in job for gpu, text in series.foreign.items()]
     wrong: Sequence[tuple[str, list[str], Confidence]] = (
-        ("a process outside the job's containers uses", strangers, Confidence.HIGH),
-        ("the job uses GPUs that were not assigned to it:", astray, Confidence.HIGH),
+        ("a process outside the job's containers uses", foreign_processes, Confidence.HIGH),
+        ("the job uses GPUs that were not assigned to it:", misplaced_processes, Confidence.HIGH),
         ("assigned to the job, but no process uses it:", unused, Confidence.MEDIUM),
-        ("on GPUs outside the job, a process without a known job:", intruders, Confidence.LOW),
+        ("on GPUs outside the job, a process without a known job:", unknown_processes, Confidence.LOW),
     )
     if any(gpu.startswith(_MIG) for series in job for gpu in series.given()):
         return unknown("nvidia-smi does not report which MIG instance a process uses")
-    for text, texts, sure in wrong:
+    for text, texts, confidence in wrong:
         if texts:
-            return problem(f"{text} {few(texts)}", sure)
+            return problem(f"{text} {few(texts)}", confidence)
     if unknown_nodes:
         return unknown(f"the processes on the GPUs of {few(unknown_nodes)} are unknown")
     if not known:

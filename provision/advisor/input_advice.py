@@ -102,18 +102,18 @@ def no_worker_processes(job: Job) -> Answer:
 @advice("no-pin-memory", "Give the DataLoader pin_memory=True, and copy with non_blocking=True.", needs=USERS)
 def no_pin_memory(job: Job) -> Answer:
     """A DataLoader that pins memory has a thread for it, which recent torch names."""
-    without, judged = [], 0
+    without, count = [], 0
     for series, rank in ranks(job):
         if rank.threads is None or not _workers(series, rank):
             continue
-        judged += 1
+        count += 1
         if not any(name.startswith(PINNING) for name in rank.threads):
             without.append(_name(series, rank))
     if without:
         return problem(f"no thread called {PINNING} beside data workers: {few(without)}", Confidence.HIGH)
-    if not judged:
+    if not count:
         return unknown("needs the names of threads and data workers from recent torch; none was seen")
-    return ok(f"{judged} ranks have a thread that pins memory", Confidence.HIGH)
+    return ok(f"{count} ranks have a thread that pins memory", Confidence.HIGH)
 
 
 @advice("no-prefetch", "Raise prefetch_factor of the DataLoader (tf.data: Dataset.prefetch).", needs=USERS)

@@ -90,11 +90,11 @@ def _why_none(situation: Situation, blocking: Sequence[Unmet]) -> tuple[str, ...
     shared = [item.precondition for item in first[GdrPath.DMA_BUF] if _everywhere(item, first)]
     if shared:
         return tuple(shared)
-    superseded = at_least(situation.driver, versions.PEERMEM_DRIVER)
-    worth_it = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not superseded]
-    hopeless = {path: any(item.remedy == NO_REMEDY for item in first[path]) for path in worth_it}
-    nearest = sorted(worth_it, key=lambda path: (hopeless[path], len(first[path])))
-    return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in nearest)
+    has_peermem = at_least(situation.driver, versions.PEERMEM_DRIVER)
+    candidates = [path for path in PATHS if path is not GdrPath.NV_PEER_MEM or not has_peermem]
+    needs_hardware = {path: any(item.remedy == NO_REMEDY for item in first[path]) for path in candidates}
+    ordered = sorted(candidates, key=lambda path: (needs_hardware[path], len(first[path])))
+    return tuple(f"{path.spelling} needs {first[path][0].precondition}" for path in ordered)
 
 
 def _everywhere(item: Unmet, first: dict[GdrPath, list[Unmet]]) -> bool:

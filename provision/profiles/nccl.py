@@ -41,11 +41,11 @@ def common_fabric(networks: Sequence[NodeNetwork], wanted: str = "") -> tuple[st
     slow = next((n for n in networks if n.fabric == "tcp"), None)
     if slow:
         return "tcp", f"{slow.node}: {slow.why or 'it has no RDMA'}, and all nodes must use the same fabric"
-    named = ", ".join(f"{n.node} has {n.fabric}" for n in _firsts(networks))
+    named = ", ".join(f"{n.node} has {n.fabric}" for n in _one_per_fabric(networks))
     return "tcp", f"InfiniBand and RoCE cannot communicate: {named}"
 
 
-def _firsts(networks: Sequence[NodeNetwork]) -> list[NodeNetwork]:
+def _one_per_fabric(networks: Sequence[NodeNetwork]) -> list[NodeNetwork]:
     return [next(n for n in networks if n.fabric == kind) for kind in sorted({n.fabric for n in networks})]
 
 
