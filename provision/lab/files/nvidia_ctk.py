@@ -82,16 +82,16 @@ def generate(options: argparse.Namespace) -> int:
 
 def list_devices(_: argparse.Namespace) -> int:
     """Print the names of the devices in all specifications that this program wrote."""
-    found = []
+    names = []
     for folder in CDI_FOLDERS:
         for path in sorted(Path(folder).glob("*nvidia*.*")):
             try:
                 document = json.loads(path.read_text())
             except (OSError, ValueError):
                 continue
-            found += [f"{document['kind']}={device['name']}" for device in document["devices"]]
-    sys.stderr.write(f"Found {len(found)} CDI devices\n")
-    sys.stdout.write("".join(f"{name}\n" for name in found))
+            names += [f"{document['kind']}={device['name']}" for device in document["devices"]]
+    sys.stderr.write(f"Found {len(names)} CDI devices\n")
+    sys.stdout.write("".join(f"{name}\n" for name in names))
     return 0
 
 

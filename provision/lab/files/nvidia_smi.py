@@ -246,13 +246,13 @@ def chosen(machine: dict[str, Any], wanted: str | None) -> list[dict[str, Any]]:
         raise Refused("No devices were found", NO_DEVICE)
     if wanted is None:
         return list(machine["gpus"])
-    found: list[dict[str, Any]] = []
+    matches: list[dict[str, Any]] = []
     for name in wanted.split(","):
         keys = [gpu for gpu in machine["gpus"] if name.lower() in names_of(gpu)]
         if not keys:
             raise Refused("No devices were found", NO_DEVICE)
-        found += keys
-    return found
+        matches += keys
+    return matches
 
 
 def names_of(gpu: dict[str, Any]) -> set[str]:

@@ -61,6 +61,6 @@ def test_no_plan_is_not_an_error_and_a_damaged_one_is(tmp_path):
         load_plan(tmp_path)
 
 
-def test_labs_of_two_folders_are_told_apart(tmp_path):
+def test_labs_of_two_folders_have_different_labels(tmp_path):
     """Two users may call their labs the same; removing one must not remove the other."""
     assert labels_of("demo", tmp_path / "a") != labels_of("demo", tmp_path / "b")

@@ -71,7 +71,7 @@ def test_a_device_that_does_not_exist_stops_the_container(prestart, asked):
     assert not (prestart.root / "etc").exists()
 
 
-def test_a_container_without_python_is_told_so(prestart):
+def test_a_container_without_python_gets_a_message(prestart):
     """Instead of a broken program the container has one that explains."""
     prestart("all")
 

@@ -61,14 +61,14 @@ def test_a_folder_with_spaces_works():
 
 def test_services_reach_the_roles():
     """Registry, its CA, the image by digest and the repository are given as variables."""
-    found = variables()["vars"]
+    inventory = variables()["vars"]
 
-    assert found["docker_engine_registry_ca"] == [
+    assert inventory["docker_engine_registry_ca"] == [
         {"registry": "10.78.1.1:5000", "certificate": SERVICES.ca_certificate}
     ]
-    assert found["training_image_reference"] == "10.78.1.1:5000/training:1"
-    assert found["training_image_digest"] == "sha256:1"
-    assert found["platform_extra_repositories"] == SERVICES.repositories
+    assert inventory["training_image_reference"] == "10.78.1.1:5000/training:1"
+    assert inventory["training_image_digest"] == "sha256:1"
+    assert inventory["platform_extra_repositories"] == SERVICES.repositories
 
 
 @pytest.mark.parametrize(("driver", "expected"), [(DriverName.VM, True), (DriverName.CONTAINER, False)])
@@ -83,9 +83,9 @@ def test_nodes_with_gpus_and_a_kernel_of_their_own_get_the_labs_peer_memory():
     for driver in DriverName:
         for machine in (None, "pair"):
             text = render(LabSpec("demo", driver, 2, machine=machine), Path("/labs/demo"), NODES, SERVICES)
-            found = yaml.safe_load(text)["all"]["children"]["gpu_nodes"]["vars"].get("peer_memory_source_url")
+            inventory = yaml.safe_load(text)["all"]["children"]["gpu_nodes"]["vars"].get("peer_memory_source_url")
 
-            assert found == expected.get((driver, machine))
+            assert inventory == expected.get((driver, machine))
 
 
 def test_writing_twice_changes_nothing(tmp_path):

@@ -32,9 +32,9 @@ def stacks() -> list:
 
 def sources() -> dict[str, str]:
     """All C files of all stand-ins."""
-    found = {path: text for package in kernel_stand_ins() for path, text in package.files.items()}
-    found |= {f"{tag}/{path}": text for tag in PEER_MEMORY_TAGS for path, text in peer_memory_tree(tag).items()}
-    return {path: text for path, text in found.items() if path.endswith(".c")}
+    symbols = {path: text for package in kernel_stand_ins() for path, text in package.files.items()}
+    symbols |= {f"{tag}/{path}": text for tag in PEER_MEMORY_TAGS for path, text in peer_memory_tree(tag).items()}
+    return {path: text for path, text in symbols.items() if path.endswith(".c")}
 
 
 @pytest.mark.parametrize("path", sources())

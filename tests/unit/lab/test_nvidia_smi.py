@@ -183,7 +183,7 @@ def test_one_gpu_can_be_chosen_by_index_or_address(smi, named):
     assert smi("pair", "-i", named, "--query-gpu=index", "--format=csv,noheader").stdout == "1\n"
 
 
-def test_a_gpu_that_does_not_exist_is_not_found(smi):
+def test_an_unknown_gpu_is_refused(smi):
     """`-i 7` on two GPUs ends with the real tool's words and exit code."""
     done = smi("pair", "-i", "7", "-L")
 

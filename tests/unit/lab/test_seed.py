@@ -33,7 +33,7 @@ def test_private_host_key_is_roots_alone():
     assert private == ["etc/ssh/ssh_host_ed25519_key", "root/.ssh/authorized_keys"]
 
 
-def test_cards_are_told_apart_by_their_addresses():
+def test_cards_are_identified_by_their_addresses():
     """The management card asks for an address, the data card has the one that the lab wrote down."""
     files = unpacked()
     assert "MACAddress=52:54:00:10:05:02" in files["etc/systemd/network/10-management.network"][1]

@@ -69,9 +69,9 @@ def test_what_cannot_be_done_says_what_to_do(folder, act):
 def test_of_several_versions_of_a_stand_in_the_newest_is_carried_unless_one_is_named(tmp_path):
     """Anything that the lab does not build is a package of Debian."""
     built = build_packages(tmp_path)
-    found = [_stand_in(package, built) for package in ("mlnx-ofed-kernel-dkms", "mlnx-ofed-kernel-dkms=4.9~simulated")]
+    nodes = [_stand_in(package, built) for package in ("mlnx-ofed-kernel-dkms", "mlnx-ofed-kernel-dkms=4.9~simulated")]
 
-    assert [path.name for path in found] == [
+    assert [path.name for path in nodes] == [
         "mlnx-ofed-kernel-dkms_5.8~simulated_all.deb",
         "mlnx-ofed-kernel-dkms_4.9~simulated_all.deb",
     ]

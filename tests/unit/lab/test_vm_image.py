@@ -32,7 +32,7 @@ def test_finished_image_is_used_as_it_is(tmp_path):
 
 
 def test_failed_build_leaves_no_image(tmp_path, monkeypatch):
-    """When a step of the build fails, its last lines are told and the cache holds nothing half-made."""
+    """If a build step fails, its last lines are reported and the cache has no incomplete image."""
     monkeypatch.setattr(vm_image, "need_programs", lambda _: None)
     monkeypatch.setattr(vm_image, "_BOOT_RECORD", __file__)
     monkeypatch.setattr(vm_image.os, "geteuid", lambda: 0)
@@ -43,12 +43,12 @@ def test_failed_build_leaves_no_image(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "images").iterdir() if path.is_dir()] == []
 
 
-def test_other_users_are_told_that_building_needs_root(tmp_path, monkeypatch):
+def test_building_requires_root(tmp_path, monkeypatch):
     """Without root the answer is a sentence, before anything is downloaded."""
     monkeypatch.setattr(vm_image, "need_programs", lambda _: None)
     monkeypatch.setattr(vm_image, "_BOOT_RECORD", __file__)
     monkeypatch.setattr(vm_image.os, "geteuid", lambda: 1000)
-    with pytest.raises(LabError, match="needs root"):
+    with pytest.raises(LabError, match="requires root"):
         vm_image.ensure_image(RECIPE, Steps(), cache=tmp_path)
 
 

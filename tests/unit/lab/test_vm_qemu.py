@@ -79,7 +79,7 @@ def test_nothing_of_a_node_listens_beyond_this_machine(machine):
     ]
 
 
-def test_commas_in_a_path_are_kept(tmp_path):
+def test_commas_in_a_path_are_escaped(tmp_path):
     """A lab in a folder with a comma in its name works: QEMU takes commas as separators unless doubled."""
     argv = qemu_argv(Machine("lab-1", tmp_path / "a,b"), SETTINGS)
     assert any(f"file={tmp_path}/a,,b/disk.qcow2," in word for word in argv)

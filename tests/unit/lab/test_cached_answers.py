@@ -37,8 +37,8 @@ def smi(tmp_path):
 def test_the_same_machine_gets_the_same_answer_without_a_start_of_python(smi, tmp_path):
     """A second call says what the first one said, that it is SIMULATED too, though Python cannot run any more."""
     first = smi("dgx1v")
-    (kept,) = (tmp_path / "kept").iterdir()
-    kept.write_text(kept.read_text().replace("V100", "V999"))
+    (cached,) = (tmp_path / "kept").iterdir()
+    cached.write_text(cached.read_text().replace("V100", "V999"))
 
     second = smi()
 
