@@ -237,7 +237,7 @@ def _existing(name: str) -> tuple[LabSpec, Path]:
     spec = state.load_spec(folder)
     if spec is None:
         labs = ", ".join(state.known_labs()) or "none"
-        raise LabError(f"unknown lab {name} (labs: {labs})", remedy=f"Create it: provision lab up {name}")
+        raise LabError(f"unknown lab {name} (labs: {labs})", remedy=f"provision lab up {name}")
     return spec, folder
 
 

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def gpus() -> list[list[str]]:
-    """Return index and UUID of each GPU, as nvidia-smi tells them."""
+    """Return index and UUID of each GPU, as nvidia-smi prints them."""
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)

@@ -347,7 +347,7 @@ def style_of(options: dict[str, str]) -> list[str]:
     """Return the words of ``--format``, which a query needs."""
     style = options.get("format", "").split(",")
     if "csv" not in style or not set(style) <= {"csv", "noheader", "nounits"}:
-        raise Refused('A query needs "--format=csv", with "noheader" and "nounits" added as wanted.')
+        raise Refused('A query needs "--format=csv", with "noheader" and "nounits" as options.')
     return style
 
 
@@ -510,7 +510,7 @@ def summary(machine: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def details(gpu: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return title, XML path and value of what ``-q`` tells of one GPU."""
+    """Return title, XML path and value of the fields of one GPU in ``-q``."""
     now = {name: re.sub(r"[\[\]]", "", str(value)) for name, value in gpu["values"].items()}
     return [
         ("Product Name", "product_name", now["name"]),

@@ -91,8 +91,11 @@ def test_top_job_has_the_documented_layout():
         job = job_of(
             name, kinds(trainer), status=JobStatus(status), submitted=ago(age), nodes=nodes, gpus=1, workers=len(nodes)
         )
-        seats = tuple(dataclasses.replace(seat, address=node) if seat.chief else seat for seat in job.seats)
-        jobs.append(dataclasses.replace(job, seats=seats))
+        assignments = tuple(
+            dataclasses.replace(assignment, address=node) if assignment.chief else assignment
+            for assignment in job.seats
+        )
+        jobs.append(dataclasses.replace(job, seats=assignments))
         assert sum(map(len, job.leases.values())) == int(held)
     jobs.sort(key=lambda job: job.spec.name)
 
