@@ -13,7 +13,7 @@ from provision.facts import Unknown
 from provision.planning import ROLES, RoleSource, fingerprint, salt_of
 
 if TYPE_CHECKING:
-    from provision.workflow.plan import Look
+    from provision.workflow.plan_result import Look
 
 __all__ = ["role_sources", "write_fingerprints"]
 
