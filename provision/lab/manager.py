@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 DISTROS = ("debian12", "debian13")
-_MOST_NODES = 64
+_MAX_NODES = 64
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?")
 
 
@@ -214,8 +214,8 @@ def _words(spec: LabSpec) -> str:
 
 def _check(spec: LabSpec) -> None:
     """Refuse invalid options before anything is created."""
-    if not 1 <= spec.nodes <= _MOST_NODES:
-        raise LabError(f"a lab has 1 to {_MOST_NODES} nodes, not {spec.nodes}")
+    if not 1 <= spec.nodes <= _MAX_NODES:
+        raise LabError(f"a lab has 1 to {_MAX_NODES} nodes, not {spec.nodes}")
     if spec.distro not in DISTROS:
         raise LabError(f"unknown lab distribution {spec.distro}", remedy=f"Choose from {', '.join(DISTROS)}.")
     if spec.machine is not None:

@@ -28,7 +28,7 @@ from provision.report.svg import COLOURS, Bar, Curve, bars, clean, curves
 
 __all__ = ["as_document", "as_html"]
 
-_MOST_SIDES = 8
+_MAX_SIDES = 8
 """With more results of one workload and size, each is compared with the fastest only."""
 
 _STYLE = Path(__file__).parent / "files" / "bench.css"
@@ -271,7 +271,7 @@ def _pairs(runs: Sequence[Run]) -> list[Comparison]:
     for sides in groups.values():
         ordered = sorted(sides.values(), key=lambda side: -sum(run.total for run in side) / len(side))
         pairs: Iterable[tuple[list[Run], list[Run]]] = itertools.combinations(ordered, 2)
-        if len(ordered) > _MOST_SIDES:
+        if len(ordered) > _MAX_SIDES:
             pairs = ((ordered[0], other) for other in ordered[1:])
         comparisons += [item for a, b in pairs for item in compare(a, b)[0]]
     return comparisons

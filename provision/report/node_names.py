@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 __all__ = ["as_limit", "in_ranges", "in_short"]
 
-_FEW = 3
+_MAX_PLAIN = 3
 """Up to this number, names are listed individually."""
-_MOST = 8
+_MAX_WORDS = 8
 """The most names and ranges; further names are counted."""
 
 _Place = tuple[str, str]
@@ -19,9 +19,9 @@ _Place = tuple[str, str]
 
 def in_short(names: Sequence[str]) -> str:
     """Return the names, with numbered ones as ranges, in the notation of ``provision init``."""
-    if len(names) <= _FEW:
+    if len(names) <= _MAX_PLAIN:
         return ", ".join(names)
-    words, left = _words(names, _MOST)
+    words, left = _words(names, _MAX_WORDS)
     shown = ", ".join(words)
     return f"{shown} and {left} more" if left else shown
 
@@ -33,7 +33,7 @@ def in_ranges(names: Sequence[str]) -> list[str]:
 
 def as_limit(names: Sequence[str]) -> str:
     """Return all names as a value of ``--limit``, quoted for a shell if necessary."""
-    words = names if len(names) <= _FEW else _words(names, len(names))[0]
+    words = names if len(names) <= _MAX_PLAIN else _words(names, len(names))[0]
     return shlex.quote(",".join(words))
 
 

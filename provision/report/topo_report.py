@@ -11,9 +11,9 @@ from provision.report import layout
 from provision.topology.links import NEAR, PCIE_CLASSES, card_links, lanes
 from provision.topology.machine import GpuDetails, MachineTopology, NicDetails
 from provision.topology.summary import summary
-from provision.topology.tree import Group, Place, tree
+from provision.topology.tree import Group, NumaNode, tree
 
-__all__ = ["as_document", "as_text", "head_lines", "place_title"]
+__all__ = ["as_document", "as_text", "head_lines", "numa_title"]
 
 _LONGEST_NAME = 16
 _LEGEND = (
@@ -51,14 +51,15 @@ def as_document(machine: MachineTopology) -> dict[str, Any]:
         ],
         "links": [list(row) for row in topology.links],
         "tree": [
-            {"numa": place.numa, "cpus": list(place.cpus), **_node(place, machine.names())} for place in tree(topology)
+            {"numa": numa_node.numa, "cpus": list(numa_node.cpus), **_node(numa_node, machine.names())}
+            for numa_node in tree(topology)
         ],
         "chosen": list(machine.chosen),
         "warnings": list(topology.warnings),
     }
 
 
-def _node(part: Place | Group, names: Sequence[str]) -> dict[str, Any]:
+def _node(part: NumaNode | Group, names: Sequence[str]) -> dict[str, Any]:
     groups = [{"class": group.kind, **_node(group, names)} for group in part.groups]
     return {"devices": [names[row] for row in part.devices], "groups": groups}
 
@@ -69,8 +70,8 @@ def as_text(machine: MachineTopology) -> str:
     lines = [*_wrap(first, "  "), *(part for line in more for part in _wrap(f"  {line}", "    "))]
     for block in _blocks(machine):
         lines += ["", *block]
-    for place in tree(machine.topology):
-        lines += ["", *_wrap(place_title(place), "  "), *_branches(machine, place, "")]
+    for numa_node in tree(machine.topology):
+        lines += ["", *_wrap(numa_title(numa_node), "  "), *_branches(machine, numa_node, "")]
     lines += ["", *_wrap(_LEGEND, "")]
     for warning in machine.topology.warnings:
         lines += ["", *_wrap(f"WARNING  {warning}", "         ")]
@@ -88,12 +89,12 @@ def head_lines(machine: MachineTopology) -> list[str]:
     return [*lines, _chosen(machine)] if machine.chosen else lines
 
 
-def place_title(place: Place) -> str:
+def numa_title(numa_node: NumaNode) -> str:
     """Return the title of a part of the machine."""
-    cpus = f"CPUs {','.join(place.cpus)}" if place.cpus else ""
-    if place.numa is None:
+    cpus = f"CPUs {','.join(numa_node.cpus)}" if numa_node.cpus else ""
+    if numa_node.numa is None:
         return cpus or "unknown NUMA node"
-    return f"NUMA node {place.numa}" + (f" ({cpus})" if cpus else "")
+    return f"NUMA node {numa_node.numa}" + (f" ({cpus})" if cpus else "")
 
 
 def _slots(machine: MachineTopology) -> str:
@@ -165,7 +166,7 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
-def _branches(machine: MachineTopology, part: Place | Group, indent: str) -> Iterator[str]:
+def _branches(machine: MachineTopology, part: NumaNode | Group, indent: str) -> Iterator[str]:
     """Yield the lines below a title: devices without a group in one line, then each group."""
     branches = ([("", Group("", part.devices))] if part.devices else []) + [(g.kind, g) for g in part.groups]
     for number, (kind, group) in enumerate(branches):

@@ -13,9 +13,9 @@ from provision.topology.links import PCIE_CLASSES, lanes
 
 __all__ = ["Fault", "find_faults", "switched_lanes"]
 
-_MOST_LANES = 18
+_MAX_LANES = 18
 """The most NVLink lanes of any GPU. If a row has more, the lanes lead to switches and are counted once per peer."""
-_SHOWN = 4
+_MAX_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def switched_lanes(topology: Topology) -> int:
     Three or fewer GPUs of a switched machine do not exceed that limit and count as directly connected.
     """
     rows = _nvlinks(topology)
-    if max((sum(row) for row in rows), default=0) <= _MOST_LANES:
+    if max((sum(row) for row in rows), default=0) <= _MAX_LANES:
         return 0
     return _usual(rows)
 
@@ -135,6 +135,6 @@ def _gpus(names: Sequence[int], numbers: Sequence[int]) -> str:
     return f"{shown} {'is' if len(numbers) == 1 else 'are'}"
 
 
-def _few(items: Sequence[str], most: int = _SHOWN) -> str:
+def _few(items: Sequence[str], most: int = _MAX_SHOWN) -> str:
     more = len(items) - most
     return "; ".join(items[:most]) + (f"; and {more} more" if more > 0 else "")

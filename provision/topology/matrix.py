@@ -30,7 +30,7 @@ _KIND = re.compile(r"[A-Z]+|NV[0-9]+|\.+")
 _AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _CPUS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _TAB = 8
-_MOST_CELLS = 4  # CPUs, NUMA nodes, a cell that is always empty, the GPU's own NUMA node
+_MAX_CELLS = 4  # CPUs, NUMA nodes, a cell that is always empty, the GPU's own NUMA node
 _NOTHING = ("", "N/A")
 _SOC = "SOC"
 """The name of SYS in old drivers."""
@@ -227,7 +227,7 @@ def _affinity(row: _Row, heading: str, count: int) -> _Affinity:
         cell_by_title = dict(zip(titles, words, strict=True))
         return _Affinity(cell_by_title.get("CPU Affinity", ""), cell_by_title.get("NUMA Affinity", ""))
     cells = _parted(row.line, count)
-    if cells is None or len(cells) > _MOST_CELLS:
+    if cells is None or len(cells) > _MAX_CELLS:
         return _Affinity(lost=True)
     cpus, *others = cells
     own = "GPU NUMA ID" in titles

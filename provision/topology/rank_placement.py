@@ -10,7 +10,7 @@ from provision.topology.placement import Placement, Places, Worker
 
 __all__ = ["node_placements", "rank_placements"]
 
-_MOST_CPUS = 1 << 16
+_MAX_CPUS = 1 << 16
 
 
 def node_placements(placement: Placement, places: Places) -> tuple[NodePlacement, ...]:
@@ -41,7 +41,7 @@ def _cpus(affinity: Sequence[str]) -> tuple[int, ...]:
     cpus: list[int] = []
     for part in affinity:
         ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip(), re.ASCII)
-        if ends is None or int(ends[2] or ends[1]) >= _MOST_CPUS:
+        if ends is None or int(ends[2] or ends[1]) >= _MAX_CPUS:
             return ()
         cpus += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
     return tuple(cpus)

@@ -19,7 +19,7 @@ __all__ = ["UNLIMITED", "SetScores"]
 
 UNLIMITED = 1 << 24
 """The bandwidth of a set of one GPU, which needs no ring."""
-_FEW = 8
+_MAX_PARTITIONED = 8
 """Up to this number of GPUs, all partitions are compared."""
 _LEVELS, _LEVEL = 6, 1 << 16
 
@@ -124,7 +124,7 @@ class SetScores:
 
     def partition(self, mask: int, size: int) -> tuple[int, ...]:
         """Return the partition of the set into sets of `size` GPUs with the highest value, by their first GPUs."""
-        if size == 1 or mask.bit_count() > _FEW:
+        if size == 1 or mask.bit_count() > _MAX_PARTITIONED:
             ring = self.ring(mask)
             return tuple(sum(1 << row for row in ring[at : at + size]) for at in range(0, len(ring), size))
         parts: list[int] = []

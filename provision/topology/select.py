@@ -22,9 +22,9 @@ from provision.topology.shortage import offered, shortage
 
 __all__ = ["place"]
 
-_FEW_RAILS = 8
+_MAX_COMBINED_RAILS = 8
 """Up to this number of rails, all combinations are tried."""
-_TRIED = 8
+_MAX_VARIED = 8
 """The number of nodes of the best placement that are varied, one at a time, to find the runner-up."""
 
 Barred = Mapping[str, frozenset[int]]
@@ -178,7 +178,7 @@ class _Chooser:
 
         Of equal nodes the last one is varied, so that the first ones stay.
         """
-        alike = {(node.scores, node.free, node.leaf, pick.mask): node.name for node, pick in best.used[:_TRIED]}
+        alike = {(node.scores, node.free, node.leaf, pick.mask): node.name for node, pick in best.used[:_MAX_VARIED]}
         variants = [self.best({name: frozenset({mask})}) for (*_, mask), name in alike.items()]
         others = [choice for choice in variants if choice is not None]
         return self.placement(min(others, key=self._order)) if others else None
@@ -269,7 +269,7 @@ def _networks(nodes: Sequence[FreeNode]) -> Iterator[Network]:
 
 def _combinations(rails: set[str], nodes: Sequence[FreeNode], layer: str) -> list[frozenset[str]]:
     """Return the combinations of rails to try: all, or, if there are many rails, those that pairs of nodes share."""
-    if len(rails) <= _FEW_RAILS:
+    if len(rails) <= _MAX_COMBINED_RAILS:
         rail_sets = {frozenset(some) for size in range(len(rails) + 1) for some in combinations(sorted(rails), size)}
     else:
         kinds = {(node.scores, node.free) for node in nodes}

@@ -44,9 +44,7 @@ def ensure_repository(folder: Path, lab: str, packages: Sequence[Path]) -> str:
             )
     root, public, secret = folder / "repository", folder / "repository.pub", folder / "repository.key"
     sources = {path.name: path.read_bytes() for path in packages} | {GIT_FOLDER: git_history().encode()}
-    contents = json.dumps(
-        {"layout": 2} | {name: hashlib.sha256(data).hexdigest() for name, data in sources.items()}
-    )
+    contents = json.dumps({"layout": 2} | {name: hashlib.sha256(data).hexdigest() for name, data in sources.items()})
     with tempfile.TemporaryDirectory(prefix="provision-gpg-") as home:
         gpg = _Gpg(Path(home))
         try:
