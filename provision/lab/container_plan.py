@@ -91,17 +91,17 @@ def node_names(spec: LabSpec) -> list[str]:
     return [f"{spec.name}-{number}" for number in range(1, spec.nodes + 1)]
 
 
-def choose_block(lab: str, taken: Iterable[str]) -> int:
+def choose_block(lab: str, used_cidrs: Iterable[str]) -> int:
     """Return a block for the lab whose subnets overlap none of `taken` (CIDRs).
 
     Equal names get the same block if it is free.
     """
-    networks = [ipaddress.ip_network(cidr) for cidr in taken if ":" not in cidr]
+    networks = [ipaddress.ip_network(cidr) for cidr in used_cidrs if ":" not in cidr]
     start = zlib.crc32(lab.encode())
     for step in range(_BLOCKS):
         block = (start + step) % _BLOCKS + 1
-        wanted = [ipaddress.ip_network(f"10.{second}.{block}.0/24") for second in (78, 79)]
-        if not any(one.overlaps(other) for one in wanted for other in networks):
+        subnets = [ipaddress.ip_network(f"10.{second}.{block}.0/24") for second in (78, 79)]
+        if not any(one.overlaps(other) for one in subnets for other in networks):
             return block
     raise LabError(
         "no free subnet for the lab: 10.78.0.0/16 and 10.79.0.0/16 are in use on the controller",

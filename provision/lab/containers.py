@@ -148,9 +148,9 @@ class _Site:
         return labels_of(self.plan.lab, self.folder)
 
     def make_networks(self) -> None:
-        there = self.engine.networks(self.labels)
+        existing = self.engine.networks(self.labels)
         for network in self.plan.networks:
-            if network.name not in there:
+            if network.name not in existing:
                 self.engine.create_network(
                     network.name,
                     subnet=network.subnet,
@@ -205,7 +205,7 @@ class _Site:
     def wait(self, index: int, node: str) -> None:
         """Return when the node accepts SSH connections."""
         target = _node(self.plan, index, node, NodeState.RUNNING)
-        wait_for_ssh(self.folder, target, limit_seconds=_BOOT_SECONDS, alive=lambda: self._why_dead(node))
+        wait_for_ssh(self.folder, target, limit_seconds=_BOOT_SECONDS, alive=lambda: self._stop_reason(node))
 
     def status(self, node: str) -> ContainerStatus | None:
         return self.engine.inspect(self.plan.container(node))
@@ -216,7 +216,7 @@ class _Site:
             return NodeState.MISSING
         return NodeState.RUNNING if status.state in _ALIVE else NodeState.STOPPED
 
-    def _why_dead(self, node: str) -> str | None:
+    def _stop_reason(self, node: str) -> str | None:
         status = self.status(node)
         if status is None:
             return "its container does not exist"

@@ -202,8 +202,8 @@ def _path(machine: Machine, first: int, second: int) -> str:
     """Return the PCIe class between two devices."""
     if first == second:
         return "X"
-    places = [*(gpu.at for gpu in machine.gpus), *(nic.at for nic in machine.nics)]
-    return _pcie_class(places[first], places[second])
+    positions = [*(gpu.at for gpu in machine.gpus), *(nic.at for nic in machine.nics)]
+    return _pcie_class(positions[first], positions[second])
 
 
 def _pcie_class(first: tuple[str, ...], second: tuple[str, ...]) -> str:

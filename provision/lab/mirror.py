@@ -24,7 +24,7 @@ _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _RELEASES = ("bullseye", "bookworm", "trixie", "forky", "sid", "oldstable", "stable", "testing", "unstable")
 _USERINFO = re.compile(r"(?<=://)[^\s\"]*@")
 _SUITE = re.compile(rf"({'|'.join(_RELEASES)})(-updates|-security|/updates|)")
-_WANTED_SETTINGS = re.compile(
+_MIRROR_SETTINGS = re.compile(
     r"Acquire::(Check-Valid-Until|Check-Date|Retries|(http|https)::(Proxy|Timeout|Verify-Peer|Verify-Host)(::\S+)?)$"
 )
 
@@ -206,5 +206,5 @@ def _settings() -> Iterable[tuple[str, str]]:
         return
     for line in dump.splitlines():
         match = re.fullmatch(r'(\S+) "(.*)";', line)
-        if match and match[2] and _WANTED_SETTINGS.match(match[1]):
+        if match and match[2] and _MIRROR_SETTINGS.match(match[1]):
             yield match[1], match[2]

@@ -63,11 +63,11 @@ class QmpClient:
     ) -> None:
         self.close()
 
-    def _read(self, is_wanted: Callable[[QmpMessage], bool]) -> QmpMessage:
+    def _read(self, is_match: Callable[[QmpMessage], bool]) -> QmpMessage:
         """Return the next matching message; events in between are ignored."""
         for line in self._lines:
             message = decode(line, QmpMessage, node=self._node, what="message of QEMU")
-            if is_wanted(message):
+            if is_match(message):
                 return message
         raise ConnectionResetError("QEMU closed the connection")
 

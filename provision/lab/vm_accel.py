@@ -48,9 +48,9 @@ def accelerator(image: Image, cache: Path, progress: Progress) -> tuple[str, ...
     return EMULATION
 
 
-def virtual_cpus(acceleration: tuple[str, ...], wanted: int) -> int:
+def virtual_cpus(acceleration: tuple[str, ...], cpus: int) -> int:
     """Return the number of CPUs of a node: `wanted` with hardware virtualization, one under emulation."""
-    return wanted if acceleration == HARDWARE else _EMULATED_CPUS
+    return cpus if acceleration == HARDWARE else _EMULATED_CPUS
 
 
 def _boots(image: Image) -> bool:

@@ -94,17 +94,17 @@ def port_is_free(port: int, kind: int) -> bool:
     return True
 
 
-def _port(free: Callable[[int, int], bool], kind: int, taken: set[int]) -> int:
+def _port(free: Callable[[int, int], bool], kind: int, used: set[int]) -> int:
     for port in random.sample(range(_FIRST_PORT, _LAST_PORT), 200):  # nosec B311 # ports to try, not a secret
-        if port not in taken and free(port, kind):
+        if port not in used and free(port, kind):
             return port
     raise LabError(f"no free port between {_FIRST_PORT} and {_LAST_PORT} on 127.0.0.1")
 
 
-def _subnet(name: str, taken: set[int]) -> int:
+def _subnet(name: str, used: set[int]) -> int:
     first = zlib.crc32(name.encode()) % _SUBNETS
     for step in range(_SUBNETS):
         number = (first + step) % _SUBNETS + 1
-        if number not in taken:
+        if number not in used:
             return number
     raise LabError(f"all {_SUBNETS} data networks are in use by other labs")

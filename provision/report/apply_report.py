@@ -110,8 +110,8 @@ def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
     for names, status, roles in rows:
         first, *rest = textwrap.wrap(names, width, break_on_hyphens=False) or [names]
         line = f"{first:<{width}}  {layout.state(status, _STATUS)}  "
-        room = max(_MIN_ROLES_WIDTH, layout.width() - width - _STATUS - 4)
-        lines += [(line + _shorten(roles, room)).rstrip(), *rest]
+        width_left = max(_MIN_ROLES_WIDTH, layout.width() - width - _STATUS - 4)
+        lines += [(line + _shorten(roles, width_left)).rstrip(), *rest]
     return lines
 
 

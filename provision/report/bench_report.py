@@ -206,8 +206,8 @@ def _label(run: Run) -> str:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int], model: int = 0) -> list[str]:
     """Format a table: columns in `right` are right-aligned, the last one is wrapped, column `model` is truncated."""
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads) - 1)]
-    room = layout.width() - _MIN_LABEL_WIDTH - sum(widths) - 2 * len(widths) + widths[model]
-    widths[model] = min(widths[model], max(_MIN_MODEL_WIDTH, room))
+    width_left = layout.width() - _MIN_LABEL_WIDTH - sum(widths) - 2 * len(widths) + widths[model]
+    widths[model] = min(widths[model], max(_MIN_MODEL_WIDTH, width_left))
     indent = sum(widths) + 2 * len(widths)
     lines: list[str] = []
     for row in [heads, *rows]:

@@ -144,7 +144,7 @@ def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None, *, verbose: boo
     separate blocks.
     """
     lines: list[str] = []
-    for names, node, others in _alike(plan, verbose=verbose):
+    for names, node, others in _similar(plan, verbose=verbose):
         lines += [*_names(names, node, others=others), *_steps(node), ""]
     done = sum(not node.steps and not node.error for node in plan.nodes)
     lines.append(f"{done} of {len(plan.nodes)} nodes are up to date.")
@@ -159,7 +159,7 @@ _Block = tuple[list[str], NodePlan, bool]
 """Names of nodes, the plan shown for them, and whether some of them differ in details."""
 
 
-def _alike(plan: Plan, *, verbose: bool) -> list[_Block]:
+def _similar(plan: Plan, *, verbose: bool) -> list[_Block]:
     """Return the blocks of nodes with steps, errors or findings; nodes with equal ones share a block."""
     shown_plans = [_shown(node) for node in plan.nodes if node.steps or node.error or node.findings]
     blocks = _together([([node.name], node, False) for node in shown_plans], _whole)

@@ -33,9 +33,9 @@ def as_document(machine: MachineTopology) -> dict[str, Any]:
                 "index": gpu.index,
                 "numa": gpu.numa,
                 "cpus": list(gpu.cpus),
-                "product": (known := machine.gpus.get(gpu.index, GpuDetails())).product or None,
-                "pcie_generation": known.pcie_generation,
-                "pcie_width": known.pcie_width,
+                "product": (details := machine.gpus.get(gpu.index, GpuDetails())).product or None,
+                "pcie_generation": details.pcie_generation,
+                "pcie_width": details.pcie_width,
             }
             for gpu in topology.gpus
         ],
@@ -81,7 +81,7 @@ def as_text(machine: MachineTopology) -> str:
 def head_lines(machine: MachineTopology) -> list[str]:
     """Return the summary of the machine: name and links, products, SIMULATED components, chosen GPUs."""
     name = f"{machine.node}: " if machine.node else ""
-    products = sorted({known.product for known in machine.gpus.values() if known.product})
+    products = sorted({details.product for details in machine.gpus.values() if details.product})
     lines = [f"{name}{summary(machine.topology)}"]
     if products:
         lines.append(f"{', '.join(products)}{_slots(machine)}")
@@ -99,7 +99,7 @@ def numa_title(numa_node: NumaNode) -> str:
 
 def _slots(machine: MachineTopology) -> str:
     """Return generation and width of the GPUs' slots if they are all equal."""
-    slots = {(known.pcie_generation, known.pcie_width) for known in machine.gpus.values()}
+    slots = {(details.pcie_generation, details.pcie_width) for details in machine.gpus.values()}
     generation, width = slots.pop() if len(slots) == 1 else (None, None)
     return f", PCIe generation {generation} x{width}" if generation and width else ""
 
@@ -127,9 +127,9 @@ def _blocks(machine: MachineTopology) -> Iterator[list[str]]:
     labels = _labels(machine, titles)
     links, margin = machine.topology.links, max(map(len, labels)) + 2
     widths = [max(len(titles[n]), *(len(row[n]) for row in links)) + 1 for n in range(len(titles))]
-    columns, room = list(range(len(titles))), layout.width() - margin + 1
+    columns, width_left = list(range(len(titles))), layout.width() - margin + 1
     while columns:
-        fits = _fitting([widths[n] for n in columns], room)
+        fits = _fitting([widths[n] for n in columns], width_left)
         if columns[0] < count < columns[0] + len(columns) and fits < len(columns):
             fits = min(fits, count - columns[0])
         shown, columns = columns[:fits], columns[fits:]
@@ -141,11 +141,11 @@ def _line(label: str, cells: Sequence[str]) -> str:
     return "".join([label, *cells]).rstrip()
 
 
-def _fitting(widths: Sequence[int], room: int) -> int:
+def _fitting(widths: Sequence[int], width_left: int) -> int:
     used = 0
     for number, width in enumerate(widths):
         used += width
-        if used > room:
+        if used > width_left:
             return max(number, 1)
     return len(widths)
 
@@ -182,11 +182,11 @@ def _branches(machine: MachineTopology, part: NumaNode | Group, indent: str) -> 
 def _device(machine: MachineTopology, row: int) -> str:
     """Return a device's label with non-breaking blanks."""
     name = machine.names()[row] + "*" * machine.is_chosen(row)
-    known = machine.nics.get(name)
-    if known is None or row < len(machine.topology.gpus):
+    details = machine.nics.get(name)
+    if details is None or row < len(machine.topology.gpus):
         return name
-    rate = f"{known.rate_gbit:g}\u00a0Gbit/s" if known.rate_gbit is not None else ""
-    properties = "\u00a0".join(part for part in (rate, "" if known.active else "down") if part)
+    rate = f"{details.rate_gbit:g}\u00a0Gbit/s" if details.rate_gbit is not None else ""
+    properties = "\u00a0".join(part for part in (rate, "" if details.active else "down") if part)
     return f"{name}\u00a0({properties})" if properties else name
 
 

@@ -157,11 +157,11 @@ class _Sheet:
 
     def _label(self, row: int) -> list[str]:
         name = _cut(self.names[row]) + "*" * self.machine.is_chosen(row)
-        known = self.machine.nics.get(self.names[row]) if row >= self.gpus else None
-        if known is None:
+        details = self.machine.nics.get(self.names[row]) if row >= self.gpus else None
+        if details is None:
             return [name]
-        rate = f"{known.rate_gbit:g} Gbit/s" if known.rate_gbit is not None else ""
-        properties = " ".join(part for part in (rate, "" if known.active else "down") if part)
+        rate = f"{details.rate_gbit:g} Gbit/s" if details.rate_gbit is not None else ""
+        properties = " ".join(part for part in (rate, "" if details.active else "down") if part)
         return [name, properties] if properties else [name]
 
     def _nvlink(self) -> tuple[str, float]:

@@ -24,8 +24,8 @@ def shortage(candidates: Sequence[Candidate], request: Request) -> str:
     """Return why the job does not fit: missing workers, free GPUs per node, and the largest job that would fit."""
     free = {candidate.name: len(offered(candidate, request)) for candidate in candidates}
     limit = request.most_per_node
-    places = [min(count // request.gpus, limit or count) for count in free.values()]
-    most = _most_alike(places) if request.uniform else sum(places)
+    worker_slots = [min(count // request.gpus, limit or count) for count in free.values()]
+    most = _max_uniform_workers(worker_slots) if request.uniform else sum(worker_slots)
     missing = request.workers - most
     gang = "a job needs all its workers at once"
     if missing > 0:
@@ -40,10 +40,10 @@ def shortage(candidates: Sequence[Candidate], request: Request) -> str:
     return "; ".join([*parts, largest, *_excluded(candidates, request)])
 
 
-def _most_alike(places: Sequence[int]) -> int:
+def _max_uniform_workers(worker_slots: Sequence[int]) -> int:
     """Return the workers of the largest job with the same number on every node."""
-    sizes = range(1, max(places, default=0) + 1)
-    return max((size * sum(count >= size for count in places) for size in sizes), default=0)
+    sizes = range(1, max(worker_slots, default=0) + 1)
+    return max((size * sum(count >= size for count in worker_slots) for size in sizes), default=0)
 
 
 def _free(free: dict[str, int]) -> str:
@@ -71,5 +71,5 @@ def _excluded(candidates: Sequence[Candidate], request: Request) -> Iterator[str
         yield f"in MIG mode, available only to single shared GPUs: {shown}"
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

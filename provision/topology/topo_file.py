@@ -157,8 +157,10 @@ def _assumed(file: TopoFile, machine: Machine) -> Iterator[str]:
     if machine.p2p is None and typical_product(gpu):
         yield f"gpu={gpu} is an architecture; the NVLink lanes of {typical_product(gpu)} are assumed"
     elif machine.p2p is None and lanes(gpu) is None:
-        why = f"the NVLink lanes of {file.settings['gpu']} are unknown" if "gpu" in file.settings else "gpu= is not set"
-        yield f"{why}; {DEFAULT_LANE // 10} GB/s are assumed per NVLink lane"
+        reason = (
+            f"the NVLink lanes of {file.settings['gpu']} are unknown" if "gpu" in file.settings else "gpu= is not set"
+        )
+        yield f"{reason}; {DEFAULT_LANE // 10} GB/s are assumed per NVLink lane"
     if "pcie_gen" not in file.settings:
         yield f"pcie_gen= is not set; {DEFAULT_PCIE // 10} GB/s are assumed per PCIe slot"
     if "nic_gbit" not in file.settings or not machine.ports:

@@ -51,7 +51,7 @@ def tree(topology: Topology) -> tuple[NumaNode, ...]:
     parts = _grouped(topology, range(len(topology.links)), len(_GROUPED))
     homes: dict[tuple[int | None, tuple[str, ...]], list[int | Group]] = {}
     for part in parts:
-        homes.setdefault(_home(topology, _rows(part), parts), []).append(part)
+        homes.setdefault(_locality(topology, _rows(part), parts), []).append(part)
     numa_nodes = [
         NumaNode(numa, _cpus(topology, [row for part in members for row in _rows(part)]), *_sorted(members))
         for (numa, cpus), parts_at_home in homes.items()
@@ -124,18 +124,20 @@ def _across(topology: Topology, rows: Sequence[int], others: Sequence[int]) -> b
     return known == {PCIE_CLASSES[-1]}
 
 
-def _home(topology: Topology, rows: Sequence[int], parts: Sequence[int | Group]) -> tuple[int | None, tuple[str, ...]]:
+def _locality(
+    topology: Topology, rows: Sequence[int], parts: Sequence[int | Group]
+) -> tuple[int | None, tuple[str, ...]]:
     """Return the NUMA node of devices, or the CPUs; cards without either belong to parts that are NODE to them."""
     reported = _affinity(topology, rows)
     if reported is not None:
         return reported
-    around = {
+    neighbours = {
         home
         for part in parts
         if any(topology.links[row][other] == PCIE_CLASSES[3] for row in rows for other in _rows(part))
         and (home := _affinity(topology, _rows(part))) is not None
     }
-    return around.pop() if len(around) == 1 else (None, ())
+    return neighbours.pop() if len(neighbours) == 1 else (None, ())
 
 
 def _affinity(topology: Topology, rows: Sequence[int]) -> tuple[int | None, tuple[str, ...]] | None:

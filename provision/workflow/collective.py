@@ -24,7 +24,7 @@ __all__ = ["all_reduce"]
 
 Say = Callable[[str], None]
 
-_LOOK_SECONDS = 120
+_PROBE_SECONDS = 120
 _LIMIT_SECONDS = 900
 """The time limit of every rank."""
 _OUTPUT_BYTES = 4 << 20
@@ -144,7 +144,7 @@ def _program(
 
     answers = each(
         [cluster.node(entry.name) for entry in taking],
-        lambda connector: connector.run(tools_script(containers[connector.name]), timeout=_LOOK_SECONDS),
+        lambda connector: connector.run(tools_script(containers[connector.name]), timeout=_PROBE_SECONDS),
     )
     tools: dict[str, frozenset[str]] = {}
     for name, answer in answers.items():
@@ -158,8 +158,8 @@ def _program(
     programs = _programs(gpus=bool(real))
     able = {program: [e for e in taking if program.requires <= tools.get(e.name, frozenset())] for program in programs}
     best = max(programs, key=lambda program: len(able[program]))  # the first of equal ones
-    lacking = "the training image has no program for an all-reduce"
-    others |= {e.name: lacking for e in taking if e.name in tools and e not in able[best]}
+    missing_program = "the training image has no program for an all-reduce"
+    others |= {e.name: missing_program for e in taking if e.name in tools and e not in able[best]}
     if not able[best]:
         return list(taking), None, others
     chosen = able[best] if real else _one_rank_each(able[best])

@@ -13,7 +13,7 @@ VERSION = "@VERSION@"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 DAEMON = "/etc/docker/daemon.json"
 RUNTIME = {"path": "nvidia-container-runtime", "args": []}
-SEEN = ("/usr/bin/nvidia-smi", "/etc/provision-lab/machine.json")
+MOUNTED = ("/usr/bin/nvidia-smi", "/etc/provision-lab/machine.json")
 
 
 def main(arguments: list[str]) -> int:
@@ -60,7 +60,7 @@ def generate(options: argparse.Namespace) -> int:
     names = [name for row in rows for name in row] + ["all"]
     mounts = [
         {"hostPath": path, "containerPath": path, "options": ["ro", "nosuid", "nodev", "bind"]}
-        for path in SEEN
+        for path in MOUNTED
         if Path(path).exists()
     ]
     document = {

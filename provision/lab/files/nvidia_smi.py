@@ -240,14 +240,14 @@ def read_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     return words, options
 
 
-def chosen(machine: dict[str, Any], wanted: str | None) -> list[dict[str, Any]]:
+def chosen(machine: dict[str, Any], selection: str | None) -> list[dict[str, Any]]:
     """Return the GPUs that ``-i`` names by index, UUID or bus address; all without it."""
     if not machine["gpus"]:
         raise Refused("No devices were found", NO_DEVICE)
-    if wanted is None:
+    if selection is None:
         return list(machine["gpus"])
     matches: list[dict[str, Any]] = []
-    for name in wanted.split(","):
+    for name in selection.split(","):
         keys = [gpu for gpu in machine["gpus"] if name.lower() in names_of(gpu)]
         if not keys:
             raise Refused("No devices were found", NO_DEVICE)
@@ -332,8 +332,8 @@ def values(machine: dict[str, Any], gpu: dict[str, Any]) -> dict[str, Any]:
 def query(machine: dict[str, Any], gpus: list[dict[str, Any]], options: dict[str, str]) -> str:
     """Answer ``--query-gpu=... --format=csv[,noheader][,nounits]``."""
     style = style_of(options)
-    asked = options.get("query-gpu") or options.get("query-remapped-rows", "")
-    fields = [field.strip() for field in asked.split(",")]
+    requested = options.get("query-gpu") or options.get("query-remapped-rows", "")
+    fields = [field.strip() for field in requested.split(",")]
     driver = tuple(int(part) for part in machine["driver_version"].split("."))
     for field in fields:
         if ALIASES.get(field, field) not in gpus[0]["values"] or driver < SINCE.get(field, (0,)):

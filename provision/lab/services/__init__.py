@@ -147,8 +147,8 @@ class Services:
         """Return the .deb files of the simulated hardware of `spec.machine`; none for nodes without GPUs."""
         if spec.machine is None:
             return []
-        wanted = ("nvidia-smi-simulated_", f"{machine_package_name(load(spec.machine).name)}_")
-        return [path for path in build_packages(self._cache) if path.name.startswith(wanted)]
+        prefixes = ("nvidia-smi-simulated_", f"{machine_package_name(load(spec.machine).name)}_")
+        return [path for path in build_packages(self._cache) if path.name.startswith(prefixes)]
 
 
 def _records(own: Path) -> list[Path]:

@@ -37,21 +37,21 @@ class Certificates:
 def ensure_certificates(folder: Path, lab: str, names: Iterable[str]) -> Certificates:
     """Create the authority once, and the server's certificate whenever it does not cover all `names`."""
     authority, certificate, key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
-    covered, wanted = folder / "server.json", sorted(set(names))
+    covered, required_names = folder / "server.json", sorted(set(names))
     if not (authority.exists() and (folder / "ca.key").exists()):
         _make_authority(folder, lab)
         covered.unlink(missing_ok=True)
-    renewed = not (certificate.exists() and key.exists() and _covers(covered, wanted))
+    renewed = not (certificate.exists() and key.exists() and _covers(covered, required_names))
     if renewed:
         covered.unlink(missing_ok=True)
-        _make_server_pair(folder, wanted)
-        write_private(covered, json.dumps(wanted))
+        _make_server_pair(folder, required_names)
+        write_private(covered, json.dumps(required_names))
     return Certificates(authority, certificate, key, renewed)
 
 
-def _covers(covered: Path, wanted: list[str]) -> bool:
+def _covers(covered: Path, required_names: list[str]) -> bool:
     try:
-        return set(wanted) <= set(decode(covered.read_bytes(), list[str], node="", what=str(covered)))
+        return set(required_names) <= set(decode(covered.read_bytes(), list[str], node="", what=str(covered)))
     except (OSError, InvalidDocument):
         return False
 

@@ -21,7 +21,7 @@ GIT_FOLDER = "git/nv_peer_memory.git"
 """The path of nv_peer_mem's git repository below the URL of the lab's repository."""
 
 _FILES = Path(__file__).parent.parent / "files" / "kernel"
-_WHO = "provision lab <root@localhost> 1704067200 +0000"
+_AUTHOR = "provision lab <root@localhost> 1704067200 +0000"
 
 _OLD_MEMBERS = """\
 	void *(*get_context_private_data)(u64 peer_id);
@@ -52,7 +52,7 @@ class _Module:
     folder: str
     tree: Mapping[str, str]
     """Path in the source tree -> file below ``files/kernel/FOLDER``."""
-    words: Mapping[str, str]
+    replacements: Mapping[str, str]
     """Placeholder between @ signs in the sources -> its replacement."""
     fields: Mapping[str, str] = field(default_factory=dict)
     leftovers: str = ""
@@ -91,7 +91,7 @@ def _ofed(version: str, members: str, extension: str) -> _Module:
         summary=f"kernel half of an RDMA stack with peer memory, as OFED {version}",
         folder="mlnx_ofed",
         tree=_OFED_TREE,
-        words={"VERSION": version, "MEMBERS": members, "EXTENSION": extension},
+        replacements={"VERSION": version, "MEMBERS": members, "EXTENSION": extension},
         leftovers="/usr/src/ofa_kernel",
         files={"/usr/bin/ofed_info": _OFED_INFO.format(version=version)},
     )
@@ -106,7 +106,7 @@ def _nvidia(package: str, driver: str, flavour: str, licence: str, members: str)
         summary=f"kernel modules of GPU driver {driver}, {'open' if 'GPL' in licence else 'proprietary'}",
         folder="nvidia",
         tree=_NVIDIA_TREE,
-        words={"DRIVER": driver, "FLAVOUR": flavour, "LICENSE": licence, "MEMBERS": members},
+        replacements={"DRIVER": driver, "FLAVOUR": flavour, "LICENSE": licence, "MEMBERS": members},
         fields={"Provides": "nvidia-kernel-simulated", "Conflicts": "nvidia-kernel-simulated"},
     )
 
@@ -164,14 +164,14 @@ def kernel_stand_ins() -> list[StandIn]:
 def peer_memory_tree(tag: str) -> dict[str, str]:
     """Return nv_peer_mem's source tree at `tag`: path -> content."""
     version = tag.partition("-")[0]
-    words = {
+    replacements = {
         "VERSION": version,
         "TREES": _TREES[tag],
         "SYMVERS": _SYMVERS[tag],
         "CLIENTS": _text("nv_peer_mem", _CLIENTS[tag], {"VERSION": version}),
     }
     names = ("Makefile", "create_nv.symvers.sh", "nv_peer_mem.c")
-    return {name: _text("nv_peer_mem", name, words) for name in names}
+    return {name: _text("nv_peer_mem", name, replacements) for name in names}
 
 
 def build_git(folder: Path) -> None:
@@ -194,7 +194,7 @@ def git_history() -> str:
     """Return the whole history as input for ``git fast-import``; equal texts give equal commits."""
     stream = ""
     for tag in PEER_MEMORY_TAGS:
-        stream += f"commit refs/heads/master\ncommitter {_WHO}\n{_data(f'SIMULATED nv_peer_mem {tag}')}deleteall\n"
+        stream += f"commit refs/heads/master\ncommitter {_AUTHOR}\n{_data(f'SIMULATED nv_peer_mem {tag}')}deleteall\n"
         for path, text in peer_memory_tree(tag).items():
             stream += f"M {'100755' if path.endswith('.sh') else '100644'} inline {path}\n{_data(text)}"
         stream += f"reset refs/tags/{tag}\nfrom refs/heads/master\n\n"
@@ -214,25 +214,25 @@ def _git(arguments: list[str], data: bytes = b"") -> None:
 def _package(module: _Module) -> StandIn:
     version = f"{module.version}~simulated"
     source = f"/usr/src/{module.dkms_name}-{module.version}"
-    words = {
+    replacements = {
         "name": module.dkms_name,
         "version": module.version,
         "package": module.package,
         "clean": f"rm -rf {module.leftovers}" if module.leftovers else "exit 0",
     }
-    files = {f"{source}/{path}": _text(module.folder, name, module.words) for path, name in module.tree.items()}
+    files = {f"{source}/{path}": _text(module.folder, name, module.replacements) for path, name in module.tree.items()}
     return StandIn(
         module.package,
         version,
         module.summary,
         {**files, **module.files, **mark(module.mark, f"{module.summary}: it drives no hardware")},
         {"Depends": "dkms", **module.fields},
-        {"postinst": _POSTINST.format(**words), "prerm": _PRERM.format(**words)},
+        {"postinst": _POSTINST.format(**replacements), "prerm": _PRERM.format(**replacements)},
     )
 
 
-def _text(folder: str, name: str, words: Mapping[str, str]) -> str:
+def _text(folder: str, name: str, replacements: Mapping[str, str]) -> str:
     text = (_FILES / folder / name).read_text(encoding="utf-8")
-    for word, value in words.items():
+    for word, value in replacements.items():
         text = text.replace(f"@{word}@", value)
     return text

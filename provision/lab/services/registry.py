@@ -38,9 +38,9 @@ def ensure_running(folder: Path, addresses: Sequence[str], port: int, certificat
             f"{_PROGRAM} is not installed; it is required to serve the training image",
             remedy=f"apt-get install --no-install-recommends {_PROGRAM}",
         )
-    wanted = {_record(folder, address) for address in addresses}
+    required_records = {_record(folder, address) for address in addresses}
     for record in records(folder):
-        if record not in wanted or certificates.renewed:
+        if record not in required_records or certificates.renewed:
             processes.stop(record)
     for address in addresses:
         record = _record(folder, address)
