@@ -156,7 +156,7 @@ def test_the_summary_says_that_no_job_runs_only_where_none_does():
     text = as_text(Plan((NodePlan("a", steps),)))
 
     assert f"    ! may disturb: {job}" in text
-    assert "none runs there" not in text
+    assert "no job runs there" not in text
     assert "1 of them may disturb running jobs (allowed by --disruptive)" in " ".join(text.split())
     assert "1 waits for jobs to end" in " ".join(text.split())
     assert "1 would undo a preserved difference" in " ".join(text.split())

@@ -100,11 +100,11 @@ WHOLE = {
 WARNED = {
     "a100_4gpu_NV4_1nic_numa_RANGE.txt": "0-3 is not a single node",
     "ansi_underlined_header_2gpu_NV12.txt": "does not name NIC0, NIC1",
-    "dgx1p_8xP100_RUNTOGETHER_header.txt": "run together",
+    "dgx1p_8xP100_RUNTOGETHER_header.txt": "are not separated",
 }
 REFUSED = {
     "PARTIAL_dgx2_16gpu_NV6_first_4_rows.txt": "more devices than it has rows; the last row is GPU3",
-    "PARTIAL_dgx2_topo_mp_elided.txt": "left columns out",
+    "PARTIAL_dgx2_topo_mp_elided.txt": "columns were removed",
     "dgx1_topo_mp_pcie_only.txt": "topo -mp",
     "rtx5090_2gpu_topo_p2p_rw_GNS.txt": "'GNS' between GPU0 and GPU1",
 }
