@@ -84,7 +84,7 @@ def test_the_gpus_of_pcie_machines_are_linked_as_recorded(machine, sample):
 
 
 def test_link_classes_follow_from_the_place_in_the_pcie_tree():
-    """PIX, PXB, PHB, NODE and SYS are told from `at` alone."""
+    """The field `at` determines PIX, PXB, PHB, NODE and SYS."""
     machine = parse(PAIR, source="two.yml")
 
     assert [connection(machine, 1, other) for other in range(6)] == ["PXB", "X", "PIX", "PHB", "NODE", "SYS"]

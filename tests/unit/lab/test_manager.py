@@ -11,7 +11,7 @@ from provision.lab.manager import LabOptions, LabReport
 
 
 class Quiet:
-    """Progress that nobody reads."""
+    """Progress that is ignored."""
 
     def step(self, message):
         """Say nothing."""
@@ -25,7 +25,7 @@ def home(tmp_path, monkeypatch):
 
 
 def test_other_options_than_the_labs_are_refused_with_both_named():
-    """A lab is never changed silently; the message shows what it has and what was asked for."""
+    """A lab is never changed silently; the message has its options and the requested ones."""
     state.save_spec(state.lab_folder("demo"), LabSpec("demo", DriverName.CONTAINER, 2))
     with pytest.raises(LabError, match=r"--driver container --nodes 2 .* requested: --driver container --nodes 3"):
         manager.up("demo", LabOptions(nodes=3), Quiet())
@@ -58,7 +58,7 @@ def test_an_unknown_lab_is_named_with_those_that_exist():
     assert caught.value.remedy == "provision lab up demo"
 
 
-def test_a_half_made_lab_has_no_inventory_yet():
+def test_an_incomplete_lab_has_no_inventory_yet():
     """Verbs that need the nodes say that the lab must be finished first."""
     state.save_spec(state.lab_folder("demo"), LabSpec("demo", DriverName.VM, 1))
     with pytest.raises(LabError, match="incomplete"):

@@ -20,7 +20,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["", "Demo", "1a", "a_b", "../x", "a" * 31, "a-", "a b"])
 def test_names_that_cannot_be_host_names_are_refused(name):
-    """A bad name is refused before anything is made, and the rule is told."""
+    """An invalid name is refused with the rule before anything is created."""
     with pytest.raises(UsageError, match="invalid lab name"):
         state.lab_folder(name)
 
@@ -38,8 +38,8 @@ def test_a_spec_is_stored_in_a_private_folder(home):
     assert state.known_labs() == ["demo"]
 
 
-def test_a_damaged_record_says_how_to_go_on():
-    """A broken lab.json is no traceback but a sentence with the way out."""
+def test_a_damaged_record_has_a_remedy():
+    """A damaged lab.json is an error with a remedy, without a traceback."""
     folder = state.lab_folder("demo")
     state.save_spec(folder, LabSpec("demo", DriverName.VM, 1))
     (folder / "lab.json").write_text('{"name": "demo"}')

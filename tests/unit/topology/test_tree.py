@@ -68,13 +68,13 @@ RECORDED = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_tree_of_a_real_machine_matches_its_hardware(name):
-    """A card tells that two GPUs share a switch, also where NVLink hides the class between them."""
+    """A card shows that two GPUs share a switch, even if NVLink hides their class."""
     assert drawn(parse_matrix(recorded(name))) == RECORDED[name]
 
 
 @pytest.mark.parametrize("name", names())
 def test_the_tree_of_a_described_machine_matches_its_description(name):
-    """Every device stands once, with its NUMA node; those of one host bridge are in one group with them."""
+    """Every device occurs once, with its NUMA node; devices of one host bridge are in one group."""
     machine = load(name)
     devices = [*machine.gpus, *machine.nics]
     numa_nodes = tree(of(machine))
@@ -89,7 +89,7 @@ def test_the_tree_of_a_described_machine_matches_its_description(name):
 
 
 def test_nested_classes_form_nested_groups():
-    """One switch below several below a host bridge; what is at a level by itself stands beside the groups."""
+    """One switch below several below a host bridge; devices without a group are next to the groups."""
     text = """
 name: deep
 description: all levels
