@@ -20,10 +20,10 @@ def gdr(cluster: Cluster, limit: str | None = None) -> tuple[NodeGdr, ...]:
     full = with_defaults(cluster)
     nodes = chosen(full, limit)
     facts = probe(nodes, names=[node.name for node in full.nodes], topology=True)
-    return tuple(_judged(node.name, facts[node.name]) for node in nodes)
+    return tuple(_node_gdr(node.name, facts[node.name]) for node in nodes)
 
 
-def _judged(name: str, facts: NodeFacts | ProvisionError) -> NodeGdr:
+def _node_gdr(name: str, facts: NodeFacts | ProvisionError) -> NodeGdr:
     from provision.facts import simulated
     from provision.gdr import GdrPath, GdrVerdict, NodeGdr
     from provision.gdr.observed import has_gpus, missing_fact_reason, verdict_of
