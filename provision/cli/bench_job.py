@@ -19,8 +19,8 @@ from provision.errors import UsageError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-    from provision.hostfiles import HostEntry
     from provision.jobs import Plan
+    from provision.launchers import HostEntry
 
 __all__ = ["Job", "Setting", "launched", "run_words"]
 
