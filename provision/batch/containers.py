@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from provision.batch.inference import starts_processes, words_of
 from provision.batch.mpi import KEYS, MOUNT
-from provision.launchers import node_launcher
+from provision.launchers import launcher_of
 from provision.model.job import JobSpec, Kind, Seat
 
 __all__ = ["RUN", "SHARE", "NodeHardware", "create_words", "limits_of", "own_mounts", "program_words"]
@@ -134,8 +134,8 @@ def program_words(spec: JobSpec) -> tuple[str, ...]:
     """Return the command of an instance of pytorch or run: the user's line, or the launcher around it."""
     if spec.procs_per_gpu > 1:
         return _shared(spec)
-    launcher = node_launcher(spec.launcher or ("torchrun" if spec.nproc_per_node and len(spec.command) > 1 else ""))
-    if launcher and not starts_processes(words_of(spec.command)):
+    launcher = launcher_of(spec.launcher or ("torchrun" if spec.nproc_per_node and len(spec.command) > 1 else ""))
+    if launcher.per_node and not starts_processes(words_of(spec.command)):
         return launcher.node_words(spec.shell, spec.command)
     return _plain(spec)
 

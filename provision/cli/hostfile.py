@@ -122,7 +122,7 @@ def _placement(launcher: str, file: Path | None, *, rankfile: bool) -> list[Node
 def _refuse_port(launcher: str, port: int | None) -> None:
     if port is None:
         return
-    if launcher != "torchrun":
+    if not LAUNCHERS[launcher].rendezvous:
         raise UsageError("--master-port is for torchrun", remedy="Leave it out.")
     if not 1 <= port <= _LAST_PORT:
         raise UsageError(f"--master-port {port}: there is no such port")

@@ -27,7 +27,7 @@ def wanted(
     ranks: int | None, gpus: int | None, workers: int | None, seats: Seats, *, gputopology: bool, offline: bool
 ) -> Request | None:
     """Return the GPUs that are to be chosen, None when none are; UsageError for options that mean nothing together."""
-    from provision.launchers import equal_slots
+    from provision.launchers import launcher_of
     from provision.topology.candidates import Mode
     from provision.topology.placement import Request
 
@@ -48,7 +48,7 @@ def wanted(
     return Request(
         gpus or 1,
         ranks or workers or 1,
-        uniform=equal_slots(seats.launcher),
+        uniform=launcher_of(seats.launcher).equal_slots,
         mode=Mode.TOPOLOGY,
     )
 

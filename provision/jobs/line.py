@@ -11,7 +11,7 @@ from provision.jobs.preflight import Container
 from provision.jobs.ranks import LAUNCHER_WORDS, VARIABLES, RankPlan, rank_variables
 from provision.jobs.request import JobRequest, networks_of
 from provision.jobs.seating import placed_variables, rank_plan
-from provision.launchers import HostEntry, Launch, Launcher, Reach, fitted, node_launcher
+from provision.launchers import HostEntry, Launch, Launcher, Reach, fitted, launcher_of
 from provision.launchers.openmpi import plain_settings
 from provision.model import Setting
 from provision.profiles import (
@@ -72,7 +72,7 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
     own = [name for name in request.environment if name not in names]
     variables = overridden(placed_variables(_variables(request, used), request.placement), own)
     plan = rank_plan(request, fitted(used, ranks), variables)
-    per_node = node_launcher(request.launcher) is not None
+    per_node = launcher_of(request.launcher).per_node
     launch = Launch(
         version=container.version,
         ranks=len(used) if per_node else ranks,
@@ -102,8 +102,7 @@ _CARRIED = tuple(
 def _command(request: JobRequest, plan: RankPlan | None) -> tuple[str, ...]:
     if plan is None:
         return request.command
-    launcher = node_launcher(request.launcher)
-    return (*LAUNCHER_WORDS, *(request.command if launcher and launcher.shell_line else request.program))
+    return (*LAUNCHER_WORDS, *(request.command if launcher_of(request.launcher).shell_line else request.program))
 
 
 def _variables(request: JobRequest, used: Sequence[HostEntry]) -> tuple[Setting, ...]:

@@ -12,7 +12,7 @@ from provision.commands.ssh import explain_ssh
 from provision.connectors import Connector, each
 from provision.errors import LaunchError, ProvisionError
 from provision.jobs.request import JobRequest, together
-from provision.launchers import LAUNCHERS, Launcher, identified, node_launcher, of_version
+from provision.launchers import LAUNCHERS, Launcher, identified, launcher_of, of_version
 from provision.model import CommandResult
 
 __all__ = ["Container", "check_logins", "check_nodes", "logins_script", "node_script", "parse_node", "read_logins"]
@@ -134,7 +134,7 @@ def _check_command(node: str, container: str, said: Mapping[str, str], request: 
             f"the directory {request.directory} does not exist in the container {container}", node=node, remedy=bring
         )
     if not said.get("program"):
-        torch = node_launcher(request.launcher)
+        torch = launcher_of(request.launcher).program
         raise LaunchError(
             f"the program {request.program[0]} was not found in the container {container}",
             node=node,

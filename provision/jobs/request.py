@@ -11,7 +11,7 @@ from pathlib import Path
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError, ProvisionError
 from provision.facts import NodeFacts
-from provision.launchers import HostEntry, node_launcher, slot_table
+from provision.launchers import HostEntry, launcher_of, slot_table
 from provision.model import Node, NodePlacement, Secret
 from provision.profiles import NodeNetwork, Wish
 from provision.report.grouping import Group, grouped, outline
@@ -62,8 +62,7 @@ class JobRequest:
     @property
     def program(self) -> tuple[str, ...]:
         """What is started on the nodes in the end, and has to be there."""
-        launcher = node_launcher(self.launcher)
-        return ((launcher.program,) if launcher else ()) + self.command
+        return tuple(filter(None, (launcher_of(self.launcher).program,))) + self.command
 
     @property
     def hostfile(self) -> str:

@@ -9,7 +9,7 @@ from provision.errors import LaunchError, UsageError
 from provision.facts import NodeFacts, Unknown, free_port
 from provision.jobs.ranks import RankPlan
 from provision.jobs.request import JobRequest
-from provision.launchers import MASTER_PORT, MPIRUN, HostEntry, node_launcher
+from provision.launchers import MASTER_PORT, MPIRUN, HostEntry, launcher_of
 from provision.model import NodePlacement, RankPlacement, Setting
 
 __all__ = ["placed_entries", "placed_variables", "rank_plan", "with_uuids"]
@@ -36,14 +36,14 @@ def rank_plan(request: JobRequest, used: Sequence[HostEntry], variables: Iterabl
         )
         for entry in used
     )
-    launcher = node_launcher(request.launcher)
+    launcher = launcher_of(request.launcher)
     return RankPlan(
         nodes,
         tuple(request.environment),
         None if request.launcher == MPIRUN else _master(request, used[0]),
-        "node" if launcher else "rank",
+        "node" if launcher.per_node else "rank",
         request.visible,
-        launcher.prefix() if launcher and launcher.shell_line else (),
+        launcher.prefix() if launcher.shell_line else (),
     )
 
 

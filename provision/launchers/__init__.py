@@ -31,12 +31,11 @@ __all__ = [
     "Reach",
     "argv_of",
     "discover",
-    "equal_slots",
     "fitted",
     "host_files",
     "identified",
     "launcher_names",
-    "node_launcher",
+    "launcher_of",
     "of_version",
     "slot_table",
     "typed_commands",
@@ -67,15 +66,9 @@ def launcher_names() -> list[str]:
     return [MPIRUN, *(name for name, launcher in LAUNCHERS.items() if launcher.rendezvous)]
 
 
-def node_launcher(name: str) -> Launcher | None:
-    """Return the launcher of a name if it is started once on each node."""
-    launcher = LAUNCHERS.get(name)
-    return launcher if launcher and launcher.per_node else None
-
-
-def equal_slots(name: str) -> bool:
-    """Return whether all nodes must have the same number of ranks."""
-    return name in LAUNCHERS and LAUNCHERS[name].equal_slots
+def launcher_of(name: str) -> Launcher:
+    """Return the launcher of a name; the defaults for `MPIRUN` and for no name: one process for each rank."""
+    return LAUNCHERS.get(name) or Launcher(name)
 
 
 def identified(text: str) -> tuple[Launcher, int] | None:
