@@ -135,7 +135,7 @@ def test_a_job_without_room_for_all_its_workers_starts_none(provision, cluster):
 
     assert cluster["nodes"]
     assert (done.code, done.out) == (125, "")
-    assert "1 of 3 workers cannot be placed" in done.err
+    assert "insufficient GPUs for 1 of 3 workers" in done.err
 
 
 def test_open_mpi_reads_its_host_file(provision, cluster):
