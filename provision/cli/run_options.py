@@ -49,16 +49,14 @@ def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOption
     return ProfileOptions(preset, fabric, lightcc, gdr)
 
 
-_LAUNCHERS = ("mpirun", "python", "torchrun", "launch")
-
-
 def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:
     """Return what is asked for of the ranks; UsageError for what there is not, or a file that is no placement."""
-    from provision.hostfiles.placement_file import read_placement
+    from provision.launchers import launcher_names
+    from provision.launchers.placement_file import read_placement
 
-    if launcher not in _LAUNCHERS:
+    if launcher not in launcher_names():
         raise UsageError(
-            f"--launcher {launcher}: there is no such launcher", remedy=f"Known are: {', '.join(_LAUNCHERS)}."
+            f"--launcher {launcher}: there is no such launcher", remedy=f"Known are: {', '.join(launcher_names())}."
         )
     if own_gpus and placement is None and not gputopology:
         raise UsageError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from provision.commands.mpirun_words import TypedLine
 from provision.errors import LaunchError, ProvisionError
 from provision.facts import NodeFacts
-from provision.hostfiles import HostEntry, slot_table
+from provision.launchers import HostEntry, launcher_of, slot_table
 from provision.model import Node, NodePlacement, Secret
 from provision.profiles import NodeNetwork, ProfileOptions
 from provision.report.grouping import Group, grouped, outline
@@ -62,7 +62,7 @@ class JobRequest:
     @property
     def program(self) -> tuple[str, ...]:
         """What is started on the nodes in the end, and has to be there."""
-        return {"torchrun": ("torchrun",), "launch": ("python3",)}.get(self.launcher, ()) + self.command
+        return tuple(filter(None, (launcher_of(self.launcher).program,))) + self.command
 
     @property
     def hostfile(self) -> str:

@@ -17,7 +17,7 @@ from provision.model.cluster import NO_JOBS
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
+    from provision.launchers import HostEntry
     from provision.model import Cluster
 
 __all__ = ["all_reduce"]

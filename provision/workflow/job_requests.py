@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from provision.commands.mpirun_words import TypedLine
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
     from provision.jobs import JobRequest
+    from provision.launchers import HostEntry
     from provision.model import Cluster, NodePlacement, Secret
     from provision.profiles import NodeNetwork, ProfileOptions
 
@@ -66,6 +66,7 @@ def job_request(
         LaunchError: a variable of the inventory that only Ansible could resolve.
     """
     from provision.jobs import JobRequest, new_job_id, placed_entries, with_uuids
+    from provision.launchers import launcher_of
 
     wish, seats = options.wish, options.seats
     line = _typed_line(command, wish, options.ranks, seats)
@@ -76,7 +77,7 @@ def job_request(
         )
     if seats.placement:
         entries = placed_entries(entries, seats.placement)
-    if seats.launcher in {"torchrun", "launch"} and command[0].rpartition("/")[2].startswith("python"):
+    if launcher_of(seats.launcher).per_node and command[0].rpartition("/")[2].startswith("python"):
         raise UsageError(
             f"--launcher {seats.launcher} starts python itself",
             remedy=f"Leave {command[0]} out: give the script alone.",
