@@ -57,7 +57,7 @@ class Finish:
 
     def finish(self):
         """Write down how it ended here and leave nothing; the chief waits for the others before."""
-        patience = self.longest_grace() + self.lost + 20
+        patience = float(self.told.get("grace_seconds") or 0) + self.lost + 20
         waiting = [name for name, told in self.others.items() if not told.get("done")] if self.chief else []
         certain = self.certain_after()
         silent = [name for name in waiting if time.monotonic() - self.heard.get(name, self.born) > certain]
@@ -74,15 +74,12 @@ class Finish:
     def certain_after(self):
         """Return the silence after which the part of another node has ended: it ends its part when it hears nobody.
 
-        A result that is written earlier would report an end while the other node is in its grace time.
+        A result that is written earlier would report an end while the other node is in its grace time. Whoever stops a
+        job waits for the confirmation of each node, and for no result.
         """
-        if self.state["go"] is None:
+        if self.state["go"] is None or self.state["end"].get("status") == "STOPPED":
             return self.lost
-        return self.lost + self.longest_grace() + 2 * self.beat + MARGIN_SECONDS
-
-    def longest_grace(self):
-        """Return the longest grace time that a node may give its part: that of the job, or of whoever stopped it."""
-        return max(float(self.told.get("grace_seconds") or 0), float(self.state["end"].get("grace") or 0))
+        return self.lost + float(self.told.get("grace_seconds") or 0) + 2 * self.beat + MARGIN_SECONDS
 
     def clear(self):
         """Conclude all instances, and take away the containers and the leases."""
