@@ -324,6 +324,8 @@ class NodeProblem(Struct, frozen=True):
     message: Text = "failed"
     remedy: Text | None = None
     output: Text | None = None
+    code: ShortText = ""
+    """Of a request that the user may not make: the reason for programs."""
 
 
 class Reserved(Struct, frozen=True):

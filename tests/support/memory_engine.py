@@ -117,10 +117,10 @@ class MemoryEngine:
         self.known[name] = dataclasses.replace(self.get(name), status=JobStatus.STOPPED)
         return self.known[name]
 
-    def delete(self, name: str, say, *, force: bool = False, lost=()) -> None:
+    def delete(self, name: str, say, *, lost=()) -> None:
         say(f"deleting {name}")
         self.get(name)
-        self.calls.append(("delete", name, force, *lost))
+        self.calls.append(("delete", name, *lost))
         self.known.pop(name, None)
 
     def restart(self, name: str, say) -> JobRecord:
@@ -135,6 +135,9 @@ class MemoryEngine:
 
     def owns(self, job: JobRecord) -> bool:
         return job.owner == "me@here"
+
+    def refuses(self, job: JobRecord) -> bool:
+        return False
 
     def await_starts(self) -> None:
         self.calls.append(("await_starts",))

@@ -89,13 +89,12 @@ class Engine(Protocol):
             The job; STOPPING as long as a node has not confirmed the end.
         """
 
-    def delete(self, name: str, say: Say, *, force: bool = False, lost: Sequence[str] = ()) -> None:
+    def delete(self, name: str, say: Say, *, lost: Sequence[str] = ()) -> None:
         """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
 
         Args:
             name: the job's, or its ID.
             say: takes lines of progress.
-            force: also a job of somebody else that is not over.
             lost: nodes that never come back, and so cannot confirm.
 
         Raises:
@@ -111,6 +110,9 @@ class Engine(Protocol):
 
     def owns(self, job: JobRecord) -> bool:
         """Return whether a job (of `get`) is this user's own, by the key that signed it."""
+
+    def refuses(self, job: JobRecord) -> bool:
+        """Return whether the nodes refuse and record every change of a job (of `get`) by this user."""
 
     def start_pending(self, say: Say, *, patience: float | None = None) -> Tried:
         """Start what waits and fits, and what is to be tried again; forget what is over for as long as it asked.

@@ -13,7 +13,7 @@ import yaml
 
 from provision.cli import following, levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
-from provision.errors import ConnectionFailed, InvalidRecord, UsageError
+from provision.errors import ConnectionFailed, InvalidRecord, NotAllowed, UsageError
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
 from provision.model.job_views import DryRun, JobSurvey
 from provision.testing import make_cluster
@@ -578,24 +578,26 @@ def test_a_job_that_does_not_exist_cannot_be_deleted(engine, typed):
     assert typed("delete", "nosuch", "--ignore-not-found", "--json")[:2] == (0, '{\n  "deleted": []\n}\n')
     engine.known = {"a": job_of("a")}
     assert typed("delete", "a", "--lost", "gpu3")[0] == 0
-    assert engine.calls[-1] == ("delete", "a", True, "gpu3")
+    assert engine.calls[-1] == ("delete", "a", "gpu3")
 
 
-def test_a_job_without_a_valid_record_is_deleted(engine, typed, monkeypatch):
-    """Its owner cannot be asked about, so the engine compares the recorded one."""
+@pytest.mark.parametrize(("owner", "expected"), [("", 0), ("eve@elsewhere", 2)])
+def test_a_job_without_a_valid_record_is_deleted(engine, typed, monkeypatch, owner, expected):
+    """There is no signature, so the recorded owner decides whether a confirmation is required."""
+    problem = InvalidRecord("a is not valid")
+    problem.other_owner = owner
     engine.known = {"a": job_of("a")}
+    get = engine.get
+    monkeypatch.setattr(engine, "get", lambda name, **more: (_ for _ in ()).throw(problem) if more else get(name))
 
-    def ask(*_, yes):
-        if not yes:
-            raise InvalidRecord("a is not valid")
-
-    monkeypatch.setattr("provision.cli.delete.ask_about_owner", ask)
-
-    assert typed("delete", "a")[:2] == (0, "a deleted\n")
-    assert engine.calls[-1][:3] == ("delete", "a", False)
+    code, _, err = typed("delete", "a")
+    assert code == expected
+    assert "the record of a is not valid, and its owner is eve@elsewhere" in err.lower() or not owner
+    assert typed("stop", "a")[0] == 1
     engine.known = {"a": job_of("a")}
-    assert typed("delete", "a", "--yes")[0] == 0
-    assert engine.calls[-1][:3] == ("delete", "a", True)
+    for flag in ("--yes", "--force"):
+        engine.known = {"a": job_of("a")}
+        assert typed("delete", "a", flag)[:2] == (0, "a deleted\n")
 
 
 def test_prune_forgets_nothing_without_a_time_or_without_the_head(engine, typed):
@@ -665,6 +667,7 @@ def test_a_job_of_another_owner_is_not_ended_without_a_word(engine, typed, verb,
 
     assert (code, out) == (2, "")
     assert f"a is {status} and owned by eve@elsewhere" in err
+    assert "Not confirmed: there is no terminal to ask on" in err
     assert "add --yes" in err
     assert engine.calls == []
     assert typed(verb, "a", "--yes")[0] == 0
@@ -674,13 +677,25 @@ def test_a_job_of_another_owner_is_not_ended_without_a_word(engine, typed, verb,
 @pytest.mark.parametrize(("answer", "code", "calls"), [("y\n", 0, 1), ("n\n", 2, 0), ("\n", 2, 0)])
 def test_on_a_terminal_the_owner_is_named_and_a_question_asked(engine, typed, monkeypatch, answer, code, calls):
     engine.known = {"a": job_of("a", **OTHERS)}
-    monkeypatch.setattr("provision.cli.job_owner.interactive", lambda: True)
     monkeypatch.setattr("provision.cli.common.interactive", lambda: True)
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
     found, _, err = typed("stop", "a")
 
     assert (found, len(engine.calls)) == (code, calls)
     assert "a is RUNNING and owned by eve@elsewhere. Stop it? [y/N]" in err
+
+
+def test_json_has_the_code_of_an_error(engine, typed, monkeypatch):
+    """A script compares the code, and never the message; an error without a code has null."""
+
+    def refuse(*_words, **_more):
+        raise NotAllowed("the job a belongs to somebody else", "job.not_owner", node="gpu1")
+
+    engine.known = {"a": job_of("a")}
+    monkeypatch.setattr(engine, "stop", refuse)
+    code, out, _ = typed("stop", "a", "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (2, "job.not_owner")
+    assert json.loads(typed("get", "none", "--json")[1])["error"]["code"] is None
 
 
 @pytest.mark.parametrize("verb", ["stop", "delete"])

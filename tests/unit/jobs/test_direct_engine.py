@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from provision.errors import (
     NeverFits,
     NodeError,
     NodeUnreachable,
+    NotAllowed,
     NotFound,
     UsageError,
 )
 from provision.jobs.engines.base import LogRequest, Secrets
 from provision.jobs.engines.direct import DirectEngine, contact, ending, finding, head, starting, starts
+from provision.model import CommandResult, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.workflow import queue_daemon
 from tests.support.node.direct import Way, direct_engine, recorded, signing_keys
@@ -328,7 +330,7 @@ def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> N
     lost = running(pair, "j", **ON_B)
     pair.cut = {"b"}
     with pytest.raises(NodeUnreachable):
-        pair.jobs.delete("j", [].append, force=True)
+        pair.jobs.delete("j", [].append)
     with pytest.raises(UsageError, match="never given"):
         pair.jobs.delete("j", [].append, lost=("a",))
     pair.jobs.delete("j", [].append, lost=("b",))
@@ -399,6 +401,52 @@ def test_an_end_that_the_queue_host_refuses_is_asked_of_no_node(
         getattr(pair.jobs, verb)("j", [].append)
     assert asked == ["report", "queue"]
     assert pair.jobs.get("j").status is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("verb", ["submit", "release", "restart", "logs"])
+def test_no_verb_connects_twice_to_a_queue_host_that_is_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Its first connection takes as long as the network lets it; the others are refused at once."""
+    running(pair, "j", **ON_B)
+    held = submit(pair.jobs, spec("held", hold=True))
+    connected, connect = [], contact.connect
+    pair.cut = {"a"}
+
+    def counted(node: Node) -> Any:
+        connected.append(node.name)
+        return connect(node)
+
+    monkeypatch.setattr(contact, "connect", counted)
+    pair.jobs.jobs()  # which remembers that it did not answer
+    monkeypatch.setattr(pair.jobs, "get", lambda name, **_: held if name == "held" else replace(held, attempt=2))
+    act = {
+        "submit": lambda: submit(pair.jobs, spec("new")),
+        "release": lambda: pair.jobs.release("held", [].append),
+        "restart": lambda: pair.jobs.restart("j", [].append),
+        "logs": lambda: pair.jobs.logs("j", LogRequest(attempt=1), lambda *_: None),
+    }[verb]
+    with pytest.raises(NodeUnreachable):
+        act()
+    assert "a" not in connected
+
+
+@pytest.mark.parametrize("verb", ["stop", "delete"])
+def test_what_the_job_agent_refuses_exits_as_a_refusal(pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """With exit code 2 and the reason for programs, also for the lines of a job."""
+    running(pair, "j", **ON_B)
+    answers = Way.run
+
+    def run(way: Way, script: str, *, stdin: bytes = b"", timeout: float | None = None) -> CommandResult:
+        if b'"do": "queue"' in stdin:
+            problem = {"message": "the job j belongs to somebody else", "code": "job.not_owner"}
+            return CommandResult(json.dumps({"error": problem}), "", 1)
+        return answers(way, script, stdin=stdin, timeout=timeout)
+
+    monkeypatch.setattr(Way, "run", run)
+    with pytest.raises(NotAllowed) as refused:
+        getattr(pair.jobs, verb)("j", [].append)
+    assert (refused.value.exit_code, refused.value.code) == (2, "job.not_owner")
 
 
 def test_a_restart_waits_for_the_confirmation_of_all_nodes(pair: Pair) -> None:

@@ -15,7 +15,6 @@ import msgspec
 
 from provision.batch.records import Report, contradictions
 from provision.batch.signed import SIGNED_VERSION, check_secrets, secrets_digest
-from provision.connectors import connect
 from provision.documents.jobs import (
     Deleted,
     Done,
@@ -158,7 +157,7 @@ class DirectEngine:
         from provision.jobs.code_archives import store_archive
 
         try:
-            with contextlib.closing(connect(self._nodes[self.head])) as way:
+            with contextlib.closing(self._contact.connect(self.head)) as way:
                 if code is not None:
                     store_archive(way, token, code)
                     request["upload"] = token
@@ -169,15 +168,19 @@ class DirectEngine:
             raise NodeUnreachable(
                 f"jobs are recorded on {self.head}, which does not answer: {error.message}",
                 node=self.head,
-                remedy="mend the node, or name another by cluster_head in the inventory",
+                remedy=f"Submit again when {self.head} answers, or set another `cluster_head` in the inventory.",
             ) from error
 
     def owns(self, job: JobRecord) -> bool:
-        """Return whether a job (of `get`) is this user's own, by the key that signed it.
+        """Return whether a job (of `get`) is this user's own, by the key that signed it."""
+        return self._keys.owns(job, owner())
 
-        Where the job agent is between, it decides, and records what it refuses.
+    def refuses(self, job: JobRecord) -> bool:
+        """Return whether the nodes refuse and record every change of a job (of `get`) by this user.
+
+        The job agent does so for submitters, to whom it does not show what others have signed.
         """
-        return self._agent or self._keys.owns(job, owner())
+        return self._agent and not job.signed and not self.owns(job)
 
     def _is_taken(self, name: str) -> bool:
         """Return False where the job of this name has gone meanwhile.
@@ -226,7 +229,7 @@ class DirectEngine:
             "event": event,
             "if_id": record.id,
         }
-        with Ways(self._nodes) as ways:
+        with Ways(self._contact) as ways:
             ask_jobs(ways.to(self.head), "queue", Written, **request, action="released")
         try:
             self._start_waiting(say)
@@ -254,7 +257,7 @@ class DirectEngine:
         if mine:
             sight.begin()
         with contextlib.ExitStack() as stack:
-            ways = stack.enter_context(Ways(self._nodes))
+            ways = stack.enter_context(Ways(self._contact))
             with queue_held(ways, self.head) as all_tried:
                 looks, unreachable = self._look(patience)
                 booking = Booking(ways, self._cluster, self.head, sight, self._keys)
@@ -357,7 +360,7 @@ class DirectEngine:
 
     def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
         """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
-        return reading.logs(self, self._nodes, name, request, write)
+        return reading.logs(self, self._contact, name, request, write)
 
     # Ending
 
@@ -403,13 +406,12 @@ class DirectEngine:
             )
         return _unconfirmed(ending, record.spec.name, left) if left else None
 
-    def delete(self, name: str, say: Say, *, force: bool = False, lost: Sequence[str] = ()) -> None:
+    def delete(self, name: str, say: Say, *, lost: Sequence[str] = ()) -> None:
         """Stop a job and forget it; its name is free when all of its nodes have confirmed that.
 
         Args:
             name: the job's, or its ID.
             say: takes lines of progress.
-            force: also a job of somebody else that is not over.
             lost: nodes that never come back, and so cannot confirm.
 
         Raises:
@@ -423,13 +425,8 @@ class DirectEngine:
                 error,
                 lambda names, work: self._contact.each([self._nodes[one] for one in names], work),
                 self.head,
-                force=force,
             )
             return
-        if record.owner and record.owner != owner() and not force and not record.status.over:
-            raise NodeError(
-                f"the job {name} is of {record.owner} and is {record.status}", remedy="--force deletes it all the same"
-            )
         self._forget(record, say, lost)
         if not record.status.over:
             self._start_others(say)
@@ -494,7 +491,7 @@ class DirectEngine:
                 remedy=f"End it: provision delete {record.id}",
             )
         name = record.spec.name
-        with Ways(self._nodes) as ways:
+        with Ways(self._contact) as ways:
             kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
             answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
         for job in Report.of(self.head, answer).jobs:
@@ -506,7 +503,7 @@ class DirectEngine:
                 remedy = f"Run `provision restart {name}` again when these nodes have confirmed the end."
                 raise type(unconfirmed)(unconfirmed.message, remedy=remedy)
             record = self.get(name)
-        with Ways(self._nodes) as ways:
+        with Ways(self._contact) as ways:
             queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
             more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "action": "restarted"}
             ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, **more)
@@ -525,7 +522,7 @@ class DirectEngine:
         record = self.get(name)
         line = reading.exec_argv(record, self._nodes, instance, argv, terminal=terminal)
         seat = reading.instance_of(record, instance)
-        with contextlib.closing(connect(self._nodes[seat.node])) as way:
+        with contextlib.closing(self._contact.connect(seat.node)) as way:
             ask_jobs(way, "attached", Done, name=name, instance=seat.instance)
         return line
 
