@@ -11,6 +11,7 @@ from provision.cli.job_options import (
     AllOption,
     JobsArgument,
     TypeOption,
+    check_kind,
     cluster_and_engine,
     insist_on_kind,
     one_by_one,
@@ -64,6 +65,7 @@ def delete(
     from provision.workflow.job_names import remove_job_name
 
     del all_namespaces
+    check_kind(kind)
     cluster, runner = cluster_and_engine(inventory, lab, through_agent=True)
     gone: list[str] = []
 

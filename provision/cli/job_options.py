@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "LongInventoryOption",
     "TypeOption",
     "UserOption",
+    "check_kind",
     "cluster_and_engine",
     "engine_of",
     "exit_code_of",
@@ -164,6 +166,17 @@ def survey_code(survey: JobSurvey) -> int:
     return NodeUnreachable.exit_code if survey.unreachable and not survey.jobs else 0
 
 
+def check_kind(kind: str) -> None:
+    """Refuse a --type that does not exist, before a node is asked.
+
+    Raises:
+        UsageError: there is no such type.
+    """
+    from provision.workflow.job_watch import chosen_jobs
+
+    chosen_jobs((), kind=kind)
+
+
 def insist_on_kind(job: JobRecord, kind: str) -> None:
     """Return when the job is of the kind that --type names, or none is named.
 
@@ -196,14 +209,16 @@ def pairs(words: Sequence[str] | None, flag: str) -> dict[str, str]:
     return found
 
 
-def seconds(text: str, flag: str) -> float:
-    """Return a length of time as it was typed, 0 for none.
+def seconds(text: str, flag: str, *, bare: bool = False) -> float:
+    """Return a length of time as it was typed, 0 for none; with `bare` a number without a unit is seconds.
 
     Raises:
         UsageError: it is none.
     """
     from provision.batch.durations import duration
 
+    if bare and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()):
+        return float(text)
     try:
         return duration(text) if text else 0.0
     except ValueError as error:

@@ -21,7 +21,10 @@ __all__ = ["stop"]
 def stop(
     names: JobsArgument,
     grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="Between SIGTERM and SIGKILL.", show_default=False)
+        str,
+        typer.Option(
+            "--grace", metavar="TIME", help="Between SIGTERM and SIGKILL; a bare number is seconds.", show_default=False
+        ),
     ] = "15s",
     yes: YesOption = False,
     inventory: InventoryOption = None,
@@ -48,8 +51,8 @@ def stop(
     """
     from provision.report.job_document import job_document
 
+    pause = seconds(grace, "--grace", bare=True)
     runner = engine_of(inventory, lab, through_agent=True)
-    pause = seconds(grace, "--grace")
     done: list[JobRecord] = []
 
     def end(name: str) -> None:

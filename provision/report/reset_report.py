@@ -41,25 +41,30 @@ def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[st
     }
 
 
-def as_plan(nodes: Sequence[NodeReset]) -> str:
-    """Return what would be done, nodes with the same together, at most 80 columns wide."""
+def as_plan(nodes: Sequence[NodeReset], *, verbose: bool = False) -> str:
+    """Return what would be done, nodes with the same together (not with `verbose`), at most 80 columns wide."""
     lines: list[str] = []
-    for group in _alike(nodes):
+    for group in _alike(nodes, verbose=verbose):
         lines += [*_head(group), *_details(group.value), ""]
     return "\n".join(lines).rstrip()
 
 
-def as_text(nodes: Sequence[NodeReset]) -> str:
-    """Return how it went: a summary, then nodes with the same result together, what stays, and what went wrong."""
+def as_text(nodes: Sequence[NodeReset], *, verbose: bool = False) -> str:
+    """Return how it went: a summary, then each result with its nodes, what stays, and what went wrong.
+
+    With `verbose` each node is shown by itself.
+    """
     good = sum(node.result in {ResetResult.RESET, ResetResult.NOTHING} for node in nodes)
     lines = [f"{good} of {len(nodes)} nodes are as they were before.", ""]
-    for group in _alike(nodes):
+    for group in _alike(nodes, verbose=verbose):
         lines += [*_head(group), *_details(group.value, steps=False)]
     return "\n".join(lines)
 
 
-def _alike(nodes: Sequence[NodeReset]) -> list[Group[NodeReset]]:
+def _alike(nodes: Sequence[NodeReset], *, verbose: bool) -> list[Group[NodeReset]]:
     items = [(node.name, replace(node, name="")) for node in nodes]
+    if verbose:
+        return grouped(items, lambda name, node: (name, node))
     return grouped(items, lambda _, node: node, _outline)
 
 

@@ -136,7 +136,10 @@ class MemoryEngine:
     def owns(self, job: JobRecord) -> bool:
         return job.owner == "me@here"
 
-    def refuses(self, job: JobRecord) -> bool:
+    def owned(self, jobs) -> list[str]:
+        return [job.id for job in jobs if self.owns(job)]
+
+    def refuses(self, _job: JobRecord) -> bool:
         return False
 
     def await_starts(self) -> None:

@@ -111,6 +111,9 @@ class Engine(Protocol):
     def owns(self, job: JobRecord) -> bool:
         """Return whether a job (of `get`) is this user's own, by the key that signed it."""
 
+    def owned(self, jobs: Sequence[JobRecord]) -> list[str]:
+        """Return the ids of those of these jobs (of `jobs`) that are this user's own, as `owns` decides."""
+
     def refuses(self, job: JobRecord) -> bool:
         """Return whether the nodes refuse and record every change of a job (of `get`) by this user."""
 

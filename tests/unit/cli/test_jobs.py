@@ -405,6 +405,63 @@ def test_stop_delete_and_prune(engine, typed):
     assert set(engine.known) == {"p"}
 
 
+def test_prune_deletes_jobs_of_other_users_only_on_request(engine, typed):
+    """By default only one's own; with --all-users after a confirmation, which --yes gives without a terminal."""
+    over = {"ended": 990.0}
+    engine.known = {
+        "mine": job_of("mine", status=JobStatus.FAILED, record=over),
+        "hers": job_of("hers", status=JobStatus.FAILED, record={**over, "owner": "eve@elsewhere"}),
+    }
+    code, out, err = typed("prune", "-s", "10s", "--dry-run")
+    assert (code, out) == (0, "mine would be deleted\n")
+    assert "1 job of other users kept; to delete them too, add --all-users" in err
+    assert json.loads(typed("prune", "-s", "10s", "--dry-run", "--json")[1])["ofOthers"] == ["hers"]
+    assert "hers would be deleted" in typed("prune", "-s", "10s", "--dry-run", "--all-users")[1]
+
+    code, out, err = typed("prune", "-s", "10s", "--all-users")
+    assert (code, out, len(engine.known)) == (2, "", 2)
+    assert "1 of these jobs is owned by other users (eve@elsewhere). Delete it?" in err
+    assert "To confirm, add --yes" in err
+    assert typed("prune", "-s", "10s")[1] == "mine deleted\n"
+    assert typed("prune", "-s", "10s", "--all-users", "--yes")[1] == "hers deleted\n"
+
+
+def test_a_time_without_a_unit_is_seconds_where_nothing_else_can_be_meant(engine, typed):
+    """As with docker's and kubectl's options of these names; times of `submit` need a unit, as Slurm's are minutes."""
+    engine.known = {"a": job_of("a", status=JobStatus.PENDING, seats=False)}
+    code, _, err = typed("wait", "a", "--timeout", "0.02")
+    assert code == 6
+    assert "after 0.02 s" in err
+    engine.known = {"a": job_of("a")}
+    assert typed("stop", "a", "--grace", "5")[0] == 0
+    assert ("stop", "a", 5.0) in engine.calls
+    assert typed("wait", "a", "--timeout", "soon")[0] == 2
+    assert typed(*SUBMIT, "--running-timeout=60", "x")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "--status", "nonsense"],
+        ["list", "-T", "nonsense"],
+        ["top", "job", "-T", "nonsense"],
+        ["get", "a", "-T", "nonsense"],
+        ["delete", "a", "-T", "nonsense"],
+        ["attach", "a", "-T", "nonsense"],
+        ["prune", "-s1h", "--status", "nonsense"],
+        ["wait", "a", "--timeout", "nonsense"],
+        ["stop", "a", "--grace", "nonsense"],
+    ],
+)
+def test_a_wrong_word_is_refused_before_a_node_is_asked(engine, typed, monkeypatch, words):
+    asked = []
+    monkeypatch.setattr(engine, "jobs", lambda **_: asked.append("jobs"))
+    monkeypatch.setattr(engine, "get", lambda name, **_: asked.append(name))
+
+    assert typed(*words)[0] == 2
+    assert asked == []
+
+
 def test_a_shell_inside_of_an_instance(engine, typed):
     """The first one, or the one that is named; the code is the command's."""
     engine.known = {"a": job_of("a")}
@@ -724,6 +781,31 @@ def test_the_owner_is_in_the_ordinary_table(engine, typed):
     assert lines[0].split()[-1] == "OWNER"
     assert {line.split()[0]: line.split()[-1][:7] for line in lines[1:]} == {"a": "me@here", "b": "eve@xxx"}
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("form", "width"), [("table", 80), ("wide", 120)])
+def test_a_list_with_an_owner_column_fits_its_width(engine, typed, form, width):
+    """With names of up to 24 letters, the longest words of the other columns, and any owner; names are never cut."""
+    engine.known = {
+        name: job_of(
+            name,
+            status=JobStatus.STOPPING,
+            gpus=1000,
+            submitted=1057.0 - 364 * 86400,
+            record={"owner": f"{name}@{'host' * 20}", "started": 1057.0 - 364 * 86400},
+        )
+        for name in ("a", "n" * 24)
+    }
+    for job in list(engine.known.values()):
+        seats = tuple(dataclasses.replace(seat, address="100.100.100.100") for seat in job.seats)
+        engine.known[job.spec.name] = dataclasses.replace(job, seats=seats)
+    code, out, _ = typed("list", "-o", form)
+    lines = out.splitlines()
+
+    assert code == 0
+    assert max(map(len, lines)) <= width
+    assert {line.split()[0] for line in lines[1:]} >= {"a", "n" * 24}
+    assert all(line.endswith("...") for line in lines[1:])
 
 
 @pytest.mark.parametrize(

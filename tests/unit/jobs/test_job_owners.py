@@ -111,7 +111,6 @@ def test_what_the_job_agent_refuses_needs_no_confirmation(tmp_path):
 def through_agent(own, *, agent=True):
     """Return an engine whose nodes are reached through the job agent."""
     cluster = make_cluster("gpu1")
-    nodes = tuple(
-        dataclasses.replace(node, connection=dataclasses.replace(node.connection, agent=agent)) for node in cluster.nodes
-    )
-    return DirectEngine(dataclasses.replace(cluster, nodes=nodes), FakeEyes(), own)
+    (node,) = cluster.nodes
+    node = dataclasses.replace(node, connection=dataclasses.replace(node.connection, agent=agent))
+    return DirectEngine(dataclasses.replace(cluster, nodes=(node,)), FakeEyes(), own)

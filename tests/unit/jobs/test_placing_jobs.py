@@ -245,6 +245,9 @@ def test_a_node_whose_docker_does_not_answer_gets_nothing(gpus: int) -> None:
     waits = place_job(job(gpus, 1), known("a"), looks(silent), ["a"])
     assert waits.places == ()
     assert "docker's engine does not answer" in waits.reason
+    assert waits.reason.endswith("To set up a, run: provision apply")
+    some = place_job(job(gpus, 1), known("a", "b"), looks(silent, look("b", drained="repair")), ["a", "b"])
+    assert some.reason.endswith("To set up a, run: provision apply --limit a")
     found = place_job(job(gpus, 1), known("a", "b"), looks(silent, look("b")), ["a", "b"])
     assert [place.node for place in found.places] == ["b"]
 

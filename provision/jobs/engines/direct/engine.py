@@ -175,6 +175,21 @@ class DirectEngine:
         """Return whether a job (of `get`) is this user's own, by the key that signed it."""
         return self._keys.owns(job, owner())
 
+    def owned(self, jobs: Sequence[JobRecord]) -> list[str]:
+        """Return the ids of those of these jobs (of `jobs`) that are this user's own, as `owns` decides."""
+        if not jobs:
+            return []
+        names = sorted({job.spec.name for job in jobs})
+        with contextlib.closing(self._contact.connect(self.head)) as way:
+            answer = ask_jobs(way, "report", ReportAnswer, names=names, brief=False)
+        recorded = {job.id: job for job in Report.of(self.head, answer).jobs}
+        known = (
+            replace(job, signed=one.signed, signature=one.signature)
+            for job in jobs
+            if (one := recorded.get(job.id)) is not None
+        )
+        return [job.id for job in known if self.owns(job)]
+
     def refuses(self, job: JobRecord) -> bool:
         """Return whether the nodes refuse and record every change of a job (of `get`) by this user.
 
