@@ -83,9 +83,10 @@ def _check_end(job: JobRecord) -> None:
         NodeUnreachable: a node that does not answer has not confirmed the end.
         TimedOut: a node that answers has not confirmed it.
     """
+    from provision.model.job import JobStatus
     from provision.report.node_names import in_short
 
-    if job.status.over:
+    if job.status.over and not (job.status is JobStatus.FAILED and job.unconfirmed):
         return
     name, away = job.spec.name, [node for node in job.unconfirmed if node in job.silent]
     where = in_short(away or job.unconfirmed)

@@ -140,6 +140,17 @@ class Lease(Struct, frozen=True):
 Leases = Annotated[dict[Uuid, Lease], Meta(max_length=100_000)]
 
 
+class Result(Struct, frozen=True):
+    """result.json: how the node saw the attempt end."""
+
+    status: Literal["SUCCEEDED", "FAILED", "STOPPED"]
+    reason: Text | None = None
+    exit_code: int | None = None
+    first_failure: ShortText | None = None
+    first_rank: int | None = None
+    ended: Time = 0.0
+
+
 class QueueEntry(Struct, frozen=True):
     """queue.json of the head; without a state where the node keeps no queue for the job."""
 
@@ -160,6 +171,8 @@ class QueueEntry(Struct, frozen=True):
     """Of a job whose end is requested: nodes that have not confirmed it, as the queue host records it."""
     deleted: bool = False
     """Whether its deletion is requested too."""
+    result: Result | None = None
+    """How the attempt ended, recorded by whoever saw it first: it is known also while the job's nodes are silent."""
 
 
 class AttemptRecord(Struct, frozen=True):
@@ -171,17 +184,6 @@ class AttemptRecord(Struct, frozen=True):
     code_sha: CodeHash = ""
     image_digest: Digest = ""
     tensorboard: Url = ""
-
-
-class Result(Struct, frozen=True):
-    """result.json: how the node saw the attempt end."""
-
-    status: Literal["SUCCEEDED", "FAILED", "STOPPED"]
-    reason: Text | None = None
-    exit_code: int | None = None
-    first_failure: ShortText | None = None
-    first_rank: int | None = None
-    ended: Time = 0.0
 
 
 class JobReport(Struct, frozen=True):

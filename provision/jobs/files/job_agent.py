@@ -43,7 +43,7 @@ SIGNATURE = b"SSHSIG"
 
 JOB = ("name", "id", "owner", "submitted", "attempt", "keeper", "boot_id")
 SPEC = ("kind", "gpus", "workers", "priority", "exclusive", "tensorboard", "depends", "retry", "ttl_after_finished")
-QUEUE = ("state", "attempt", "time", "passed", "retry", "handed", "unconfirmed", "deleted")
+QUEUE = ("state", "attempt", "time", "passed", "retry", "handed", "unconfirmed", "deleted", "result")
 ATTEMPT = ("attempt", "id", "seats", "node", "boot_id")
 INSTANCE = ("instance", "status", "exit_code", "signal", "started", "ended")
 RESULT = ("status", "exit_code", "first_rank", "ended", "chief")
@@ -509,6 +509,8 @@ def visible(person, job):
     found = {key: job.get(key) for key in JOB}
     found["spec"] = some(job.get("spec"), SPEC)
     found["queue"] = some(job.get("queue"), QUEUE)
+    if found["queue"].get("result"):
+        found["queue"]["result"] = some(found["queue"]["result"], RESULT)
     found["attempt_record"] = some(job.get("attempt_record"), ATTEMPT)
     instances = job.get("instances") if isinstance(job.get("instances"), dict) else {}
     found["instances"] = {name: some(record, INSTANCE) for name, record in instances.items()}

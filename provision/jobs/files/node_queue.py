@@ -190,6 +190,8 @@ def queue(request):
         else:
             for key in ("unconfirmed", "deleted"):
                 now.pop(key, None)
+        if now.get("state") in ("pending", "held") or now.get("attempt") != before.get("attempt"):
+            now.pop("result", None)  # of the attempt before
         lasting = now.get("state") != "over"  # which the next pass finds out again
         write_json(os.path.join(folder, "queue.json"), now, lasting=lasting)
     if request.get("event"):

@@ -12,7 +12,9 @@ from provision.model import ApplyReport, PreflightCode
 from provision.model.preflight import PreflightProblem
 from tests.unit.test_preflight import look
 
-PROBLEM = PreflightProblem(PreflightCode.VARIABLE_MISSING, "docker_engine", "docker_mirror", "it is not defined", "Define it.")
+PROBLEM = PreflightProblem(
+    PreflightCode.VARIABLE_MISSING, "docker_engine", "docker_mirror", "it is not defined", "Define it."
+)
 
 
 @pytest.fixture

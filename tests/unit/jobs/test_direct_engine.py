@@ -28,6 +28,7 @@ from provision.jobs.engines.direct import DirectEngine, contact, ending, finding
 from provision.model import CommandResult, Node
 from provision.model.job import JobRecord, JobSpec, JobStatus, Kind
 from provision.workflow import queue_daemon
+from provision.workflow.job_watch import exit_code, wait_for
 from tests.support.node.direct import Way, direct_engine, recorded, signing_keys
 from tests.support.node.node import Engine, FakeNode, seat, until
 
@@ -323,6 +324,42 @@ def test_a_deletion_that_a_node_has_not_confirmed_keeps_the_name(pair: Pair, *, 
     assert pair.second.ok("look")["leases"] == {}
     assert not (pair.second.root / "j").exists()
     assert submit(pair.jobs, spec("j")).attempt == 1
+
+
+@pytest.mark.parametrize(("line", "code"), [("true", 0), ("exit 3", 3)])
+def test_a_job_that_had_ended_keeps_its_result_while_its_node_is_away(pair: Pair, line: str, code: int) -> None:
+    """Also while its deletion is not confirmed; then the name stays taken. Another attempt has a result of its own."""
+    submit(pair.jobs, spec("j", line, **ON_B))
+    ended = over(pair.jobs, "j")
+    pair.cut = {"b"}
+    away = pair.jobs.get("j")
+    assert (away.status, away.attempt, away.unreachable) == (ended.status, 1, ("b",))
+    assert exit_code(away) == code
+    with pytest.raises(NodeUnreachable, match=r"^j is not deleted on all of its nodes: b: no route"):
+        pair.jobs.delete("j", [].append)
+
+    (listed,) = pair.jobs.jobs().jobs
+    assert (listed.status, listed.unconfirmed, listed.silent, listed.deleting) == (ended.status, ("b",), ("b",), True)
+    seen = wait_for(lambda: pair.jobs.get("j"), JobStatus.SUCCEEDED, timeout=5)
+    assert exit_code(seen) == code
+    with pytest.raises(NameTaken, match="b has not confirmed"):
+        submit(pair.jobs, spec("j"))
+    pair.cut = set()
+    until(lambda: not pair.jobs.jobs().jobs, "the deletion")
+
+
+def test_a_result_is_of_one_attempt(pair: Pair, tmp_path: Path) -> None:
+    """A job that is restarted has none until it ends again."""
+    go = tmp_path / "go"
+    submit(pair.jobs, spec("j", f"[ ! -e {go} ] || exec sleep 60; exit 3", **ON_B))
+    over(pair.jobs, "j")
+    recorded_queue = json.loads((pair.first.root / "j" / "queue.json").read_text())
+    assert recorded_queue["result"]["exit_code"] == 3
+    go.touch()
+    pair.jobs.restart("j", [].append)
+
+    assert "result" not in json.loads((pair.first.root / "j" / "queue.json").read_text())
+    assert pair.jobs.stop("j", [].append, grace=1).status is JobStatus.STOPPED
 
 
 def test_a_node_that_never_comes_back_is_given_up_by_name_alone(pair: Pair) -> None:

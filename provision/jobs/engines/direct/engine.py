@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from provision.batch.records import Report, contradictions
+from provision.batch.records import Report, contradictions, result_of
 from provision.batch.signed import SIGNED_VERSION, check_secrets, secrets_digest
 from provision.documents.jobs import (
     Deleted,
@@ -25,6 +25,7 @@ from provision.documents.jobs import (
     SecretsDocument,
     SignedJob,
     Written,
+    WrittenMany,
 )
 from provision.errors import (
     LockedError,
@@ -339,7 +340,9 @@ class DirectEngine:
         do, kind = ("look", LookAnswer) if nodes else ("report", ReportAnswer)
         found = self._contact.each(self._cluster.nodes, lambda way: ask_jobs(way, do, kind, names=None, brief=True))
         self._carry_out(found)
-        return reading.survey(self._cluster, self.head, found, nodes=nodes)
+        survey = reading.survey(self._cluster, self.head, found, nodes=nodes)
+        self._record_results(survey.jobs)
+        return survey
 
     def get(self, name: str, *, hurry: bool = False) -> JobRecord:
         """Return all that is known of one job, with its events; in a `hurry` nodes that are late are left out.
@@ -350,6 +353,7 @@ class DirectEngine:
         if self._carry_out(found):
             found = told_of(name, self._contact, self.head, hurry=hurry)
         survey = reading.survey(self._cluster, self.head, found, nodes=False)
+        self._record_results(survey.jobs)
         named = [record for record in survey.jobs if record.spec.name == name]
         if named:
             return next((record for record in named if not record.displaced), named[0])
@@ -372,6 +376,21 @@ class DirectEngine:
         if ends:
             carry_out(self._contact, self.head, ends)
         return bool(ends)
+
+    def _record_results(self, jobs: Sequence[JobRecord]) -> None:
+        """Record new results on the queue host, so that they are known also when the jobs' nodes do not answer.
+
+        What cannot be recorded now is recorded by the next command. The job agent records nothing.
+        """
+        many = []
+        for job in jobs:
+            result = result_of(job) if job.unrecorded and not self._agent else None
+            if result is not None:
+                queue = {"result": msgspec.to_builtins(result)}
+                only = {"if_id": job.id, "if_state": ["started"], "if_attempt": job.attempt}
+                many.append({"name": job.spec.name, "queue": queue, "merge": True, **only})
+        if many:
+            self._contact.each([self._nodes[self.head]], lambda way: ask_jobs(way, "queues", WrittenMany, many=many))
 
     def logs(self, name: str, request: LogRequest, write: Callable[[str, bytes], None]) -> JobRecord:
         """Write out lines; with ``follow`` until the job has ended. Returns the job as it is then."""
@@ -569,7 +588,8 @@ def _told(lost: Mapping[str, str]) -> str:
 
 def _unconfirmed(ending: Ending, name: str, left: Mapping[str, str]) -> ProvisionError:
     """Return the error of a job whose end some nodes have not confirmed."""
-    text = f"{name} is STOPPING and may still run: {_told(left)}"
+    state = "not deleted on all of its nodes" if ending.has_result else "STOPPING and may still run"
+    text = f"{name} is {state}: {_told(left)}"
     away = [node for node in left if node in ending.silent]
     if not away:
         return TimedOut(text, remedy=f"See what happens: provision get {name} -e")
