@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from provision.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from provision.errors import ProvisionError
     from provision.jobs.engines.base import Engine
@@ -40,6 +42,7 @@ __all__ = [
     "one_by_one",
     "pairs",
     "present",
+    "private_text",
     "report",
     "say_missing",
     "seconds",
@@ -223,6 +226,21 @@ def seconds(text: str, flag: str, *, bare: bool = False) -> float:
         return duration(text) if text else 0.0
     except ValueError as error:
         raise UsageError(f"{flag} {text}: {error}") from error
+
+
+def private_text(file: Path) -> str:
+    """Return the text of a file that nobody else can read.
+
+    Raises:
+        UsageError: it cannot be read, or others can read it too.
+    """
+    try:
+        mode = file.stat().st_mode
+        if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise UsageError(f"--env-file {file}: others can read it too", remedy=f"chmod 600 {file}")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--env-file {file}: it cannot be read: {error}") from error
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -123,9 +123,9 @@ class MemoryEngine:
         self.calls.append(("delete", name, *lost))
         self.known.pop(name, None)
 
-    def restart(self, name: str, say) -> JobRecord:
+    def restart(self, name: str, say, *, supply=None, renew=False) -> JobRecord:
         say(f"restarting {name}")
-        self.calls.append(("restart", name))
+        self.calls.append(("restart", name, supply(self.known[name].spec)) if renew else ("restart", name))
         return self.get(name)
 
     def release(self, name: str, say) -> JobRecord:

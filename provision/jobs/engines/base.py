@@ -102,8 +102,17 @@ class Engine(Protocol):
             NodeUnreachable: a node has not confirmed; the job is STOPPING until it does.
         """
 
-    def restart(self, name: str, say: Say) -> JobRecord:
-        """Start a job that is over (or stop it first) as its next attempt."""
+    def restart(
+        self, name: str, say: Say, *, supply: Callable[[JobSpec], Secrets] | None = None, renew: bool = False
+    ) -> JobRecord:
+        """Start a job that is over (or stop it first) as its next attempt.
+
+        Args:
+            name: the job's.
+            say: takes lines of progress.
+            supply: returns the secrets of one's own job again, which are removed when it ends.
+            renew: whether to use `supply` also where the secrets are still stored.
+        """
 
     def release(self, name: str, say: Say) -> JobRecord:
         """Let a job go that is held (QUEUING): it starts where it fits; any other job stays as it is."""

@@ -546,6 +546,33 @@ def test_restart_says_which_attempt(engine, typed):
     assert "attempt 2" in err
 
 
+def test_restart_supplies_the_secrets_of_a_job_again(engine, typed, tmp_path, monkeypatch):
+    """By the options of submit, the environment of the shell and stored logins; all else is refused."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("API_TOKEN", "exported")
+    monkeypatch.setattr("sys.stdin", io.StringIO("pw\n"))
+    typed("secret", "add", "registry", "--server", "r.example.com", "--username", "u")
+    job = job_of("a", status=JobStatus.SUCCEEDED, secret_env=("API_TOKEN",))
+    engine.known = {"a": dataclasses.replace(job, spec=dataclasses.replace(job.spec, image="r.example.com/i"))}
+
+    def supplied(*words):
+        assert typed("restart", "a", *words)[0] == 0
+        return engine.calls[-1][2]
+
+    assert dict(supplied("--env", "API_TOKEN").env) == {"API_TOKEN": "exported"}
+    assert dict(supplied("--env=API_TOKEN=typed").env) == {"API_TOKEN": "typed"}
+    login = {"username": "u", "password": "pw", "server": "r.example.com"}
+    assert supplied("--image-pull-secret", "r.example.com").registry == login
+    code, _, err = typed("restart", "a", "--env", "LR=1")
+    assert code == 2
+    assert "a has no secret variable of this name" in err
+    monkeypatch.delenv("API_TOKEN")
+    code, _, err = typed("restart", "a", "--image-pull-secret", "r.example.com")
+    assert code == 2
+    assert "a needs API_TOKEN" in err
+    assert "restart with --env API_TOKEN" in err
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import threading
@@ -324,6 +325,42 @@ def test_a_deletion_that_a_node_has_not_confirmed_keeps_the_name(pair: Pair, *, 
     assert pair.second.ok("look")["leases"] == {}
     assert not (pair.second.root / "j").exists()
     assert submit(pair.jobs, spec("j")).attempt == 1
+
+
+def test_the_owner_supplies_the_secrets_of_an_ended_job_again(jobs: DirectEngine, node: FakeNode) -> None:
+    """They are signed again, so that every controller starts the next attempt; the job stays the same."""
+    secrets = Secrets(env={"TOKEN": "t"}, registry={"server": "r", "username": "u", "password": "p"})
+    first = submit(jobs, spec("j", "test $TOKEN = t", secret_env=("TOKEN",)), secrets)
+    assert over(jobs, "j").status is JobStatus.SUCCEEDED
+    jobs.start_pending([].append)
+    assert not (node.root / "j" / "secrets.json").exists()
+
+    with pytest.raises(NodeError, match="needs secrets that a does not store") as refused:
+        jobs.restart("j", [].append)
+    assert refused.value.code == "job.secrets_missing"
+    with pytest.raises(NodeError, match=r"needs secrets"):
+        jobs.restart("j", [].append, supply=lambda _spec: Secrets())
+    again = jobs.restart("j", [].append, supply=lambda _spec: secrets)
+    assert (again.attempt, again.id, again.owner) == (2, first.id, first.owner)
+    assert over(jobs, "j").status is JobStatus.SUCCEEDED
+
+    changed = dataclasses.replace(secrets, env={"TOKEN": "other"})
+    jobs.restart("j", [].append, supply=lambda _spec: changed, renew=True)
+    assert over(jobs, "j").status is JobStatus.FAILED
+
+
+def test_nobody_else_supplies_the_secrets_of_a_job(
+    jobs: DirectEngine, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another operator would sign the job as its owner; the message names the owner."""
+    owner = submit(jobs, spec("j", secret_env=("TOKEN",)), Secrets(env={"TOKEN": "t"})).owner
+    over(jobs, "j")
+    jobs.start_pending([].append)
+    monkeypatch.setattr(jobs, "owns", lambda _job: False)
+
+    with pytest.raises(NodeError, match=f"only its owner {owner} can supply the secrets of j"):
+        jobs.restart("j", [].append, supply=lambda _spec: Secrets(env={"TOKEN": "t"}))
+    assert not (node.root / "j" / "secrets.json").exists()
 
 
 @pytest.mark.parametrize(("line", "code"), [("true", 0), ("exit 3", 3)])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from provision.batch.records import Report, contradictions, result_of
-from provision.batch.signed import SIGNED_VERSION, check_secrets, secrets_digest
+from provision.batch.signed import SIGNED_VERSION, Refused, check_secrets, secrets_digest
 from provision.documents.jobs import (
     Deleted,
     Done,
@@ -510,11 +510,19 @@ class DirectEngine:
             else:
                 say(f"{record.spec.name} is forgotten: it was over for {record.spec.ttl_after_finished:g} s")
 
-    def restart(self, name: str, say: Say) -> JobRecord:
+    def restart(
+        self, name: str, say: Say, *, supply: Callable[[JobSpec], Secrets] | None = None, renew: bool = False
+    ) -> JobRecord:
         """Start a job that is over (or stop it first) as its next attempt.
 
+        Args:
+            name: the job's.
+            say: takes lines of progress.
+            supply: returns the secrets of one's own job again, which are removed when it ends.
+            renew: whether to use `supply` also where the secrets are still stored.
+
         Raises:
-            ProvisionError: it must not start, e.g. its secrets were removed when it ended; it continues to run then.
+            ProvisionError: it must not start, e.g. its secrets are missing; it continues to run then.
         """
         record = self.get(name)
         if record.deleting:
@@ -525,12 +533,7 @@ class DirectEngine:
                 remedy=f"End it: provision delete {record.id}",
             )
         name = record.spec.name
-        with Ways(self._contact) as ways:
-            kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
-            answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
-        for job in Report.of(self.head, answer).jobs:
-            if job.name == name:
-                check_secrets(self._keys.check(job, self.head), kept, self.head)
+        kept, signed_again = self._secrets_of_next_attempt(record, supply, renew=renew)
         if not record.status.over:
             unconfirmed = self._end(record, say, 15.0, keep_secrets=True)
             if unconfirmed is not None:
@@ -539,8 +542,8 @@ class DirectEngine:
             record = self.get(name)
         with Ways(self._contact) as ways:
             queue = QueueEntry(attempt=record.attempt, retry=record.spec.retry)
-            more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "action": "restarted"}
-            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, **more)
+            more = {"secrets": msgspec.to_builtins(kept) if kept else {}, "job": signed_again, "action": "restarted"}
+            ask_jobs(ways.to(self.head), "queue", Written, name=name, queue={}, merge=True, if_id=record.id, **more)
             mark(ways, self.head, record, queue, state="pending")
         try:
             _, refused = self._start_waiting(say, mine=name)
@@ -550,6 +553,50 @@ class DirectEngine:
         if refused is not None:
             raise refused
         return self.get(name)
+
+    def _secrets_of_next_attempt(
+        self, record: JobRecord, supply: Callable[[JobSpec], Secrets] | None, *, renew: bool
+    ) -> tuple[SecretsDocument, dict[str, str]]:
+        """Return the secrets for a restart, and what the owner signed again if they are not those that were signed.
+
+        Raises:
+            Refused: the job must not start, or its secrets are missing.
+        """
+        name = record.spec.name
+        with Ways(self._contact) as ways:
+            kept = ask_jobs(ways.to(self.head), "secrets", SecretsDocument, name=name)
+            answer = ask_jobs(ways.to(self.head), "report", ReportAnswer, names=[name], brief=False)
+        recorded = next((job for job in Report.of(self.head, answer).jobs if job.name == name), None)
+        if recorded is None:
+            return kept, {}
+        signed = self._keys.check(recorded, self.head)
+        try:
+            check_secrets(signed, kept, self.head)
+        except Refused as error:
+            if error.code != "job.secrets_missing" or supply is None:
+                raise
+        else:
+            if not renew or supply is None:
+                return kept, {}
+        if not self.owns(record):
+            raise Refused(
+                f"only its owner {record.owner} can supply the secrets of {name}",
+                "job.secrets_missing",
+                node=self.head,
+                remedy=f"Ask the owner to restart it, or delete it and submit it again: provision delete {name}",
+            )
+        kept = _stored(supply(signed.spec))
+        if not kept and signed.secrets != secrets_digest(kept):
+            raise Refused(
+                f"{name} needs a login for its image or its code, and logins are removed when a job ends",
+                "job.secrets_missing",
+                node=self.head,
+                remedy="Store it on this machine, then restart the job again: provision secret add --help",
+            )
+        again = msgspec.structs.replace(signed, secrets=secrets_digest(kept))
+        check_secrets(again, kept, self.head)
+        text, signature = self._keys.sign(again)
+        return kept, {"signed": text, "signature": signature}
 
     def exec_argv(self, name: str, instance: str, argv: Sequence[str], *, terminal: bool) -> tuple[str, ...]:
         """Return the command (of this machine) that runs `argv` inside an instance; the node records it."""
