@@ -586,7 +586,7 @@ class DirectEngine:
                 remedy=f"Ask the owner to restart it, or delete it and submit it again: provision delete {name}",
             )
         kept = _stored(supply(signed.spec))
-        if not kept and signed.secrets != secrets_digest(kept):
+        if not (kept or signed.spec.secret_env or signed.spec.config_files):
             raise Refused(
                 f"{name} needs a login for its image or its code, and logins are removed when a job ends",
                 "job.secrets_missing",
