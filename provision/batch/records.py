@@ -231,6 +231,12 @@ def result_of(record: JobRecord) -> Result | None:
     return None
 
 
+def _first_failure(result: Result) -> dict[str, InstanceRecord]:
+    """Return what a recorded result says of the instance that failed first."""
+    name = result.first_failure
+    return {name: InstanceRecord(name, "Error", exit_code=result.exit_code)} if name else {}
+
+
 def _keeps_result(record: JobRecord, queue: QueueEntry, parts: Sequence[JobReport]) -> bool:
     """Return whether a job ended before its end was requested: it keeps its result until all nodes have confirmed."""
     known = queue.result is not None and queue.result.status == record.status
@@ -307,7 +313,9 @@ def _judged(record: JobRecord, queue: QueueEntry, current: Told, unreachable: Ma
     state, reason = queue.state, queue.reason
     if queue.result is not None and record.attempt <= queue.attempt and _result(record, current) is None:
         away = tuple(name for name in queue.nodes if name in unreachable)
-        return replace(_ended(record, queue.result), attempt=queue.attempt, unreachable=away)
+        ended = _ended(record, queue.result)
+        known = {**_first_failure(queue.result), **record.instances}
+        return replace(ended, attempt=queue.attempt, unreachable=away, instances=known)
     if state == END_REQUESTED and not any(job.keeper == "active" or job.result for _, job in current):
         return replace(record, status=JobStatus.STOPPED, reason=reason, ended=queue.time)
     if state == "failed":

@@ -90,6 +90,11 @@ def _check_end(job: JobRecord) -> None:
         return
     name, away = job.spec.name, [node for node in job.unconfirmed if node in job.silent]
     where = in_short(away or job.unconfirmed)
+    if job.status is JobStatus.FAILED:
+        raise NodeUnreachable(
+            f"{name} is FAILED and is being deleted: {where} has not confirmed that nothing is left of it",
+            remedy=f"It is carried out when {where} answers again.",
+        )
     if away:
         raise NodeUnreachable(
             f"{name} is {job.status} and may still run: {where} does not answer and has not confirmed the end",

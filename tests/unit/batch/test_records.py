@@ -154,7 +154,8 @@ def test_a_job_that_has_succeeded_keeps_its_result_while_its_deletion_is_not_con
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
 def test_a_recorded_result_is_known_while_no_node_of_the_job_answers(state: str, status: str) -> None:
     """It says of a job that has ended neither that it runs nor that it is stopping; the silent node is named."""
-    result = {"status": status, "reason": "rank 0 exited with 3", "exit_code": 3, "ended": 150.0}
+    first = {"first_failure": "dist-worker-0", "first_rank": 1} if status == "FAILED" else {}
+    result = {"status": status, "reason": "rank 1 exited with 3", "exit_code": 3, "ended": 150.0, **first}
     more = {"unconfirmed": ["b"], "deleted": True} if state == "stopped" else {}
     queue = {**QUEUE, "state": state, "nodes": ["b"], "result": result, **more}
     head = told("a", attempt=0, attempt_record=None, instances={}, queue=queue)
@@ -163,6 +164,7 @@ def test_a_recorded_result_is_known_while_no_node_of_the_job_answers(state: str,
 
     assert (found.status, found.exit_code, found.ended, found.attempt) == (JobStatus(status), 3, 150.0, 1)
     assert (found.unreachable, found.unrecorded) == (("b",), False)
+    assert {name: item.exit_code for name, item in found.instances.items()} == ({"dist-worker-0": 3} if first else {})
     assert (found.unconfirmed, found.silent) == ((("b",), ("b",)) if more else ((), ()))
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from provision.cli import following, levels
 from provision.cli.main import ALIASES, GROUPS, SECTIONS, VERBS, normalise
-from provision.errors import ConnectionFailed, InvalidRecord, NotAllowed, UsageError
+from provision.errors import ConnectionFailed, InvalidRecord, NeverFits, NotAllowed, UsageError
 from provision.model.job import InstanceRecord, JobEvent, JobStatus, Kind, Seat
 from provision.model.job_views import DryRun, JobSurvey
 from provision.testing import make_cluster
@@ -167,6 +167,20 @@ def test_a_dry_run_shows_place_variables_and_commands(engine, typed):
     assert (found["fits"], found["placement"][0]["gpus"]) == (True, [0, 1])
     assert found["spec"]["name"] == "pytorch-dist"
     assert all(call[0] == "dry_run" for call in engine.calls)
+
+
+def test_a_dry_run_exits_as_the_submission_would(engine, typed, monkeypatch):
+    """A job that would wait is submitted too, so that is 0; one that can never fit is refused with 5 by both."""
+    engine.plan = DryRun((), "gpu1 has 0 of 1 GPUs free", {}, {})
+    code, out, _ = typed(*SUBMIT, "--dry-run", "--json", "x")
+    assert (code, json.loads(out)["fits"]) == (0, False)
+
+    def never(*_words):
+        raise NeverFits("it does not fit on the nodes even when they are idle")
+
+    for verb, more in (("dry_run", ["--dry-run"]), ("submit", [])):
+        monkeypatch.setattr(engine, verb, never)
+        assert typed(*SUBMIT, *more, "x")[0] == 5
 
 
 def test_what_is_odd_about_a_line_is_said_at_a_dry_run_too(engine, typed):
@@ -631,6 +645,20 @@ def test_an_end_that_was_not_seen_is_no_success(engine, typed, monkeypatch):
     (document,) = json.loads(out)
     assert code == 7
     assert (document["status"], document["unconfirmedNodes"]) == ("STOPPING", ["gpu1", "gpu2"])
+
+
+def test_a_failed_job_whose_deletion_is_not_confirmed_is_not_said_to_be_gone(engine, typed):
+    """It keeps its exit code for those who wait; `stop` and `get` name the node."""
+    kept = {"unconfirmed": ("gpu2",), "silent": ("gpu2",), "deleting": True}
+    job = failed(5, **kept)
+    engine.known = {"a": dataclasses.replace(job, spec=job_of("a").spec)}
+
+    code, _, err = typed("wait", "a")
+    assert code == 5
+    assert "a is being deleted: gpu2 has not confirmed; the name stays taken" in err
+    engine.known["a"] = dataclasses.replace(engine.known["a"], status=JobStatus.SUCCEEDED)
+    assert typed("wait", "a")[0] == 0
+    assert "Unconfirmed: gpu2" in typed("get", "a")[1]
 
 
 def test_a_stopping_job_is_listed_with_the_nodes_that_have_not_confirmed(engine, typed):

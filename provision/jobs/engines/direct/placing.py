@@ -148,7 +148,7 @@ def _nobody(known: Known, closed: Mapping[str, str], names: Sequence[str]) -> st
 def _setup_hint(looks: Mapping[str, NodeLook], names: Sequence[str]) -> str:
     """Return what sets up the nodes on which no container of a job can be made; empty where there are none."""
     closed = [name for name in names if name in looks and looks[name].closed]
-    limit = "" if len(closed) == len(looks) else f" --limit {quote(in_short(closed))}"
+    limit = "" if len(closed) == len(looks) else f" --limit {quote(in_short(closed).replace(', ', ','))}"
     return f". To set up {in_short(closed)}, run: provision apply{limit}" if closed else ""
 
 
