@@ -6,6 +6,7 @@ ProvisionError                exit 1
 ├── ConnectionFailed          exit 1   a node cannot be reached or authenticated
 │   └── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
 ├── NodeError                 exit 1   a node was reached and something there failed
+│   ├── NotAllowed            exit 2   a node refuses what this user may not do
 │   ├── InvalidRecord         exit 1   the record of a job on a node is not valid
 │   └── InvalidDocument       exit 1   a node sent something that is not a valid document
 ├── LabError                  exit 1   the lab on this machine cannot do what was asked
@@ -40,6 +41,7 @@ __all__ = [
     "NoResult",
     "NodeError",
     "NodeUnreachable",
+    "NotAllowed",
     "NotFound",
     "ProvisionError",
     "TimedOut",
@@ -58,6 +60,8 @@ class ProvisionError(Exception):
     """
 
     exit_code = 1
+    code = ""
+    """The reason for programs, e.g. ``job.not_owner``; empty where there is none."""
     one_line = False
     """Whether message and remedy are one line each: they may hold words of a node, which must not look like ours."""
 
@@ -102,8 +106,21 @@ class NodeError(ProvisionError):
     one_line = True
 
 
+class NotAllowed(NodeError):
+    """A node refuses what this user may not do; `code` is the reason for programs."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, code: str, *, node: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message, node=node, remedy=remedy)
+        self.code = code
+
+
 class InvalidRecord(NodeError):
     """The record of a job on a node is not valid."""
+
+    other_owner = ""
+    """The recorded owner where it is another user; no signature confirms it."""
 
 
 class InvalidDocument(NodeError):

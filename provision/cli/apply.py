@@ -33,7 +33,7 @@ from provision.report.node_names import in_short
 if TYPE_CHECKING:
     from provision.workflow import Look
 
-__all__ = ["apply"]
+__all__ = ["agree", "apply"]
 
 
 def apply(
@@ -140,7 +140,7 @@ def apply(
         found = checked(found)
     stopped = not asked.steps and bool(workflow.blocked(found)) and not keep_going
     if not stopped and (asked.steps or workflow.agreeable(found)):
-        _agree(found, steps=bool(asked.steps), yes=yes or plan is not None)
+        agree(found, steps=bool(asked.steps), yes=yes or plan is not None)
     from provision.cli.progress import ApplyProgress
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
@@ -175,7 +175,7 @@ def _get_ready() -> None:
     _ = workflow.apply, workflow.Pace
 
 
-def _agree(found: Look, *, steps: bool, yes: bool) -> None:
+def agree(found: Look, *, steps: bool, yes: bool) -> None:
     """Show the plan and ask; return when the answer is yes."""
     from provision.report.plan_report import as_text
     from provision.workflow import drained_first

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from provision.cli.apply import agree
 from provision.cli.common import (
     AskBecomePassOption,
     JsonOption,
     YesOption,
     ask_become_password,
     checked,
-    confirm,
     note,
     print_json,
     show,
@@ -50,7 +50,8 @@ def bootstrap(
 ) -> None:
     """Set up this machine alone, without SSH.
 
-    Runs the roles that apply runs on a cluster, on one node.
+    Runs the roles that apply runs on a cluster, on one node. As with apply, a preflight and the plan come first, then
+    the question; if the preflight finds a problem, or nothing is to be done, nothing is asked and nothing is changed.
 
     Without a training image (--image, or training_image_reference in the variables) the node gets docker, RDMA and
     the NVIDIA runtime, and no training container.
@@ -70,6 +71,7 @@ def bootstrap(
     from provision.errors import InventoryError
     from provision.inventory import load
     from provision.report.apply_report import as_document, as_text
+    from provision.report.plan_report import problems_document, problems_text
 
     asked = workflow.asked_for(only or ())
     node_name = name or socket.gethostname()
@@ -82,9 +84,13 @@ def bootstrap(
             error.message = error.message.replace(f"{path}/group_vars/all.yml", str(variables))
             raise
         note(f"bootstrap this machine as {node_name}")
-        confirm("Change this machine?", yes=yes)
         request = workflow.Request(asked.roles)
-        found = None if asked.steps else checked(workflow.look(cluster, cluster.nodes, request))
+        found = workflow.look(cluster, cluster.nodes, request)
+        if not asked.steps:
+            found = checked(found)
+        stopped = not asked.steps and bool(workflow.blocked(found))
+        if not stopped and (asked.steps or workflow.agreeable(found)):
+            agree(found, steps=bool(asked.steps), yes=yes)
         with ApplyProgress([node_name], verbose=True) as progress:
             report = workflow.apply(
                 cluster,
@@ -96,7 +102,10 @@ def bootstrap(
                 on_event=progress.event,
             )
     if as_json:
-        print_json(as_document(report))
+        print_json(as_document(report) | {"problems": problems_document(found.plan)})
+    elif stopped:
+        show(problems_text(found.plan))
+        show("\nNothing was changed.")
     else:
         show(as_text(report))
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)

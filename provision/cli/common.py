@@ -223,11 +223,11 @@ def interactive() -> bool:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return when the answer is yes; otherwise raise UsageError, also when nobody is there to be asked."""
+    """Return when the answer is yes; otherwise raise UsageError, also when there is no terminal to ask on."""
     if yes:
         return
     if not interactive():
-        raise UsageError(f"{question} Nobody is there to answer.", remedy="Add --yes if the answer is yes.")
+        raise UsageError(f"{question} Not confirmed: there is no terminal to ask on.", remedy="To confirm, add --yes.")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:

@@ -426,7 +426,13 @@ def _report(error: ProvisionError, *, as_json: bool) -> int:
         print_json(
             {
                 "ok": False,
-                "error": {"node": error.node, "message": error.message, "remedy": error.remedy, "output": output},
+                "error": {
+                    "code": error.code or None,
+                    "node": error.node,
+                    "message": error.message,
+                    "remedy": error.remedy,
+                    "output": output,
+                },
             }
         )
     say(f"error: {error}")

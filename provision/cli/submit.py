@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["submit"]
 
-_OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 _ENGINES = ("", "auto", "direct")
 
 
@@ -186,25 +184,10 @@ def _inventory(typed: Words) -> str | None:
 
 def _here(typed: Words) -> Any:
     from provision.batch.submission import Here
-    from provision.cli.job_options import is_secret
+    from provision.cli.job_options import is_secret, private_text
 
-    files = [(name, _private(Path(name))) for name in typed.values.get("env_file", ())]
+    files = [(name, private_text(Path(name))) for name in typed.values.get("env_file", ())]
     return Here(os.getcwd(), os.environ, files, is_secret)  # noqa: PTH109 - the path as the shell has it
-
-
-def _private(file: Path) -> str:
-    """Return the text of a file that nobody else can read.
-
-    Raises:
-        UsageError: it cannot be read, or others can read it too.
-    """
-    try:
-        mode = file.stat().st_mode
-        if stat.S_ISREG(mode) and mode & _OTHERS_MAY:
-            raise UsageError(f"--env-file {file}: others can read it too", remedy=f"chmod 600 {file}")
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--env-file {file}: it cannot be read: {error}") from error
 
 
 def _document(typed: Words) -> Mapping[str, Any] | None:

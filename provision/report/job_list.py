@@ -13,7 +13,8 @@ from provision.report.node_names import in_short
 
 __all__ = ["list_text", "names_text", "newest_first", "queue_text", "top_text", "unreachable_lines", "wide_text"]
 
-_MIN_OWNER_WIDTH = 12
+_MIN_OWNER_WIDTH = 8
+"""Letters of an owner: with names of up to 24 letters `list` fits 80 columns."""
 _WAITING = (JobStatus.PENDING, JobStatus.QUEUING)
 
 

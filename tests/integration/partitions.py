@@ -160,7 +160,7 @@ class Case:
             "queue run": ("queue", "run"),
             "wait": ("wait", self.name, "--timeout", "3s"),
             "logs": ("logs", self.name),
-            "prune": ("prune", "--since", "1s"),
+            "prune": ("prune", "--since", "1s", "--all-users", "--yes"),
         }[self.verb]
 
     def act(self) -> Done:
