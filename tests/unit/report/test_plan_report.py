@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from provision.model import NEVER_APPLIED, FileDiff, NodePlan, Plan, RoleDiff, Step, StepClass
+from provision.model import NEVER_APPLIED, FileDiff, NodePlan, PackageChange, Plan, RoleDiff, Step, StepClass
 from provision.report.plan_report import as_document, as_text
 
 STEP = Step("base_system", StepClass.SAFE, ("/etc/x was edited by other hands",))
@@ -47,7 +47,7 @@ def test_many_nodes_that_differ_in_details_are_told_of_together():
 
     assert text.splitlines()[:6] == [
         "b8-[0-39]",
-        "  (details of b8-0; the others' differ: -v)",
+        "  (details of b8-0; those of the other nodes differ: -v)",
         "  base_system         safe",
         "    - file 0 differs: 0",
         "    ! waits for: process 0 (python3 of root) holds /dev/nvidia0",
@@ -74,6 +74,40 @@ def test_no_line_is_wider_than_a_terminal():
     assert max(map(len, as_text(plan).splitlines())) <= 80
 
 
+def test_a_reason_of_many_steps_is_printed_once():
+    """Reasons that one or two steps have stay with them."""
+    roles = ("platform", "base_system", "rdma_stack")
+    own = Step("docker_engine", StepClass.NEEDS_IDLE, ("docker is stopped",))
+    alike = tuple(Step(role, StepClass.SAFE, (NEVER_APPLIED,)) for role in roles)
+
+    assert as_text(Plan((NodePlan("gpu1", alike),))).splitlines()[:3] == [
+        "gpu1",
+        f"  all 3 steps: {NEVER_APPLIED}",
+        "  platform            safe",
+    ]
+    mixed = as_text(Plan((NodePlan("gpu1", (*alike, own)),)))
+    assert mixed.count("never applied") == 1
+    assert "  platform, base_system, rdma_stack: it was never applied" in mixed
+    assert "    - docker is stopped" in mixed
+
+
+def test_long_lists_are_cut_and_say_by_how_much():
+    """All items are in the verbose text and in the document."""
+    packages = tuple(PackageChange(f"package-number-{n}", "1.0") for n in range(20))
+    files = tuple(f"/etc/systemd/system/provision-{n}.service" for n in range(9))
+    step = Step("base_system", StepClass.SAFE, ("x",), packages=packages, files=files)
+    plan = Plan((NodePlan("gpu1", (step,), dependencies=packages, kept=tuple((f"docker_{n}", "1") for n in range(30))),))
+    text = as_text(plan)
+    verbose = as_text(plan, verbose=True)
+
+    assert "    + writes /etc/systemd/system/provision-0.service and 8 more (-v)" in text.splitlines()
+    assert text.count("more (-v)") == 4
+    assert len(text.splitlines()) <= 15
+    assert all(str(name) in verbose for name in (*files, "package-number-19 1.0", "docker_29 1"))
+    assert "more (-v)" not in verbose
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_what_is_kept_is_told_with_the_node_and_how_to_make_it_last():
     """A value may be long; scripts get all of it."""
     mirrors = [f"https://mirror{n}.example.org" for n in range(9)]
@@ -82,14 +116,11 @@ def test_what_is_kept_is_told_with_the_node_and_how_to_make_it_last():
 
     assert as_text(plan).splitlines()[:4] == [
         "gpu1",
-        '  kept as others set it up: docker_engine_source "present",',
+        '  preserves existing settings: docker_engine_source "present",',
         '    docker_engine_registry_mirrors ["https://mirror0.example.org", "https:/...',
         "  base_system         safe",
     ]
-    assert as_text(plan).splitlines()[-2:] == [
-        "On 2 nodes what others set up is kept: provision adopt writes it into the",
-        "inventory.",
-    ]
+    assert as_text(plan).splitlines()[-1] == "Existing settings are preserved on 2 nodes; provision adopt records them."
     assert as_document(plan)["nodes"][0]["kept"]["docker_engine_registry_mirrors"] == mirrors
 
 
