@@ -128,8 +128,17 @@ def cluster_from(
     become_password: Secret | None = None,
     warn: bool = True,
     through_agent: bool = False,
+    connects: bool = True,
 ) -> Cluster:
     """Load and validate the chosen inventory; its warnings are shown on stderr.
+
+    Args:
+        inventory: the value of ``--inventory``.
+        lab: the value of ``--lab``.
+        become_password: the sudo password of the nodes.
+        warn: print the warnings.
+        through_agent: the verb works through the job agent too.
+        connects: the verb is useless without a login to the nodes, so unusable private keys are an error.
 
     Raises:
         UsageError: it reaches the nodes through the job agent, and the verb is none that this is enough for.
@@ -145,6 +154,10 @@ def cluster_from(
     if warn:
         for warning in cluster.warnings:
             say(f"warning: {warning}")
+    if connects:
+        from provision.connectors import refuse_unusable_keys
+
+        refuse_unusable_keys(cluster.nodes)
     return cluster
 
 

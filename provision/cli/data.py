@@ -91,7 +91,7 @@ def add(
         raise UsageError("say what the volume is by one of --nfs, --path, --lustre and --s3fs")
     (kind, place), added = chosen.popitem(), dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     volume = new_volume(name, kind, place, at, read_only=read_only, description=description, owner=user(), added=added)
-    add_volume(cluster_from(inventory, lab), VARIABLE, name, as_entry(volume))
+    add_volume(cluster_from(inventory, lab, connects=False), VARIABLE, name, as_entry(volume))
     if as_json:
         print_json({"name": name, **as_entry(volume)})
         return
@@ -121,7 +121,7 @@ def list_(
       provision data list
       provision data list -a --json
     """
-    cluster = cluster_from(inventory, lab)
+    cluster = cluster_from(inventory, lab, connects=False)
     volumes, answers, findings = _looked(cluster, None, limit)
     failed = {(item.volume, item.node) for item in findings if item.level == "fail"}
     usable = [v for v in volumes if every or any((v.name, node) not in failed for node in answers[v.name])]
@@ -187,7 +187,7 @@ def remove(name: NameArgument, inventory: InventoryOption = None, lab: LabOption
     from provision.batch.data import VARIABLE
     from provision.inventory.data_volumes import remove_volume
 
-    remove_volume(cluster_from(inventory, lab), VARIABLE, name)
+    remove_volume(cluster_from(inventory, lab, connects=False), VARIABLE, name)
     say(f"{name} is out of the inventory; what it holds is untouched")
 
 

@@ -96,7 +96,9 @@ def test_long_lists_are_cut_and_say_by_how_much():
     packages = tuple(PackageChange(f"package-number-{n}", "1.0") for n in range(20))
     files = tuple(f"/etc/systemd/system/provision-{n}.service" for n in range(9))
     step = Step("base_system", StepClass.SAFE, ("x",), packages=packages, files=files)
-    plan = Plan((NodePlan("gpu1", (step,), dependencies=packages, kept=tuple((f"docker_{n}", "1") for n in range(30))),))
+    plan = Plan(
+        (NodePlan("gpu1", (step,), dependencies=packages, kept=tuple((f"docker_{n}", "1") for n in range(30))),)
+    )
     text = as_text(plan)
     verbose = as_text(plan, verbose=True)
 
