@@ -160,7 +160,7 @@ class ApplyProgress:
             f"{shown:<{width}}  {sum(self._changes[name] for name in group.names):>3} changed  {group.value}"
             for shown, group in zip(names, groups, strict=True)
         ]
-        rows = [row[: self._columns] for row in rows]
+        rows = [layout.shortened(row, self._columns) for row in rows]
         left = len(rows) - _MOST_ROWS
         return [f"{self._doing}, {seconds:.0f} s", *rows[:_MOST_ROWS], *([f"... and {left} more"] if left > 0 else [])]
 

@@ -21,7 +21,7 @@ def failed_nodes(results: Mapping[str, CommandResult | ProvisionError]) -> list[
 
 
 def command_document(results: Mapping[str, CommandResult | ProvisionError]) -> dict[str, Any]:
-    """Return the JSON document: ``{"ok", "nodes": [{"name", "started", "exit_code", "stdout", "stderr", "error"}]}``."""
+    """Return the document: ``{"ok", "nodes": [{"name", "started", "exit_code", "stdout", "stderr", "error"}]}``."""
     return {"ok": not failed_nodes(results), "nodes": [_node(name, result) for name, result in results.items()]}
 
 

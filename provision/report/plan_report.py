@@ -143,8 +143,8 @@ def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None, *, verbose: boo
 
     Of a role that was never applied that is the reason, and all else follows from it; the document has the others too,
     and so has the text where a job can be hurt.
-    After the nodes stand the `diffs`, those that are the same on several nodes once. Without `verbose` long lists are cut,
-    and nodes whose details differ can share a block.
+    After the nodes stand the `diffs`, those that are the same on several nodes once. Without `verbose` long lists are
+    cut, and nodes whose details differ can share a block.
     """
     lines: list[str] = []
     for names, node, others in _alike(plan, verbose=verbose):

@@ -1,4 +1,4 @@
-"""Errors of this machine are reported once, before any node; nodes without a login are not nodes of a failed command."""
+"""Errors of this machine are reported once; a node without a login is not a node on which a command failed."""
 
 from __future__ import annotations
 
