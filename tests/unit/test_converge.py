@@ -78,6 +78,7 @@ def answers(monkeypatch, tmp_path):
     @contextmanager
     def held_on(_nodes, *, command, on_event):
         assert command.startswith("provision apply")
+        assert on_event is None or callable(on_event)
         yield Locks()
 
     monkeypatch.setattr(connectors, "each", each)
@@ -109,6 +110,7 @@ def test_the_final_probe_is_named_in_the_progress(answers, tmp_path):
     full, events = cluster(tmp_path / "hosts.yml"), []
     workflow.apply(full, full.nodes, on_event=events.append)
 
+    assert answers[1] == ["a", "b"]
     assert [event.task for event in events if event.node == "a"] == ["probe", "probe", "final probe"]
 
 
