@@ -48,6 +48,7 @@ __all__ = [
     "prompt",
     "say",
     "say_reasons",
+    "say_wrapped",
     "show",
     "table",
     "take_degraded",
@@ -218,6 +219,17 @@ def say(message: str) -> None:
     """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
     sys.stderr.write(layout.painted(printable(message), colour=sys.stderr.isatty()) + "\n")
     sys.stderr.flush()
+
+
+def say_wrapped(message: str) -> None:
+    """Print a paragraph on stderr; on a terminal its lines are broken between words."""
+    import textwrap
+
+    if not sys.stderr.isatty():
+        say(message)
+        return
+    columns = max(layout.NARROWEST // 2, shutil.get_terminal_size().columns)
+    say("\n".join(textwrap.wrap(message, columns, break_on_hyphens=False, break_long_words=False)) or message)
 
 
 def say_reasons(head: str, reasons: Iterable[tuple[str, str]]) -> None:
