@@ -88,7 +88,10 @@ def add(
     given = {"nfs": nfs, "path": path, "lustre": lustre, "s3fs": s3fs}
     chosen = {kind: place for kind, place in given.items() if place is not None}
     if len(chosen) != 1:
-        raise UsageError("say what the volume is by one of --nfs, --path, --lustre and --s3fs")
+        raise UsageError(
+            f"provision data add {name}: the kind of the volume is missing",
+            remedy="Add one of --nfs SERVER:/PATH, --path /PATH, --lustre and --s3fs; see provision data add --help",
+        )
     (kind, place), added = chosen.popitem(), dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     volume = new_volume(name, kind, place, at, read_only=read_only, description=description, owner=user(), added=added)
     add_volume(cluster_from(inventory, lab, connects=False), VARIABLE, name, as_entry(volume))

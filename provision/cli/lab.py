@@ -269,7 +269,7 @@ def _is_on(switch: str) -> bool:
     from provision.errors import UsageError
 
     if switch not in {"on", "off"}:
-        raise UsageError(f"{switch!r} is neither on nor off", remedy="Say on or off.")
+        raise UsageError(f"{switch}: not a state", remedy="Write on or off.")
     return switch == "on"
 
 

@@ -27,7 +27,7 @@ def choose(level: str) -> None:
     """
     word = {"warning": "warn"}.get(level, level)
     if word not in _LEVELS:
-        raise UsageError(f"--loglevel {level}: there is no such level", remedy=f"Levels are {', '.join(_LEVELS)}.")
+        raise UsageError(f"--loglevel {level}: unknown log level", remedy=f"Choose {', '.join(_LEVELS)}.")
     _chosen["level"] = word
 
 

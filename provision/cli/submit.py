@@ -96,9 +96,9 @@ def _own(words: list[str]) -> list[str]:
 
 def _refuse(typed: Words) -> None:
     if typed.text("engine") not in _ENGINES:
-        raise UsageError(f"--engine {typed.text('engine')}: there is no such engine", remedy="Engines: direct, auto.")
+        raise UsageError(f"--engine {typed.text('engine')}: unknown engine", remedy="Choose direct or auto.")
     if typed.true("follow") and (typed.true("json") or typed.text("output")):
-        raise UsageError("--follow shows the job's own output, which is no JSON", remedy="Use --wait with --json.")
+        raise UsageError("--follow and --json exclude each other", remedy="Use --wait with --json.")
     if typed.text("output") == "wide":
         raise UsageError("-o wide is for tables", remedy="Use json, yaml or name.")
 

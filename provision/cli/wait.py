@@ -41,7 +41,7 @@ def wait(
 
     states = {"succeeded": JobStatus.SUCCEEDED, "complete": JobStatus.SUCCEEDED, "running": JobStatus.RUNNING}
     if wanted.lower() not in states:
-        raise UsageError(f"--for {wanted}: there is no such state to wait for", remedy="Wait for succeeded or running.")
+        raise UsageError(f"--for {wanted}: unknown state", remedy="Choose succeeded or running.")
     runner = engine_of(inventory, lab, through_agent=True)
     limit = seconds(timeout, "--timeout")
     with patience("asking the nodes"):

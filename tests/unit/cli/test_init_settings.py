@@ -71,7 +71,8 @@ def test_a_failed_login_is_reported_and_the_inventory_is_written(site):
 @pytest.mark.parametrize(
     ("image", "asked"), [(PRIVATE, True), ("ghcr.io/team/train:1", False), ("team/train:1", False)]
 )
-def test_the_ca_is_asked_for_where_a_private_registry_is_named(folder, answers, capsys, image, asked):
+@pytest.mark.usefixtures("folder")
+def test_the_ca_is_asked_for_where_a_private_registry_is_named(answers, capsys, image, asked):
     answers(image, *(["nothere.pem", "ca.pem"] if asked else []), "none")
     options = SiteOptions()
     settings = site_settings(options, yes=False)
@@ -148,7 +149,8 @@ def test_a_ca_is_added_beside_those_of_other_registries(site, typed, folder):
     assert folder.is_dir()
 
 
-def test_hosts_that_are_not_in_the_inventory_are_not_added_by_a_change(site, typed):
+@pytest.mark.usefixtures("site")
+def test_hosts_that_are_not_in_the_inventory_are_not_added_by_a_change(typed):
     code, _, err = typed("init", "gpu[1-2]", "--name", "site", "--image", PRIVATE)
 
     assert code == 2
