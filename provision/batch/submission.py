@@ -259,7 +259,7 @@ def _command(words: Words, base: Mapping[str, Any], notes: list[str]) -> dict[st
         )
     if kind is None and command:
         kind, why = inferred(command)
-        notes.append(f"no type was given; taken for {kind}: {why}")
+        notes.append(f"no job type was given, so the type is {kind} ({why})")
     return {"command": tuple(command), "kind": kind or Kind.RUN}
 
 

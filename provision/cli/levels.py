@@ -64,7 +64,7 @@ def patience(message: str) -> Iterator[None]:
 
 
 def _say(level: str, message: str) -> None:
-    from provision.cli.common import say
+    from provision.cli.common import say_wrapped
 
     if _LEVELS.index(level) >= _LEVELS.index(_chosen["level"]) and not sys.stderr.closed:
-        say(f"{level.upper()}[{int(time.monotonic() - _BEGUN):04d}] {message}")
+        say_wrapped(f"{level.upper()}[{int(time.monotonic() - _BEGUN):04d}] {message}")

@@ -36,6 +36,17 @@ class _Raw(TyperCommand):
         ctx.args = list(args)
         return []
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the flags of jobs, which the parser does not know."""
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return found
+        from provision.batch.flags import FLAGS
+
+        item = type(super().shell_complete(ctx, "--help")[0])
+        names = {name for flag in FLAGS for name in flag.names if name.startswith(incomplete)}
+        return [*found, *map(item, sorted(names - {one.value for one in found}))]
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the text of the verb, and the flags by section."""
         from provision.batch.flags import flag_help
