@@ -132,7 +132,7 @@ def _hand_in(typed: Words, found: Submission) -> None:
     if typed.true("dry_run"):
         _dry_run(typed, found, runner)
         return
-    with patience(f"handing {found.spec.name} in"):
+    with patience(f"submitting {found.spec.name}"):
         job = runner.submit(spec, secrets, info)
     add_job_name(cluster.inventory, job.spec.name)
     for line in closing_lines(job):
