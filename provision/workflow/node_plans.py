@@ -22,7 +22,7 @@ from provision.planning.standing import unseen as unseen_of_others
 from provision.workflow.survey import supported_systems
 
 if TYPE_CHECKING:
-    from provision.workflow.plan import Request
+    from provision.workflow.plan_result import Request
 
 __all__ = ["plan_nodes"]
 

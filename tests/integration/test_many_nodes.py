@@ -121,7 +121,7 @@ def test_sixty_four_nodes_are_a_page_and_not_a_book(crowd, words, out, err):
     assert (len(stdout) <= out, len(stderr) <= err) == (True, True), "\n".join([*stdout, *stderr])
     assert not [line for line in stdout if line.startswith("Preflight:")]
     if words[0] == "apply":  # it went past the preflight, to the nodes that answer
-        assert "gpu[0001-0040,0061-0064]: failed at “lock the node”" in stdout
+        assert "gpu[0001-0040,0061-0064]: failed at task 'lock the node'" in stdout
 
 
 def test_dropped_connections_are_tried_again(tmp_path):

@@ -172,7 +172,7 @@ def test_without_a_type_the_command_tells_and_it_is_said(words, kind):
 
     assert (found.spec.kind, found.spec.gputopology, found.spec.gang) == (kind, True, True)
     assert found.spec.command == tuple(words[1:] if words[0] == "--" else words)
-    assert f"taken for {kind}" in " ".join(found.notes)
+    assert f"the type is {kind}" in " ".join(found.notes)
 
 
 @pytest.mark.row(59)
