@@ -156,13 +156,17 @@ class _Apply:
         return self._outcomes.report()
 
     def _look(self, names: Sequence[str], request: Request, task: str = "probe") -> Look:
+        self._tell(names, task, "start")
+        found = look(self._cluster, [self._nodes[name] for name in names], request)
+        self._tell(names, task, "ok")
+        return self._draining.held_back(found)
+
+    def _tell(self, names: Sequence[str], task: str, status: str) -> None:
         if self._on_event:
             from provision.engine import Event
 
             for name in names:
-                self._on_event(Event(name, None, task, "start"))
-        found = look(self._cluster, [self._nodes[name] for name in names], request)
-        return self._draining.held_back(found)
+                self._on_event(Event(name, None, task, status))
 
     def _look_on(self, names: Sequence[str], request: Request, task: str = "probe") -> Look:
         """Look at nodes while something is under way there, and take it down."""
