@@ -211,9 +211,10 @@ def _try_logins(result: InitResult) -> Mapping[str, ProvisionError]:
     failed = failed_logins([result.cluster.node(name) for name in names])
     if not failed:
         note("the login works on every node")
-    groups = grouped(failed.items(), lambda _, e: (e.message, e.remedy), lambda name, e: outline(e.message, name))
-    for group in groups:
-        say_wrapped(f"warning: {in_short(group.names)}: no login: {group.value.message} {group.note}".rstrip())
+    for group in grouped(failed.items(), lambda name, error: (outline(error.message, name), error.remedy)):
+        same = len({failed[name].message for name in group.names}) == 1
+        note_of = "" if same else f" (the message of {group.names[0]})"
+        say_wrapped(f"warning: {in_short(group.names)}: no login: {group.value.message}{note_of}")
         if group.value.remedy:
             say_wrapped(f"  hint: {group.value.remedy}")
     return failed

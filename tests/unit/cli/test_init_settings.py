@@ -68,6 +68,20 @@ def test_a_failed_login_is_reported_and_the_inventory_is_written(site):
     assert login["error"]["message"].startswith("127.0.0.1 refuses connections")
 
 
+def test_failed_logins_with_one_cause_are_one_warning(folder, typed):
+    """Addresses alone differ."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    (folder / "keys").write_text("".join(f"[127.0.0.{n}]:{port} ssh-ed25519 {BLOB}\n" for n in (1, 2, 3)))
+    words = ("--user", "root", "--known-hosts", "keys", "--port", str(port))
+    code, _, err = typed("init", "gpu[1-3]=127.0.0.[1-3]", *words)
+
+    assert code == 0
+    assert err.count("no login") == 1
+    assert "warning: gpu1, gpu2, gpu3: no login: 127.0.0.1 refuses connections" in err
+    assert "(the message of gpu1)" in err
+
+
 @pytest.mark.parametrize(
     ("image", "asked"), [(PRIVATE, True), ("ghcr.io/team/train:1", False), ("team/train:1", False)]
 )
