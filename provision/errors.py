@@ -4,7 +4,8 @@ ProvisionError                exit 1
 ├── UsageError                exit 2   wrong words on the command line, or a refusal
 │   └── InventoryError        exit 2   the inventory cannot be used (file and key named)
 ├── ConnectionFailed          exit 1   a node cannot be reached or authenticated
-│   └── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
+│   ├── HostNotTrusted        exit 1   a node shows a host key that is unknown, changed or revoked
+│   └── NotStarted            exit 1   a command or copy was never started on a node
 ├── NodeError                 exit 1   a node was reached and something there failed
 │   ├── NotAllowed            exit 2   a node refuses what this user may not do
 │   ├── InvalidRecord         exit 1   the record of a job on a node is not valid
@@ -43,6 +44,7 @@ __all__ = [
     "NodeUnreachable",
     "NotAllowed",
     "NotFound",
+    "NotStarted",
     "ProvisionError",
     "TimedOut",
     "UsageError",
@@ -98,6 +100,10 @@ class ConnectionFailed(ProvisionError):
 
 class HostNotTrusted(ConnectionFailed):
     """A node shows a host key that is not known, is another than the known one, or is revoked."""
+
+
+class NotStarted(ConnectionFailed):
+    """A command or copy was never started on a node, because the login or sudo failed before."""
 
 
 class NodeError(ProvisionError):

@@ -140,7 +140,7 @@ def apply(
         found = checked(found)
     stopped = not asked.steps and bool(workflow.blocked(found)) and not keep_going
     if not stopped and (asked.steps or workflow.agreeable(found)):
-        agree(found, steps=bool(asked.steps), yes=yes or plan is not None)
+        agree(found, steps=bool(asked.steps), yes=yes or plan is not None, verbose=verbose)
     from provision.cli.progress import ApplyProgress
     from provision.report.apply_report import as_document, as_text
     from provision.report.plan_report import problems_document, problems_text
@@ -175,14 +175,14 @@ def _get_ready() -> None:
     _ = workflow.apply, workflow.Pace
 
 
-def agree(found: Look, *, steps: bool, yes: bool) -> None:
+def agree(found: Look, *, steps: bool, yes: bool, verbose: bool = False) -> None:
     """Show the plan and ask; return when the answer is yes."""
     from provision.report.plan_report import as_text
     from provision.workflow import drained_first
 
     if not steps:
         announce = note if yes else say  # a question is never asked without what it is about
-        announce(as_text(found.plan))
+        announce(as_text(found.plan, verbose=verbose))
         if drained := drained_first(found):
             announce(drained)
     count = len(found.plan.nodes)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from provision.cli.common import InventoryOption, JsonOption, LabOption, print_json, show
+from provision.cli.completion import complete_nodes
 from provision.cli.job_options import (
     AllOption,
     JobsArgument,
@@ -34,7 +35,12 @@ def delete(
     ] = False,
     lost: Annotated[
         list[str] | None,
-        typer.Option("--lost", metavar="NODE", help="Do not wait for a node that never comes back; repeatable."),
+        typer.Option(
+            "--lost",
+            metavar="NODE",
+            help="Do not wait for a node that never comes back; repeatable.",
+            autocompletion=complete_nodes,
+        ),
     ] = None,
     ignore: Annotated[bool, typer.Option("--ignore-not-found", help="Exit 0 for jobs that do not exist.")] = False,
     inventory: InventoryOption = None,

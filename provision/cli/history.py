@@ -76,7 +76,9 @@ def history(
     from provision.report import history_report as report
     from provision.workflow import history as past
 
-    cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+    cluster = cluster_from(
+        inventory, lab, become_password=ask_become_password(ask=ask_become_pass), connects=nodes or audit
+    )
     chosen = workflow.chosen(cluster, limit)
 
     def mine(entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -84,7 +84,7 @@ def hostfile(
     from provision import workflow
 
     if launcher not in host_files():
-        raise UsageError(f"no launcher is called {launcher!r}", remedy=f"Known are: {', '.join(host_files())}.")
+        raise UsageError(f"--launcher {launcher}: unknown launcher", remedy=f"Choose {', '.join(host_files())}.")
     placed = _placement(launcher, placement, rankfile=rankfile)
     _refuse_port(launcher, master_port)
     cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
@@ -125,7 +125,7 @@ def _refuse_port(launcher: str, port: int | None) -> None:
     if not LAUNCHERS[launcher].rendezvous:
         raise UsageError("--master-port is for torchrun", remedy="Leave it out.")
     if not 1 <= port <= _LAST_PORT:
-        raise UsageError(f"--master-port {port}: there is no such port")
+        raise UsageError(f"--master-port {port}: not a port number", remedy="Choose a number from 1 to 65535.")
 
 
 def _rank_file(made: HostFile, placed: list[NodePlacement] | None) -> str:

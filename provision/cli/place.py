@@ -108,7 +108,7 @@ def place(
     from provision.topology.select import place as choose
 
     if gputopology and share:
-        raise UsageError("--gputopology and --share want nodes of two modes", remedy="Give one of them.")
+        raise UsageError("--gputopology and --share exclude each other", remedy="Give one of them.")
     mode = Mode.TOPOLOGY if gputopology else Mode.SHARE if share else Mode.DEFAULT
     request = Request(gpus, workers, uniform, prefer is Preference.PACK, mode)
     measured = _measured(p2p_matrix or [])
@@ -182,7 +182,7 @@ def _measured(texts: Sequence[str]) -> dict[str, Matrix]:
 def _refuse_strangers(measured: Mapping[str, Matrix], nodes: Collection[str]) -> None:
     for name in measured:
         if name not in nodes:
-            raise UsageError(f"--p2p-matrix {name}: no node is called so", remedy="Give the name of a node.")
+            raise UsageError(f"--p2p-matrix {name}: unknown node", remedy="Give the name of a node.")
 
 
 def _read(path: str) -> str:

@@ -163,7 +163,9 @@ def run(
         seats = run_options.seats(launcher, placement, own_gpus=own_gpus, gputopology=gputopology)
         asked = run_placing.wanted(ranks, gpus, workers, seats, gputopology=gputopology, offline=offline)
         chosen: run_placing.Chosen | None = None
-        cluster = cluster_from(inventory, lab, become_password=ask_become_password(ask=ask_become_pass))
+        cluster = cluster_from(
+            inventory, lab, become_password=ask_become_password(ask=ask_become_pass), connects=not offline
+        )
         full = workflow.with_defaults(cluster)
         if offline:
             entries, found = workflow.stated_entries(full, limit), workflow.stated_networks(full)

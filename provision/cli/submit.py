@@ -34,6 +34,17 @@ class _Raw(TyperCommand):
         ctx.args = list(args)
         return []
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the flags of jobs, which the parser does not know."""
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return found
+        from provision.batch.flags import FLAGS
+
+        item = type(super().shell_complete(ctx, "--help")[0])
+        names = {name for flag in FLAGS for name in flag.names if name.startswith(incomplete)}
+        return [*found, *map(item, sorted(names - {one.value for one in found}))]
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the text of the verb, and the flags by section."""
         from provision.batch.flags import flag_help
@@ -94,9 +105,9 @@ def _own(words: list[str]) -> list[str]:
 
 def _refuse(typed: Words) -> None:
     if typed.text("engine") not in _ENGINES:
-        raise UsageError(f"--engine {typed.text('engine')}: there is no such engine", remedy="Engines: direct, auto.")
+        raise UsageError(f"--engine {typed.text('engine')}: unknown engine", remedy="Choose direct or auto.")
     if typed.true("follow") and (typed.true("json") or typed.text("output")):
-        raise UsageError("--follow shows the job's own output, which is no JSON", remedy="Use --wait with --json.")
+        raise UsageError("--follow and --json exclude each other", remedy="Use --wait with --json.")
     if typed.text("output") == "wide":
         raise UsageError("-o wide is for tables", remedy="Use json, yaml or name.")
 
@@ -119,7 +130,7 @@ def _hand_in(typed: Words, found: Submission) -> None:
     if typed.true("dry_run"):
         _dry_run(typed, found, runner)
         return
-    with patience(f"handing {found.spec.name} in"):
+    with patience(f"submitting {found.spec.name}"):
         job = runner.submit(spec, secrets, info)
     add_job_name(cluster.inventory, job.spec.name)
     for line in closing_lines(job):

@@ -90,7 +90,7 @@ def node(
     from provision.report import job_nodes as report
 
     if mode and mode not in _MODES:
-        raise UsageError(f"-m {mode}: there is no such mode", remedy="n, e (default), t (topology) or s (share).")
+        raise UsageError(f"-m {mode}: unknown mode", remedy="Choose n, e (default), t (topology) or s (share).")
     cluster, runner = cluster_and_engine(inventory, lab)
 
     def once() -> None:

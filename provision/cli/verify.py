@@ -105,4 +105,4 @@ def _check_profile(name: str) -> None:
     from provision.checks.minimums import MINIMUMS
 
     if name and name not in MINIMUMS:
-        raise UsageError(f"--profile {name}: there is no such profile", remedy=f"There are {', '.join(MINIMUMS)}.")
+        raise UsageError(f"--profile {name}: unknown profile", remedy=f"Choose {', '.join(MINIMUMS)}.")

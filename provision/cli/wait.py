@@ -44,7 +44,7 @@ def wait(
 
     states = {"succeeded": JobStatus.SUCCEEDED, "complete": JobStatus.SUCCEEDED, "running": JobStatus.RUNNING}
     if wanted.lower() not in states:
-        raise UsageError(f"--for {wanted}: there is no such state to wait for", remedy="Wait for succeeded or running.")
+        raise UsageError(f"--for {wanted}: unknown state", remedy="Choose succeeded or running.")
     limit = seconds(timeout, "--timeout", bare=True)
     runner = engine_of(inventory, lab, through_agent=True)
     with patience("asking the nodes"):

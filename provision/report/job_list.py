@@ -111,8 +111,8 @@ def names_text(jobs: Sequence[JobRecord]) -> str:
 
 
 def unreachable_lines(unreachable: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason why nodes did not answer; their information is missing."""
-    return reason_lines(unreachable, between=" did not answer: ")
+    """Return a line for each reason why nodes are unreachable: what they alone know is missing."""
+    return reason_lines(unreachable, between=": unreachable: ")
 
 
 def _fitting(rows: Sequence[list[str]]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["choose", "is_mark", "length", "padded", "painted", "state", "width"]
+__all__ = ["choose", "is_mark", "length", "padded", "painted", "shortened", "state", "width"]
 
 NARROWEST, WIDEST = 80, 200
 """Tables fit 80 columns; lines of more than 200 are hard to read."""
@@ -51,6 +51,16 @@ def length(text: str) -> int:
 def padded(text: str, columns: int) -> str:
     """Return a text padded with blanks to a width."""
     return text + " " * (columns - length(text))
+
+
+def shortened(text: str, columns: int) -> str:
+    """Return the text if it fits, else as many whole words of it as fit, and ``...``; spaces stay as they are."""
+    if len(text) <= columns:
+        return text
+    head = text[: max(columns - 3, 0)]
+    if not text[len(head)].isspace():
+        head = head[: max(head.rfind(" "), 0)] or head
+    return (head.rstrip() + "...")[:columns]
 
 
 def is_mark(letter: str) -> bool:

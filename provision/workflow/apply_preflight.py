@@ -421,7 +421,7 @@ _IMAGE_PROBLEMS = {
     "untrusted": (
         PreflightCode.REGISTRY_UNTRUSTED,
         "the node does not trust the certificate of {registry}",
-        "Add the certificate of its CA to docker_engine_registry_ca (in a new inventory: `init --registry-ca`).",
+        "Add the certificate of its CA to the inventory: provision init --registry-ca FILE",
     ),
     "missing": (
         PreflightCode.IMAGE_MISSING,

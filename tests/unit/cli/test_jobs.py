@@ -263,7 +263,7 @@ def test_nodes_that_do_not_answer_are_named(engine, typed):
 
     assert code == 0
     assert "a " in out
-    assert "gpu2 did not answer: no route to host" in err
+    assert "gpu2: unreachable: no route to host" in err
     engine.known = {}
     assert typed("list")[0] == 7
 

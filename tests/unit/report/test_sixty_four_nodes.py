@@ -122,7 +122,7 @@ def test_unreachable_nodes_of_a_list_of_jobs_share_a_line(size):
     lines = job_list.unreachable_lines({f"gpu{number}": refused(number) for number in range(1, size + 1)})
 
     assert len(lines) == (1 if size == 64 else 3)
-    assert lines[0].startswith("gpu[1-64] did not answer: 10.0.0.1" if size == 64 else "gpu1 did not answer: ")
+    assert lines[0].startswith("gpu[1-64]: unreachable: 10.0.0.1" if size == 64 else "gpu1: unreachable: ")
 
 
 def test_resets_reloads_and_verdicts_are_grouped():

@@ -113,5 +113,5 @@ class Contact:
 
 def _still_silent(entry: AbsentNode) -> NodeUnreachable:
     seconds = max(time.time() - entry.time, 0.0)
-    reason = entry.reason or "it did not answer"
-    return NodeUnreachable(f"{reason} ({seconds:.0f} s ago, and it takes no connections now)", node=entry.name)
+    reason = entry.reason or "no answer in time"
+    return NodeUnreachable(f"{reason}; still unreachable after {seconds:.0f} s", node=entry.name)
