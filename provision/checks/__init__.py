@@ -55,10 +55,12 @@ from provision.checks import (
 from provision.checks import (
     training as _training,  # noqa: F401
 )
-from provision.checks.base import CHECKS, CLUSTER_CHECKS, ClusterScene, PairOutcome, Scene, run
+from provision.checks.base import CHECKS, CLUSTER_CHECKS, run
 from provision.checks.boot import held_back
 from provision.checks.hosts import host_entry
 from provision.checks.pairs import PAIR_SECONDS, pairs_script, parse_pairs
+from provision.components import COMPONENTS
+from provision.components.check import ClusterScene, PairOutcome, Scene
 from provision.errors import ProvisionError
 from provision.facts import NodeFacts
 from provision.model import Bandwidth, CheckResult, CheckStatus, Cluster, Collective, Node
@@ -76,6 +78,8 @@ __all__ = [
     "parse_pairs",
     "unreachable",
 ]
+
+CHECKS.update({item.id: item for component in COMPONENTS.values() for item in component.checks})
 
 
 def judge(

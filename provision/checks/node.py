@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from provision.checks.base import Scene, Verdict, check, fail, known, passed, skip, warn
+from provision.checks.base import check
 from provision.checks.wording import span
+from provision.components.check import Scene, Verdict, fail, known, passed, skip, warn
 from provision.facts.system import NodeKind
 
 __all__: list[str] = []

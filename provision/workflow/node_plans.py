@@ -18,7 +18,7 @@ from provision.planning import (
     with_partners,
 )
 from provision.planning.ignore import with_ignored
-from provision.planning.standing import unseen as unseen_of_others
+from provision.planning.preservation import unreadable_facts
 from provision.workflow.survey import supported_systems
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[s
     unseen = next((fact for fact in (found.receipts, found.managed) if isinstance(fact, Unknown)), None)
     if unseen:
         return _blind(node, unseen.reason)
-    others = unseen_of_others(node, found)
+    others = unreadable_facts(node, found)
     return _blind(node, f"what others set up cannot be told ({others})") if others else None
 
 

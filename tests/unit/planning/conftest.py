@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 
+from provision.components import ROLES
 from provision.facts import NodeFacts
 from provision.facts.managed import Managed
 from provision.facts.records import Receipt
 from provision.model import Cluster
-from provision.planning import ROLES, PlanScene, RoleSource, fingerprint
+from provision.planning import PlanScene, RoleSource, fingerprint
 from tests.unit.checks.conftest import healthy, make_cluster, make_node
 
 JOB = "process 4711 (python3 of root) holds /dev/nvidia0"
