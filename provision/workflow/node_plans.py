@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from provision.components import SHARED
 from provision.errors import ConnectionFailed, NodeError, ProvisionError
 from provision.facts import NodeFacts, Unknown
 from provision.model import Cluster, Node, NodePlan
@@ -84,7 +85,7 @@ def _unable(node: Node, found: NodeFacts | ProvisionError, supported: Sequence[s
         return NodeError(
             f"it runs {title}, which is not supported; supported are: {', '.join(supported)}",
             node=node.name,
-            remedy="Install a supported system, or add a file for this one under roles/platform/vars.",
+            remedy=f"Install a supported system, or add a file for this one under roles/{SHARED.role}/vars.",
         )
     if not system.python3 and not node.variables.get("ansible_python_interpreter"):
         return NodeError(
