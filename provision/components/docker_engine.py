@@ -306,6 +306,8 @@ COMPONENT = Component(
             "cluster_data_networks",
             "docker_engine_registry_ca",
             "docker_engine_registry_logins",
+            "docker_engine_repository_key",  # a new repository alone replaces no installed package
+            "docker_engine_repository_uri",
             "docker_engine_restart_allowed",
         }
     ),

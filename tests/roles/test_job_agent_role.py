@@ -158,7 +158,6 @@ def test_names_agree() -> None:
     role = Role("base_system")
 
     assert role.value("cluster_agent_account") == AGENT_ACCOUNT
-    assert role.value("_platform_job_roles") == list(JOB_ROLES)
 
 
 def test_a_queue_host_is_left_out_of_the_roles_for_jobs() -> None:

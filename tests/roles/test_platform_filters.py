@@ -1,0 +1,96 @@
+"""The filters of platform and docker_engine: which roles run where, and what they need."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from ansible.template import trust_as_template
+
+from provision.components import COMPONENTS, JOB_ROLES
+from tests.support.expressions import Role
+from tests.support.modules import load
+from tests.unit.planning.conftest import cluster_of, facts_of
+
+RUN: dict[str, Any] = {
+    "ansible_play_role_names": list(COMPONENTS),
+    "ansible_run_tags": ["all"],
+    "inventory_hostname": "gpu1",
+    "platform_node": {"gpus_present": True, "other_sources": [], "packages": {}, "downgraded": []},
+}
+ULIMITS = load("docker_engine", "docker_engine_settings", part="filter_plugins")
+
+
+def platform(**variables: Any) -> Role:
+    """The role platform in a run of all roles."""
+    return Role("platform", **(RUN | variables))
+
+
+def test_the_roles_say_the_same_as_their_components() -> None:
+    """A play without the command leaves out the same roles on the same nodes."""
+    facts = dataclasses.replace(facts_of(cluster_of()), gpus=(), gpu_pci=())
+    for_gpus = [role for role, component in COMPONENTS.items() if not component.applies(facts)]
+
+    assert platform().value("__platform_job_roles") == list(JOB_ROLES)
+    assert platform().value("__platform_gpu_roles") == for_gpus
+
+
+@pytest.mark.parametrize(
+    ("variables", "missing"),
+    [
+        ({}, set()),
+        ({"docker_engine_enabled": "no"}, {"docker_engine"}),
+        ({"docker_engine_enabled": trust_as_template("{{ off }}"), "off": False}, {"docker_engine"}),
+        ({"platform_node": RUN["platform_node"] | {"gpus_present": False}}, {"nvidia_container", "peer_memory"}),
+        ({"cluster_takes_jobs": "no"}, set(JOB_ROLES)),
+        ({"ansible_run_tags": ["docker_engine_install"]}, set(COMPONENTS) - {"docker_engine"}),
+    ],
+)
+def test_a_role_is_wanted_where_it_is_enabled_tagged_and_of_use(variables: dict[str, Any], missing: set[str]) -> None:
+    """INI files and Jinja say `no` as well."""
+    role = platform(**variables)
+
+    assert set(COMPONENTS) - set(role.value("__platform_wanted_roles")) == missing
+
+
+def test_packages_are_those_of_the_choice() -> None:
+    """The value of the variable in __platform_package_choices decides; without one the first choice."""
+    sets = {"platform": ["a"], "docker_engine": {"distribution": ["b"], "docker": ["c"]}, "none": None}
+    names = {
+        "__platform_package_sets": sets,
+        "__platform_package_choices": {"docker_engine": "docker_engine_source"},
+        "ansible_play_role_names": ["docker_engine", "none"],
+        "docker_engine_repository_key": "x",
+    }
+
+    found = platform(**names, docker_engine_source="docker").value("__platform_role_packages")
+    own = platform(**names, platform_package_sets={"docker_engine": ["d"]}).value("__platform_role_packages")
+
+    assert found == {"platform": ["a"], "docker_engine": ["c"], "none": []}
+    assert own["docker_engine"] == ["d"]
+
+
+def test_repositories_are_those_of_the_wanted_roles() -> None:
+    """The key is that of the inventory."""
+    asked = {
+        "docker_engine_source": "docker",
+        "docker_engine_repository_key": "KEY",
+        "__platform_repository_suite": "x",
+    }
+
+    [found] = platform(**asked).value("__platform_repositories")
+    assert (found["name"], found["suites"], found["components"], found["key"]) == ("docker", "x", "stable", "KEY")
+    assert platform(**asked, docker_engine_enabled=False).value("__platform_repositories") == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "most", "limit", "cut"),
+    [(-1, -1, -1, False), (-1, 64, 64, True), ("1024", 64, 64, True), (32, 64, 32, False), (32, -1, 32, False)],
+)
+def test_limits_of_docker_are_within_those_of_the_node(wanted: Any, most: int, limit: int, cut: bool) -> None:  # noqa: FBT001
+    """-1 is unlimited on both sides."""
+    limits = ULIMITS.docker_engine_ulimits({"memlock": wanted}, {"memlock": most})
+
+    assert limits == {"memlock": {"Name": "memlock", "Soft": limit, "Hard": limit}}
+    assert bool(ULIMITS.docker_engine_reductions({"memlock": wanted}, {"memlock": most})) is cut
