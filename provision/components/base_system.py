@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from provision.components.base import Component, Exchange, NodeState, Variables
-from provision.components.common import is_on
-from provision.components.wording import listed
+from provision.components.common import is_on, joined_names
 from provision.facts import NodeFacts, Unknown, plain
 from provision.model.cause import Cause
 
@@ -46,7 +45,7 @@ def _reason(requests: Mapping[str, Sequence[str]], state: NodeState) -> str | No
     if not names or (address and plain(address)):
         return None
     has = "has" if len(names) == 1 else "have"
-    return f"{listed(names)} {has} to learn this node's address, which the inventory does not say"
+    return f"{joined_names(names)} {has} to learn this node's address, which the inventory does not say"
 
 
 COMPONENT = Component(

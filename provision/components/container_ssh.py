@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 from provision.components.base import Component, Exchange, NodeState, Variables
-from provision.components.wording import listed
+from provision.components.common import joined_names
 from provision.facts import NodeFacts, data_address, running_container
 from provision.facts.container import Container
 from provision.facts.container_ssh import ContainerSsh, ContainerTrust
@@ -72,10 +72,10 @@ def _is_of_other_nodes(cause: Cause) -> bool:
 
 def _reason(requests: Mapping[str, Sequence[str]], _: NodeState) -> str | None:
     if names := requests.get("new keys"):
-        owner = f"{names[0]}'s" if len(names) == 1 else f"the nodes' ({listed(names)})"
+        owner = f"{names[0]}'s" if len(names) == 1 else f"the nodes' ({joined_names(names)})"
         return f"{owner} keys may change, and all nodes know them"
     if names := requests.get("all keys"):
-        return f"{listed(names)} {'has' if len(names) == 1 else 'have'} to learn the keys of all nodes"
+        return f"{joined_names(names)} {'has' if len(names) == 1 else 'have'} to learn the keys of all nodes"
     return None
 
 

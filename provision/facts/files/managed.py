@@ -31,7 +31,6 @@ KILL = 9
 MOST_BYTES = 2**24
 SECTIONS = ("files", "packages", "units", "modules", "images", "containers")
 ENGINE = "docker.service"
-FIRST_TO_KEEP = {"docker_engine", "nvidia_container"}  # the roles whose first run goes by who brought their packages
 PROPERTIES = "org.freedesktop.DBus.Properties"
 DOCKER_SOCKET = "/run/docker.sock"
 SYS_MODULES = "/sys/module"
@@ -94,8 +93,7 @@ def survey(folder):
         if isinstance(receipt, dict):
             receipts[role] = receipt
     found, hung = observe_all(receipts, key)
-    known = {role for role in sealed if sealed[role]} >= FIRST_TO_KEEP
-    brought = [] if known else brought_by(os.path.join(os.path.dirname(folder), "origins"))
+    brought = brought_by(os.path.join(os.path.dirname(folder), "origins"))
     return {"sealed": sealed, "observed": found, "hung": hung, "brought": brought}
 
 

@@ -25,7 +25,7 @@ WORDS = {
     "training_container": "training_container_name training_image_reference training_container_env",
     "container_ssh": "container_ssh_port hostvars data_address",
 }
-SOURCES = {role: RoleSource(f"code of {role}", frozenset(WORDS[role].split())) for role in ROLES}
+SOURCES = {role: RoleSource(f"code of {role}", frozenset(WORDS.get(role, "").split())) for role in ROLES}
 FILE = {"type": "file", "mode": "0644", "owner": "root:root", "sum": "aa"}
 UNIT = {"load": "loaded", "active": "active", "enabled": "enabled"}
 CONTAINER = {"id": "c1", "image": "sha256:11", "status": "running"}
