@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from provision.commands.apt_sources import login_lines
 from provision.components.base import Component, Repository, Setting, Variables
 from provision.components.common import SOURCES, items, key_problems
 from provision.facts import NodeFacts
+from provision.model import PreflightCode
 
 __all__ = ["COMPONENT"]
 
@@ -19,6 +21,11 @@ def _settings(variables: Variables, _: NodeFacts) -> Iterator[Setting]:
     for number, item in enumerate(items(variables, _REPOSITORIES), start=1):
         where = f"{_REPOSITORIES}, entry {number}, key"
         yield from key_problems(where, str(item.get("key") or ""), f"the repository {item.get('name')}")
+        try:
+            login_lines(_words(item, "uris"))
+        except ValueError as error:
+            remedy = "Use a user and a password without spaces."
+            yield PreflightCode.VARIABLE_INVALID, f"{_REPOSITORIES}, entry {number}, uris", str(error), remedy
 
 
 def _repositories(variables: Variables, _: Variables) -> Iterator[Repository]:

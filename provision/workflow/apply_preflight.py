@@ -5,13 +5,13 @@ Only nodes that have steps are asked, each in one SSH session, all at once. A co
 
 from __future__ import annotations
 
-import re
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
+from provision.commands.apt_sources import login_lines, source_text, without_logins
 from provision.components import COMPONENTS, SHARED
 from provision.components.base import Repository
 from provision.documents.preflight import PreflightAnswer
@@ -208,22 +208,12 @@ def _source(item: Repository) -> dict[str, Any]:
 
     One of a role is not written where the node has a source with this address from others.
     """
-    uris = [re.sub(r"(?<=://)[^/?#]*@", "", uri) for uri in item.uris]
-    lines = ["Types: deb", f"URIs: {' '.join(uris)}", f"Suites: {' '.join(item.suites)}"]
-    lines += [f"Components: {' '.join(item.components)}"] if item.components else []
-    lines += ["Signed-By:", *(f" {line.strip() or '.'}" for line in item.key.strip().splitlines())]
-    auth = []
-    for uri, bare in zip(item.uris, uris, strict=True):
-        userinfo, at, _ = urlsplit(uri).netloc.rpartition("@")
-        if at:
-            user, _, password = userinfo.partition(":")
-            auth.append(f"machine {bare.rstrip('/')} login {unquote(user)} password {unquote(password)}")
     return {
         "name": item.name,
-        "uri": uris[0],
+        "uri": without_logins(item.uris)[0],
         "written": item.role == SHARED.role,
-        "source": "\n".join(lines) + "\n",
-        "auth": "".join(f"{a}\n" for a in auth),
+        "source": source_text(dataclasses.asdict(item)),
+        "auth": "".join(f"{line}\n" for line in login_lines(item.uris)),
     }
 
 

@@ -9,7 +9,8 @@ import pytest
 from ansible.template import trust_as_template
 
 from provision.components import COMPONENTS, JOB_ROLES
-from tests.support.expressions import Role
+from provision.planning.requirements import setting_problems
+from tests.support.expressions import ROLES, Role
 from tests.support.modules import load
 from tests.unit.planning.conftest import cluster_of, facts_of
 
@@ -94,3 +95,22 @@ def test_limits_of_docker_are_within_those_of_the_node(wanted: Any, most: int, l
 
     assert limits == {"memlock": {"Name": "memlock", "Soft": limit, "Hard": limit}}
     assert bool(ULIMITS.docker_engine_reductions({"memlock": wanted}, {"memlock": most})) is cut
+
+
+def test_a_login_that_apt_cannot_take_is_found_before_anything_changes() -> None:
+    """The preflight names the entry; the role would stop in the middle of a run."""
+    entry = {"name": "site", "uris": "https://me:a%20b@m/deb", "suites": "/", "key": "BEGIN PGP PUBLIC KEY BLOCK"}
+    facts = facts_of(cluster_of())
+
+    [problem] = setting_problems("platform", {"platform_extra_repositories": [entry]}, facts)
+
+    assert (problem.code, problem.object) == ("variable.invalid", "platform_extra_repositories, entry 1, uris")
+    assert "a b" not in problem.problem
+
+
+def test_plain_ansible_writes_repositories_as_the_preflight_tries_them() -> None:
+    """Both use one file."""
+    link = ROLES / "platform/filter_plugins/platform_apt_sources.py"
+
+    assert link.is_symlink()
+    assert link.resolve() == ROLES.parent / "provision/commands/apt_sources.py"
