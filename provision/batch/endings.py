@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from provision.batch.reports import Report
 from provision.documents.jobs import JobReport, QueueEntry
-
-if TYPE_CHECKING:
-    from provision.batch.records import Report
 
 __all__ = ["END_REQUESTED", "RequestedEnd", "has_part", "is_accepted", "requested_ends", "unconfirmed_nodes"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
 from provision.batch.endings import END_REQUESTED, has_part, is_accepted, unconfirmed_nodes
-from provision.documents.jobs import JobReport, QueueEntry, ReportAnswer, Result, job_reports, spec_of
+from provision.batch.reports import Report
+from provision.documents.jobs import JobReport, QueueEntry, Result, spec_of
 from provision.model.job import InstanceRecord, JobRecord, JobSpec, JobStatus, Kind, Seat
 
 __all__ = ["STARTING", "Report", "contradictions", "leases_by_job", "records", "starting"]
@@ -24,33 +25,6 @@ _MOST_NAMES = 8
 _OVER = {"Completed", "Error", "Stopped", "Lost"}
 _WAITING = {"pending", "held", "started"}
 _WORST_FIRST = ("FAILED", "STOPPED", "SUCCEEDED")
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one node answered to ``report`` or ``look``."""
-
-    node: str
-    answer: ReportAnswer
-    jobs: tuple[JobReport, ...] = ()
-    problems: tuple[str, ...] = ()
-    """Messages about entries that are not valid, and are left out."""
-
-    @classmethod
-    def of(cls, node: str, answer: ReportAnswer) -> Self:
-        """Return the report of an answer, with the entries that are valid."""
-        jobs, problems = job_reports(answer, node)
-        return cls(node, answer, jobs, problems)
-
-    @property
-    def now(self) -> float:
-        """The node's clock."""
-        return self.answer.now
-
-    @property
-    def tried(self) -> float:
-        """When the last pass over the queue began that tried all that waits, by the clock of the head; 0: not known."""
-        return self.answer.tried or 0.0
 
 
 Told = Sequence[tuple[Report, JobReport]]

@@ -10,15 +10,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as Buffer
-
     from provision.hostfiles import HostEntry
     from provision.jobs import Plan
 
@@ -144,7 +142,7 @@ def _meeting(entries: Sequence[HostEntry]) -> list[str]:
 class _Shown(io.BytesIO):
     """Keeps the end of what is written to it, and shows all of it on stderr."""
 
-    def write(self, data: Buffer, /) -> int:
+    def write(self, data: Any, /) -> int:
         """Take the next piece."""
         sys.stderr.buffer.write(data)
         sys.stderr.buffer.flush()

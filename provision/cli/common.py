@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from provision.cli.completion import complete_labs, complete_patterns, complete_roles
+from provision.cli.levels import note, printable, say, without_controls
 from provision.errors import UsageError
 from provision.report import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from provision.model import Cluster, Secret
     from provision.workflow import Look
@@ -191,7 +192,7 @@ def take_degraded(cluster: Cluster, purpose: str, nodes: Sequence[tuple[str, str
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout; what would do something to a terminal is escaped."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    text = _without_controls(text, lambda letter: json.dumps(letter)[1:-1])
+    text = without_controls(text, lambda letter: json.dumps(letter)[1:-1])
     sys.stdout.write(layout.painted(text, colour=False) + "\n")
 
 
@@ -199,12 +200,6 @@ def show(text: str, *, end: str = "\n") -> None:
     """Print a report on stdout; what nodes said in it does nothing to a terminal."""
     sys.stdout.write(layout.painted(printable(text), colour=True) + end)
     sys.stdout.flush()
-
-
-def say(message: str) -> None:
-    """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
-    sys.stderr.write(layout.painted(printable(message), colour=sys.stderr.isatty()) + "\n")
-    sys.stderr.flush()
 
 
 def say_reasons(head: str, reasons: Iterable[tuple[str, str]]) -> None:
@@ -220,27 +215,6 @@ def adapt_to_terminal() -> None:
     terminal = sys.stdout.isatty()
     colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     layout.choose(columns=shutil.get_terminal_size().columns if terminal else layout.NARROWEST, colour=colour)
-
-
-def note(message: str) -> None:
-    """Report progress or a next step on stderr; nothing with ``--quiet``."""
-    from provision.cli.levels import quiet
-
-    if not quiet():
-        say(message)
-
-
-def printable(text: str) -> str:
-    """Return the text without what would do something to a terminal."""
-    return _without_controls(text, lambda _: "?")
-
-
-def _without_controls(text: str, instead: Callable[[str], str]) -> str:
-    """Replace what cannot be printed, also halves of characters, which no stream would take."""
-    return "".join(
-        letter if letter.isprintable() or letter in "\n\t\u00a0" or layout.is_mark(letter) else instead(letter)
-        for letter in text
-    )
 
 
 def interactive() -> bool:

@@ -125,7 +125,8 @@ def _listing(ctx: typer.Context) -> Any:
 
 
 def _inventory(ctx: typer.Context) -> Path:
-    from provision.cli.common import inventory_from
+    from provision.inventory import resolve
+    from provision.lab.manager import inventory_path
 
     lab = ctx.params.get("lab") or os.environ.get("PROVISION_COMPLETE_LAB")
-    return inventory_from(None if lab else ctx.params.get("inventory"), lab)
+    return inventory_path(lab) if lab else resolve(ctx.params.get("inventory"), None)

@@ -1,16 +1,17 @@
-"""How much is said on stderr (``--loglevel debug|info|warn|error``), in lines as arena's."""
+"""Messages on stderr, and how many of them (``--loglevel debug|info|warn|error``), in lines like arena's."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from provision.errors import UsageError
+from provision.report import layout
 
-__all__ = ["choose", "debug", "info", "patience", "quiet", "warn"]
+__all__ = ["choose", "debug", "info", "note", "patience", "printable", "quiet", "say", "warn", "without_controls"]
 
 _LEVELS = ("debug", "info", "warn", "error")
 _BEGUN = time.monotonic()
@@ -34,6 +35,31 @@ def choose(level: str) -> None:
 def quiet() -> bool:
     """Return whether only results, warnings and errors are printed (``-q``, ``--loglevel warn`` and above)."""
     return _LEVELS.index(_chosen["level"]) > _LEVELS.index("info")
+
+
+def say(message: str) -> None:
+    """Say something to the person, on stderr; what nodes said in it does nothing to a terminal."""
+    sys.stderr.write(layout.painted(printable(message), colour=sys.stderr.isatty()) + "\n")
+    sys.stderr.flush()
+
+
+def note(message: str) -> None:
+    """Report progress or a next step on stderr; nothing with ``--quiet``."""
+    if not quiet():
+        say(message)
+
+
+def printable(text: str) -> str:
+    """Return the text without what would do something to a terminal."""
+    return without_controls(text, lambda _: "?")
+
+
+def without_controls(text: str, instead: Callable[[str], str]) -> str:
+    """Replace characters that cannot be printed, also halves of characters, which no stream would take."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t\u00a0" or layout.is_mark(letter) else instead(letter)
+        for letter in text
+    )
 
 
 def debug(message: str) -> None:
@@ -64,7 +90,5 @@ def patience(message: str) -> Iterator[None]:
 
 
 def _say(level: str, message: str) -> None:
-    from provision.cli.common import say
-
     if _LEVELS.index(level) >= _LEVELS.index(_chosen["level"]) and not sys.stderr.closed:
         say(f"{level.upper()}[{int(time.monotonic() - _BEGUN):04d}] {message}")

@@ -166,7 +166,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             prepare_completion(ALIASES)
         words = _levelled(normalise(arguments))
         command = typer.main.get_command(build_app(_verb(words), listing=not _verb(words) and not _completing()))
-        _take_text_as_it_is(command)
         with _ended_in_order():
             code = command.main(args=words, prog_name="provision", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -182,37 +181,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         if code is None:
             raise
         sys.exit(_exit_code(code, arguments) if not isinstance(error, typer.Exit) else code)
-
-
-class _Text:
-    """Stands where typer keeps what turns a word into a value: a text is its own value, and so is none.
-
-    For all else it has typer's own made. That imports pydantic, which takes longer than the rest of a start.
-    """
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value of a parameter as the verb takes it."""
-        if value is None:
-            return () if param.multiple or param.nargs == -1 else None
-        wanted = param.type_descriptor.annotation
-        if wanted is str and type(value) is str:
-            return value
-        if wanted == list[str] and all(type(word) is str for word in value):
-            return list(value)
-        param._runtime_param = None  # noqa: SLF001 - typer makes its own then
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
-
-
-def _take_text_as_it_is(command: Any) -> None:
-    """Let parameters of a command and of those below it take a text without more ado, where typer has a place for it.
-
-    Versions of typer without one import no pydantic either.
-    """
-    for param in command.get_params(typer.Context(command)):  # --help is among them
-        if getattr(param, "_runtime_param", "") is None and param.type_descriptor.parameter_info.parser is None:
-            param._runtime_param = _Text()  # noqa: SLF001 - the only place there is
-    for below in getattr(command, "commands", {}).values():
-        _take_text_as_it_is(below)
 
 
 @contextmanager

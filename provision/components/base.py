@@ -54,7 +54,6 @@ class RoleNeed:
     """A step of one role requires a step of another role."""
 
     role: str
-    of: str
     reason: str
     only_alone: bool = False
     """It adds nothing to a step that the role has anyway."""

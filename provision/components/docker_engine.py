@@ -150,12 +150,12 @@ def _same_runtime(current: Any, desired: Any) -> bool:
 def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     if has_gpus(state.facts):  # alone, the role would remove the NVIDIA runtime from daemon.json
         reason = "docker_engine runs, and learns of the NVIDIA runtime from this role"
-        yield RoleNeed("nvidia_container", "docker_engine", reason, only_alone=True)
+        yield RoleNeed("nvidia_container", reason, only_alone=True)
     moved = any(cause.name == "docker_engine_data_root" for cause in causes)
     if moved or docker_is_absent(state.facts):
         why = "docker's data root changes" if moved else "docker is installed anew"
-        yield RoleNeed("training_image", "docker_engine", f"{why}, and the image may not be there")
-        yield RoleNeed("training_container", "docker_engine", f"{why}, and the container may not be there")
+        yield RoleNeed("training_image", f"{why}, and the image may not be there")
+        yield RoleNeed("training_container", f"{why}, and the container may not be there")
 
 
 def _engine_is_down(state: NodeState, _: CheckResult) -> bool:

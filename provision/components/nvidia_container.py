@@ -56,9 +56,9 @@ def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
         return
     if _replaces_packages(causes, state):
         reason = "docker has to be restarted for the NVIDIA runtime's packages"
-        yield RoleNeed("docker_engine", "nvidia_container", reason)
+        yield RoleNeed("docker_engine", reason)
     elif any(cause.name == "nvidia_container.runtime" for cause in causes):
-        yield RoleNeed("docker_engine", "nvidia_container", "docker has to be told of the NVIDIA runtime")
+        yield RoleNeed("docker_engine", "docker has to be told of the NVIDIA runtime")
 
 
 def _package_is_missing(state: NodeState, _: CheckResult) -> bool:

@@ -43,9 +43,9 @@ def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     packages = any(cause.kind is CauseKind.PACKAGE or cause.name == "rdma_stack.packages" for cause in causes)
     if packages and has_gpus(state.facts):
         reason = "packages of the RDMA stack change, and the module for GPU memory is built against it"
-        yield RoleNeed("peer_memory", "rdma_stack", reason)
+        yield RoleNeed("peer_memory", reason)
     if any(cause.kind is not CauseKind.FILE for cause in causes) and state.facts.container is not None:
-        yield RoleNeed("training_container", "rdma_stack", "the RDMA devices that the container is given may change")
+        yield RoleNeed("training_container", "the RDMA devices that the container is given may change")
 
 
 def _soft_roce_is_missing(state: NodeState, _: CheckResult) -> bool:

@@ -38,7 +38,7 @@ def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     gone = state.facts.container is None
     if gone or _is_disruptive(causes, state) or any(cause.kind is not CauseKind.FILE for cause in causes):
         reason = "the container may be made anew, and its sshd with it"
-        yield RoleNeed("container_ssh", "training_container", reason, only_alone=True)
+        yield RoleNeed("container_ssh", reason, only_alone=True)
 
 
 def _image_is_the_roles(state: NodeState, _: CheckResult) -> bool:

@@ -27,7 +27,7 @@ _SAME_IMAGE = frozenset(
 def _needs(causes: Sequence[Cause], state: NodeState) -> Iterator[RoleNeed]:
     if _may_change(causes, state):
         reason = "the image that it is made from may become another one"
-        yield RoleNeed("training_container", "training_image", reason)
+        yield RoleNeed("training_container", reason)
 
 
 def _may_change(causes: Sequence[Cause], state: NodeState) -> bool:

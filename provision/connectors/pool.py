@@ -63,7 +63,7 @@ def each(
 
     def while_they_work() -> None:
         if any(not node.connection.local for node in nodes):
-            from provision.connectors import bare_paramiko  # noqa: F401 - what their threads wait for comes first
+            import paramiko  # noqa: F401 - the threads that connect wait for this import
         if meanwhile is not None:
             meanwhile()
 

@@ -121,7 +121,6 @@ class SshConnector:
         """Open a session whose output is limited to `limit` bytes."""
         channel = self._channel()
         channel.settimeout(SEND_SECONDS)
-        channel.event = _ReplyEvent()
         return LimitedChannel(channel, (Allowance(self.name, limit), self._allowance))
 
     def close(self) -> None:
@@ -134,8 +133,8 @@ class SshConnector:
         try:
             channel = self._channel()
             channel.settimeout(SEND_SECONDS)
-            channel.event = _ReplyEvent()
-            channel.exec_command(command)  # nosec B601 # callers quote the words with shlex
+            with _reply_limit(channel):
+                channel.exec_command(command)  # nosec B601 # callers quote the words with shlex
         except ProvisionError:
             raise
         except Exception as error:  # paramiko passes on whatever its thread met in what the node sent
@@ -157,7 +156,7 @@ class SshConnector:
 
         One after the other, as paramiko gives a refusal to whichever thread asks first.
         """
-        from provision.connectors.bare_paramiko import paramiko
+        import paramiko
 
         if not self._opening.acquire(timeout=_TURN_SECONDS):
             raise TimeoutError
@@ -187,14 +186,19 @@ class SshConnector:
         return self._root
 
 
-class _ReplyEvent(threading.Event):
-    """Waits for a bounded time for the node's reply to the request that starts a command; paramiko waits for ever."""
+@contextlib.contextmanager
+def _reply_limit(channel: paramiko.Channel) -> Iterator[None]:
+    """Close the channel if the node does not answer the request in time: paramiko waits without a limit.
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Return whether the reply came; raise TimeoutError where it did not come in time."""
-        if not super().wait(SEND_SECONDS if timeout is None else timeout):
-            raise TimeoutError
-        return True
+    paramiko then raises SSHException in the thread that waits.
+    """
+    timer = threading.Timer(SEND_SECONDS, channel.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class LimitedChannel:
@@ -206,6 +210,11 @@ class LimitedChannel:
     def __getattr__(self, name: str) -> Any:
         """Return everything else from the channel."""
         return getattr(self._channel, name)
+
+    def exec_command(self, command: str) -> None:
+        """Start a command; raise SSHException if the node does not confirm the start in time."""
+        with _reply_limit(self._channel):
+            self._channel.exec_command(command)  # nosec B601 # Fabric's runner passes a complete shell command
 
     def recv(self, size: int) -> bytes:
         """Return the next piece of standard output."""

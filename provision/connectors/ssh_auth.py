@@ -31,7 +31,7 @@ class _Attempts:
 
 def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings, password: Secret | None) -> None:
     """Log in, or raise ConnectionFailed naming the user and every key that was tried."""
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     attempts = _Attempts()
     try:
@@ -54,7 +54,7 @@ def authenticate(node: str, transport: paramiko.Transport, settings: SshSettings
 
 
 def _try_key(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> bool:
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     # paramiko's own waiting looks up ten times a second, which a thousand logins at a time do not bear.
     answered = threading.Event()
@@ -87,7 +87,7 @@ def _keys(settings: SshSettings, attempts: _Attempts) -> Iterator[tuple[str, par
 
 def _load(path: Path, attempts: _Attempts) -> Iterator[tuple[str, paramiko.PKey]]:
     """Yield a key file's key with its certificate, if there is one, and then without it, as OpenSSH does."""
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     try:
         plain = copy.copy(_private_key(path))
@@ -108,7 +108,7 @@ def _load(path: Path, attempts: _Attempts) -> Iterator[tuple[str, paramiko.PKey]
 
 @remembered
 def _private_key(path: Path) -> paramiko.PKey:
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     return paramiko.PKey.from_path(path)
 
@@ -129,7 +129,7 @@ def _is_exposed(path: Path) -> bool:
 def _agent_keys() -> list[paramiko.AgentKey]:
     if "SSH_AUTH_SOCK" not in os.environ:
         return []
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     try:
         return list(paramiko.Agent().get_keys())

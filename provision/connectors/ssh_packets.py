@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any, cast
 
+import paramiko
 from cryptography.exceptions import InvalidTag
 from paramiko.common import (
     MSG_CHANNEL_DATA,
@@ -14,8 +15,7 @@ from paramiko.common import (
     MSG_CHANNEL_OPEN,
     MSG_CHANNEL_WINDOW_ADJUST,
 )
-
-from provision.connectors.bare_paramiko import Packetizer, paramiko
+from paramiko.packet import Packetizer
 
 __all__ = ["Packets"]
 

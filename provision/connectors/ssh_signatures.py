@@ -92,7 +92,7 @@ def sign(data: bytes, key: SigningKey, namespace: str) -> str:
     Raises:
         ProvisionError: the key cannot sign, e.g. the agent refused.
     """
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     algorithm = "rsa-sha2-512" if key.public.startswith("ssh-rsa ") else None
     try:
@@ -115,7 +115,7 @@ def signer(data: bytes, signature: str, namespace: str) -> str:
     Raises:
         InvalidSignature: the signature is malformed, made for another purpose, or does not match the data.
     """
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     blob, name, reserved, algorithm, made = _parts(signature)
     if name != namespace.encode():
@@ -266,7 +266,7 @@ def _available_keys() -> Iterator[SigningKey]:
 def _agent_keys() -> Iterator[SigningKey]:
     if "SSH_AUTH_SOCK" not in os.environ:
         return
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     try:
         keys = paramiko.Agent().get_keys()
@@ -278,7 +278,7 @@ def _agent_keys() -> Iterator[SigningKey]:
 
 
 def _file_key(path: Path) -> SigningKey:
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     try:
         return SigningKey(paramiko.PKey.from_path(path), str(path))

@@ -79,7 +79,8 @@ def _open(node: str, hop: Hop, password: Secret | None, through: paramiko.Transp
     settings = hop.settings
     link = _link(node, settings, through)  # before paramiko is there: the node can begin its part
 
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
+
     from provision.connectors.ssh_packets import Packets
 
     # paramiko logs tracebacks of connections that break; what broke is in our own error. Whoever logs gets them still.
@@ -111,7 +112,7 @@ def close_transport(transport: paramiko.Transport) -> None:
 
 def _link(node: str, settings: SshSettings, through: paramiko.Transport | None) -> socket.socket | paramiko.Channel:
     if through is not None:
-        from provision.connectors.bare_paramiko import paramiko
+        import paramiko
 
         try:
             return through.open_channel(
@@ -144,7 +145,8 @@ def _prefer(transport: paramiko.Transport, trusted: Sequence[known_hosts.KnownKe
 
 
 def _start(node: str, transport: paramiko.Transport, settings: SshSettings) -> None:
-    from provision.connectors.bare_paramiko import IncompatiblePeer, paramiko
+    import paramiko
+    from paramiko.ssh_exception import IncompatiblePeer
 
     done = threading.Event()
     error: Exception | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,8 @@ LIMIT_SECONDS = 40
 _NO_PYTHON = "there is no python3 on the node"
 _FILES = Path(__file__).with_name("files")
 _NAMES = ("busy.py", "managed.py", "engine.py")
-_MAIN = "import sys\nprint(dumps(found_here(sys.argv[1])))\n"
+_MAIN = "import sys\nprint(json.dumps(found_here(sys.argv[1])))\n"
+_OWN_IMPORTS = re.compile(r"^from provision\.\S+ import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 _NEEDS_PYTHON = f"command -v python3 >/dev/null || {{ echo '{_NO_PYTHON}' >&2; exit 127; }}"
 
 
@@ -41,7 +43,9 @@ def command(folder: str) -> str:
 
 
 def _source(*names: str) -> str:
-    return "".join(_without_words((_FILES / name).read_text(encoding="utf-8")) for name in names)
+    """Join files to one program: what they import from each other is part of it already."""
+    texts = ((_FILES / name).read_text(encoding="utf-8") for name in names)
+    return "".join(_without_words(_OWN_IMPORTS.sub("", text)) for text in texts)
 
 
 def _without_words(source: str) -> str:

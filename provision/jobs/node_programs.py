@@ -21,7 +21,7 @@ _PACKAGE = "provision.jobs.files"
 
 # Parts are imported from the text that came along, and only then compiled.
 _PROGRAM = """import sys
-from _frozen_importlib import ModuleSpec
+from importlib.machinery import ModuleSpec
 PARTS = {parts!r}
 class Parts:
     def find_spec(self, name, path=None, target=None):

@@ -108,7 +108,7 @@ def _with_needs(causes: dict[str, tuple[Cause, ...]], scene: PlanScene) -> dict[
         for need in component.needs(causes[role], scene) if role in causes else ():
             own = causes.get(need.role, ())
             if scene.enabled(need.role) and not is_whole_run(own) and not (own and need.only_alone):
-                causes[need.role] = (*own, Cause(CauseKind.NEED, need.of, need.reason))
+                causes[need.role] = (*own, Cause(CauseKind.NEED, role, need.reason))
     return {role: causes[role] for role in COMPONENTS if role in causes}
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from provision.workflow.resetting import plan_reset, reset
     from provision.workflow.survey import (
         HostFile,
-        Survey,
         chosen,
         degraded,
         host_entries,
@@ -37,11 +36,10 @@ if TYPE_CHECKING:
         probe,
         role_defaults,
         supported_systems,
-        try_pairs,
-        verify,
         with_defaults,
     )
     from provision.workflow.this_machine import local_inventory
+    from provision.workflow.verification import Survey, try_pairs, verify
 
 __all__ = [
     "Asked",
@@ -117,7 +115,6 @@ __getattr__ = parts(
         "resetting": ("plan_reset", "reset"),
         "survey": (
             "HostFile",
-            "Survey",
             "chosen",
             "degraded",
             "host_entries",
@@ -125,11 +122,10 @@ __getattr__ = parts(
             "probe",
             "role_defaults",
             "supported_systems",
-            "try_pairs",
-            "verify",
             "with_defaults",
         ),
         "this_machine": ("local_inventory",),
         "gpu_topology": ("topology",),
+        "verification": ("Survey", "try_pairs", "verify"),
     },
 )

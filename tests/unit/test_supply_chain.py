@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -58,6 +59,46 @@ def test_every_requirement_is_locked_with_hashes(name, groups):
 
     for requirement in required(groups):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)][0]), requirement
+
+
+def imports(*folders):
+    """Return the names of the packages that the Python files of some folders import."""
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    texts = (path.read_text(encoding="utf-8") for path in paths)
+    return {name for text in texts for name in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)}
+
+
+def modules_of(requirement):
+    """Return the top-level packages that an installed distribution has."""
+    found = importlib.metadata.packages_distributions().items()
+    name = canonicalize_name(requirement.name)
+    return {module for module, owners in found if name in map(canonicalize_name, owners)}
+
+
+def test_every_requirement_is_used():
+    """The command imports each of its packages; of `ansible` the roles use collections."""
+    used = imports("provision", "roles")
+    if re.search(
+        r"^ +community\.\w+\.", "".join(path.read_text() for path in ROOT.glob("roles/*/tasks/*.yml")), re.MULTILINE
+    ):
+        used.add("ansible_collections")
+
+    assert [requirement.name for requirement in required(()) if not modules_of(requirement) & used] == []
+
+
+def test_every_development_tool_is_used():
+    """Tests import it, make runs it, or it is a plugin or the types of what is used."""
+    used = imports("tests")
+    run = "".join(path.read_text() for path in (ROOT / "Makefile", *ROOT.glob("tools/*.py")))
+    own = {requirement.name for requirement in required(())}
+
+    for requirement in required(("test", "lint", "audit", "release")):
+        if requirement.name in own or requirement.name.startswith("types-"):
+            continue
+        points = importlib.metadata.distribution(requirement.name).entry_points
+        scripts = {point.name for point in points if point.group == "console_scripts"} | modules_of(requirement)
+        plugin = any(point.group == "pytest11" for point in points)
+        assert plugin or modules_of(requirement) & used or any(name in run for name in scripts), requirement
 
 
 def test_both_locks_have_the_same_packages():

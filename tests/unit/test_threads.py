@@ -34,26 +34,22 @@ LAB = "from provision.lab import vm; vm._in_parallel(hang, nodes)"
 def test_who_takes_much_longer_than_the_others_is_given_up():
     """As long as nobody has answered, nobody is late."""
     over = threading.Event()
-    begun = time.monotonic()
     found = threads.outcomes(lambda number: over.wait(5) if number else "here", [1, 0], limit=2, patience=0.1)
     over.set()
 
     assert isinstance(found[0], TimeoutError)
     assert found[1] == "here"
-    assert time.monotonic() - begun < 3
     assert threads.outcomes(lambda _: over.wait(5) and time.sleep(0.3), [1, 2], limit=2, patience=0.01) == [None] * 2
 
 
 def test_what_one_took_before_counts_for_who_is_late():
     """Of nodes that are asked one after the other; and who waits for one alone can go on without it."""
     over = threading.Event()
-    begun = time.monotonic()
     (late,) = threads.outcomes(lambda _: over.wait(5), [1], limit=1, patience=0.1, answered=0.1)
 
     assert isinstance(late, TimeoutError)
     assert threads.within(0.05, lambda: over.wait(5)) is None
     over.set()
-    assert time.monotonic() - begun < 3
     assert threads.within(5, lambda: "here") == "here"
     with pytest.raises(ZeroDivisionError):
         threads.within(5, lambda: 1 // 0)

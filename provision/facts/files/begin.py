@@ -21,8 +21,9 @@ try:
         code, new = marshal.load(stream), False  # nosec B302 # only root writes in the folder
 except (OSError, ValueError, EOFError, TypeError):
     code, new = compile(source, "provision-probe", "exec"), True
-exec(code)  # nosec B102 # the probe's own code
+names = {"__name__": "provision_probe"}
+exec(code, names)  # nosec B102 # the probe's own code
 if new:
-    leave(path, marshal.dumps(code))
-    forget(path)
-probe(*arguments)
+    names["leave"](path, marshal.dumps(code))
+    names["forget"](path)
+names["probe"](*arguments)

@@ -1,15 +1,19 @@
 """What the docker engine tells of itself, of the wanted image and of the training container, and what the kernel adds.
 
-The probe sends its text behind that of busy.py and managed.py, whose names it uses. Python 3.6 or newer, and nothing
-else. The engine is asked by its socket (its client takes longer to start than all else together), and not at all while
-it does not run: to touch the socket of an engine that is stopped would start it. Of a container its environment is not
-told, and of the engine not its proxies: either may hold passwords.
+The probe sends the text of busy.py, managed.py and this file as one program. Python 3.6 or newer, and nothing else.
+The engine is asked by its socket (its client takes longer to start than all else together), and not at all while it
+does not run: to touch the socket of an engine that is stopped would start it. A container's environment and the
+engine's proxy settings are left out: either may hold passwords.
 """
 
-import _socket
+import json
 import os
+import socket
 import stat
 import time
+
+from provision.facts.files.busy import PROC, _read, processes, running_jobs
+from provision.facts.files.managed import DOCKER_SOCKET, Engine, content_of, quoted, survey
 
 ENGINE_SECONDS = 15
 KEPT_SECONDS = 3600
@@ -67,13 +71,13 @@ def info(engine, engines, kept):
     now = time.time()
     mark = [*started(engines[0]), round(now - time.monotonic())]
     try:
-        known = loads((content_of(kept) or b"").decode())
+        known = json.loads((content_of(kept) or b"").decode())
         if known["mark"] == mark and 0 <= now - known["since"] < KEPT_SECONDS and quiet(engine, known["since"], now):
             return pick(known["info"], INFO)
     except (ValueError, LookupError, TypeError):
         pass
     found = pick(engine.get("/info"), INFO)
-    leave(kept, dumps({"mark": mark, "since": now, "info": found}).encode())
+    leave(kept, json.dumps({"mark": mark, "since": now, "info": found}).encode())
     return found
 
 
@@ -85,7 +89,7 @@ def started(pid):
 def quiet(engine, since, now):
     """Return whether nothing has happened that changes what the engine tells of itself; it remembers few events."""
     events = engine.said(f"/events?since={since:.6f}&until={now:.6f}")
-    told = [str(loads(line)["Action"]) for line in (events or "").splitlines()]
+    told = [str(json.loads(line)["Action"]) for line in (events or "").splitlines()]
     return (
         events is not None
         and len(told) < MOST_EVENTS
@@ -109,7 +113,7 @@ def asked(engine, look):
         return {"hung": ENGINE_SECONDS}
     try:
         return look()
-    except _socket.timeout:
+    except socket.timeout:
         engine.hung = True
         return {"hung": ENGINE_SECONDS}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:

@@ -4,27 +4,16 @@ The module that writes receipts imports it (as platform_managed), and the probe 
 Python 3.6 or newer, and nothing else. It writes nothing, and of what is in a file it tells hashes only. A program that
 does not answer in time is killed and not waited for; what it was asked for is then left out, and so is what only the
 engine knows while it does not run.
-
-Imports are much of what a look costs: the modules below subprocess, socket, hashlib and json do, which every CPython
-has.
 """
 
-import _json
-import _signal
-import _socket
+import json
 import os
 import select
+import signal
+import socket
 import stat
-import sys
 import time
-
-try:
-    if sys.version_info >= (3, 12):
-        from _sha2 import sha256
-    else:
-        from _sha256 import sha256
-except ImportError:
-    from hashlib import sha256
+from hashlib import sha256
 
 LIMIT_SECONDS = 10
 KILL = 9
@@ -49,33 +38,6 @@ ASK_PACKAGES = (
 )
 
 
-class Plain:
-    """How JSON is read: each thing as Python's own."""
-
-    strict, object_hook, object_pairs_hook, parse_int, parse_float, parse_constant = True, None, None, int, float, float
-    memo = {}  # noqa: RUF012 - Python 3.6's asks for it
-
-
-def loads(text):
-    """Return what json.loads does, which is imported where it must say what is wrong."""
-    text = text.strip(" \t\n\r")
-    try:
-        value, end = _json.make_scanner(Plain)(text, 0)
-        if end == len(text):
-            return value
-    except (StopIteration, SystemError, ValueError):  # what says more comes with json
-        pass
-    import json
-
-    return json.loads(text)
-
-
-def dumps(value, *, sort_keys=False):
-    """Return what json.dumps does."""
-    arguments = ({}, str, _json.encode_basestring_ascii, None, ": ", ", ", sort_keys, False, True)
-    return "".join(_json.make_encoder(*arguments)(value, 0))
-
-
 def survey(folder):
     """Return for all receipts in `folder`: does the seal fit, what is there now, and which programs did not answer."""
     key = content_of(os.path.join(folder, "key")) or b""
@@ -87,7 +49,7 @@ def survey(folder):
             continue
         sealed[role] = (content_of(os.path.join(folder, role + ".seal")) or b"").strip() == seal(key, content).encode()
         try:
-            receipt = loads(content.decode())
+            receipt = json.loads(content.decode())
         except ValueError:
             continue
         if isinstance(receipt, dict):
@@ -102,7 +64,7 @@ def brought_by(origins):
     folder, brought = os.path.join(origins, "packages"), set()
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         try:
-            note = loads((content_of(os.path.join(folder, name)) or b"").decode())
+            note = json.loads((content_of(os.path.join(folder, name)) or b"").decode())
             brought.update(set(note["requested"]) - set(note["installed"]))
         except (ValueError, LookupError, TypeError):
             continue
@@ -229,10 +191,10 @@ def parts_of(content):
     if content is not None and not content.strip():
         return {}
     try:
-        value = loads((content or b"").decode())
+        value = json.loads((content or b"").decode())
     except ValueError:
         return None
-    return {key: dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else None
+    return {key: json.dumps(value[key], sort_keys=True).encode() for key in value} if isinstance(value, dict) else None
 
 
 ACCOUNTS = {}
@@ -316,7 +278,7 @@ def spawn(path, command, output, errors=None, *, leads="group"):
                 os.setsid()
             elif leads == "group":
                 os.setpgid(0, 0)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             nothing = os.open(os.devnull, os.O_RDWR)
             for number, handle in enumerate((nothing, output, nothing if errors is None else errors)):
                 os.dup2(handle, number)
@@ -377,7 +339,7 @@ class Units(Program):
             return []
         try:
             return systemd_shows(self.wanted, self.deadline)
-        except _socket.timeout:
+        except socket.timeout:
             self.hung = True
             return []
         except (OSError, ValueError, IndexError):
@@ -435,7 +397,7 @@ BUS = []
 
 def let_in(deadline):
     """Return a connection with systemd that takes calls."""
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(left(deadline))
         connection.connect(SYSTEMD)
@@ -519,7 +481,7 @@ class Engine:
             return None if wanted else {}
         try:
             return {name: look(name) for name in sorted(wanted)}
-        except _socket.timeout:
+        except socket.timeout:
             self.hung = True
         except (OSError, ValueError, LookupError, TypeError):
             pass
@@ -542,11 +504,11 @@ class Engine:
     def get(self, path):
         """Return an object of the engine, None where it has none."""
         said = self.said(path)
-        return None if said is None else loads(said)
+        return None if said is None else json.loads(said)
 
     def said(self, path):
         """Return what the engine answers, None where it has no such thing."""
-        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(left(self.deadline))
             connection.connect(DOCKER_SOCKET)

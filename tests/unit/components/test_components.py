@@ -39,9 +39,9 @@ def names(tree: ast.Module) -> Iterator[str]:
 @pytest.mark.parametrize("path", GENERIC, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_no_module_of_planning_checks_inventory_workflow_and_cli_names_a_role(path: Path) -> None:
     """A new role needs no change there."""
-    found = set(names(ast.parse(path.read_text(encoding="utf-8")))) & set(ROLES)
+    named = set(names(ast.parse(path.read_text(encoding="utf-8")))) & set(ROLES)
 
-    assert found == OWN.get(f"{path.parent.name}/{path.name}", set())
+    assert named == OWN.get(f"{path.parent.name}/{path.name}", set())
 
 
 def test_each_role_has_one_folder_and_one_module() -> None:

@@ -163,7 +163,7 @@ def test_malformed_signatures_are_refused_and_nothing_else_is_raised(tmp_path):
 
 def test_short_rsa_keys_are_refused():
     """An RSA key of less than 2048 bits does not count, as for current OpenSSH."""
-    from provision.connectors.bare_paramiko import paramiko
+    import paramiko
 
     key = SigningKey(paramiko.RSAKey.generate(1024), "a short key")
     with pytest.raises(InvalidSignature, match="2048 bits"):

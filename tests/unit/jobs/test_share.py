@@ -134,12 +134,9 @@ def test_whole_process_groups_are_ended_also_those_that_ignore_sigterm(share):
       [ "$PROCESS_INDEX" = 1 ] && { until [ -e "$FOLDER/deaf" ]; do sleep 0.01; done; exit 5; }
       (trap '' TERM; touch "$FOLDER/deaf"; while :; do sleep 0.05; done) &
       wait"""
-    begin = time.monotonic()
-
     code, _, _ = share.run("-n", "2", "--grace", "0.3", *script(text))
 
     assert code == 5
-    assert 0.3 <= time.monotonic() - begin < 10
     assert share.left() == []
 
 

@@ -118,12 +118,10 @@ def test_a_client_that_is_gone_ends_a_job_that_ignores_signals(start):
     child, job = start(STUBBORN, grace_seconds=1)
     read_until(child, b"ready")
     assert marked(job)
-    begun = time.monotonic()
     child.stdin.close()
     child.wait(10)
 
     assert marked(job) == []
-    assert time.monotonic() - begun < 8
 
 
 def test_a_silent_client_ends_the_job(start):

@@ -25,7 +25,7 @@ from provision.model.job import JobRecord, Kind, Seat
 from provision.model.job_views import GpuView, JobSurvey, NodeView
 
 if TYPE_CHECKING:
-    from provision.jobs.engines.direct.engine import DirectEngine
+    from provision.jobs.engines.base import Engine
 
 __all__ = ["instance_of", "logs", "survey"]
 
@@ -106,7 +106,7 @@ def instance_of(record: JobRecord, wanted: str) -> Seat:
 
 
 def logs(
-    engine: DirectEngine,
+    engine: Engine,
     nodes: Mapping[str, Node],
     name: str,
     request: LogRequest,
