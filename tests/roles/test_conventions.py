@@ -100,6 +100,16 @@ def test_variables_carry_the_role_prefix(role: Path) -> None:
 
 
 @BY_ROLE
+def test_variables_hold_no_programs(role: Path) -> None:
+    """What needs a loop is a filter, which has tests."""
+    programs = [
+        path.name for path in role.glob("vars/*.yml") if re.search(r"{%-? *(set|for) ", path.read_text("utf-8"))
+    ]
+
+    assert programs == []
+
+
+@BY_ROLE
 def test_can_be_switched_off(role: Path) -> None:
     """Each role has a boolean ROLE_enabled that is true by default."""
     assert load(role / "defaults" / "main.yml").get(f"{role.name}_enabled") is True

@@ -20,7 +20,9 @@ RUN: dict[str, Any] = {
     "inventory_hostname": "gpu1",
     "platform_node": {"gpus_present": True, "other_sources": [], "packages": {}, "downgraded": []},
 }
-ULIMITS = load("docker_engine", "docker_engine_settings", part="filter_plugins")
+SETTINGS = load("docker_engine", "docker_engine_settings", part="filter_plugins")
+TEXTS = load("training_container", "training_container_texts", part="filter_plugins")
+VALUES = load("platform", "platform_values", part="filter_plugins")
 
 
 def platform(**variables: Any) -> Role:
@@ -91,10 +93,34 @@ def test_repositories_are_those_of_the_wanted_roles() -> None:
 )
 def test_limits_of_docker_are_within_those_of_the_node(wanted: Any, most: int, limit: int, cut: bool) -> None:  # noqa: FBT001
     """-1 is unlimited on both sides."""
-    limits = ULIMITS.docker_engine_ulimits({"memlock": wanted}, {"memlock": most})
+    limits = VALUES.platform_node_limits({"memlock": wanted}, {"memlock": most})
 
-    assert limits == {"memlock": {"Name": "memlock", "Soft": limit, "Hard": limit}}
-    assert bool(ULIMITS.docker_engine_reductions({"memlock": wanted}, {"memlock": most})) is cut
+    assert limits == {"memlock": limit}
+    assert SETTINGS.docker_engine_ulimits(limits) == {"memlock": {"Name": "memlock", "Soft": limit, "Hard": limit}}
+    assert bool(SETTINGS.docker_engine_reductions({"memlock": wanted}, limits)) is cut
+    assert bool(TEXTS.training_container_reductions({"memlock": wanted}, limits)) is cut
+    assert VALUES.platform_node_limits({"memlock": wanted}, {}) == {"memlock": int(wanted)}
+
+
+def test_a_failure_is_explained_by_the_first_entry_that_matches() -> None:
+    """Upper and lower case are the same."""
+    entries = [{"pattern": "no space"}, {"pattern": "space|denied"}]
+
+    assert VALUES.platform_first_match(entries, "NO SPACE left", {}) == entries[0]
+    assert VALUES.platform_first_match(entries, "denied", {}) == entries[1]
+    assert VALUES.platform_first_match(entries, "", {}) == {}
+
+
+def test_no_value_of_a_variable_is_in_the_reason_of_a_failure() -> None:
+    """The longest is replaced first; what is too short to be a secret stays."""
+    env = {"A": "secret", "B": "secret-long", "C": "on", "D": 12345}
+
+    text = TEXTS.training_container_reason(" secret-long secret on 12345\n", env)
+
+    assert "secret" not in text
+    assert "12345" not in text
+    assert " on " in text
+    assert TEXTS.training_container_reason(None, {}) == "no reason given"
 
 
 def test_a_login_that_apt_cannot_take_is_found_before_anything_changes() -> None:

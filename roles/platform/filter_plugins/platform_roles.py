@@ -67,11 +67,6 @@ def platform_job_nodes(hostvars, names):
     return [name for name in names if _is_on(hostvars[name].get("cluster_takes_jobs"))]
 
 
-def platform_absent_files(paths):
-    """Return the files as ones to remove, with no note about their origin."""
-    return [{"path": path, "state": "absent", "origin": False} for path in paths]
-
-
 def _is_tagged(role, tags):
     return "all" in tags or any(re.match(f"{role}(_|$)", tag) for tag in tags)
 
@@ -86,7 +81,6 @@ class FilterModule:
     def filters(self):
         """Return the filters by name."""
         return {
-            "platform_absent_files": platform_absent_files,
             "platform_job_nodes": platform_job_nodes,
             "platform_marked_roles": platform_marked_roles,
             "platform_role_packages": platform_role_packages,
