@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.checks.base import ClusterScene, Verdict, cluster_check, fail, passed, warn
+from provision.checks.base import cluster_check
+from provision.components.check import ClusterScene, Verdict, fail, passed, warn
 from provision.model import Collective
 
 __all__: list[str] = []

@@ -76,7 +76,7 @@ def complete_lab_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_roles(incomplete: str) -> list[str]:
     """Return the roles that begin so."""
-    from provision.planning import ROLES
+    from provision.components import ROLES
 
     return _beginning(incomplete, lambda: ROLES)
 

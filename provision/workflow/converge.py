@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.components import COMPONENTS
 from provision.errors import Interrupted, LockedError, NodeError, ProvisionError
 from provision.model import ApplyReport, Cluster, Node, Plan, Secret, Step
 from provision.workflow.alone import alone
@@ -28,8 +29,8 @@ __all__ = ["Pace", "apply", "blocked", "runnable"]
 
 _MOST_ROUNDS = 3
 """What one run brings to light may need another: a new image, and then a container made of it."""
-_LAST = frozenset({"container_ssh"})
-"""What is run once, after the last wave and on all nodes: the exchange of keys between them."""
+_LAST = frozenset(role for role, component in COMPONENTS.items() if component.after_all_waves)
+"""The roles that run once on all nodes, after the last wave."""
 
 
 @dataclass(frozen=True)
