@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from provision.hostfiles.rankfile import ranges
+from provision.launchers.rankfile import ranges
 from provision.model import RankPlacement
 from provision.report import layout
 from provision.report.node_names import in_short

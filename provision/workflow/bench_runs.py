@@ -18,7 +18,7 @@ from provision.errors import InvalidDocument, NoResult, ProvisionError
 from provision.facts import NodeFacts, Unknown
 from provision.facts.container import Container
 from provision.facts.derived import simulated
-from provision.hostfiles import HostEntry
+from provision.launchers import HostEntry
 from provision.locks import user
 from provision.workflow import kept_benchmarks
 

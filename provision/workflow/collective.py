@@ -17,7 +17,7 @@ from provision.model.cluster import NO_JOBS
 
 if TYPE_CHECKING:
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
+    from provision.launchers import HostEntry
     from provision.model import Cluster
 
 __all__ = ["all_reduce"]
@@ -237,12 +237,12 @@ def _run(
     """Start the job as `provision run` does, and return its exit code and the end of its output."""
     from provision import jobs
     from provision.errors import LaunchError
-    from provision.profiles import Wish
+    from provision.profiles import ProfileOptions
     from provision.workflow.job_requests import LaunchOptions, Seats, job_request
     from provision.workflow.launching import found_networks
 
     command = ("timeout", "-k", "10", str(_LIMIT_SECONDS), *program.command)
-    options = LaunchOptions(Wish(), Seats(program.launcher))
+    options = LaunchOptions(ProfileOptions(), Seats(program.launcher))
     request = job_request(cluster, entries, command, options, found_networks(cluster, facts), facts)
     plan = jobs.prepare(request)
     failing = next((finding for finding in plan.findings if finding.fails), None)
