@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from provision.commands.mpirun_words import TypedLine
     from provision.facts import NodeFacts
-    from provision.hostfiles import HostEntry
     from provision.jobs import JobRequest
+    from provision.launchers import HostEntry
     from provision.model import Cluster, NodePlacement, Secret
-    from provision.profiles import NodeNetwork, Wish
+    from provision.profiles import NodeNetwork, ProfileOptions
 
 __all__ = ["LaunchOptions", "Seats", "job_request"]
 
@@ -34,7 +34,7 @@ class Seats:
 class LaunchOptions:
     """How the ranks are started."""
 
-    wish: Wish
+    wish: ProfileOptions
     seats: Seats = field(default_factory=Seats)
     ranks: int | None = None
     """All slots without it."""
@@ -66,6 +66,7 @@ def job_request(
         LaunchError: a variable of the inventory that only Ansible could resolve.
     """
     from provision.jobs import JobRequest, new_job_id, placed_entries, with_uuids
+    from provision.launchers import launcher_of
 
     wish, seats = options.wish, options.seats
     line = _typed_line(command, wish, options.ranks, seats)
@@ -76,7 +77,7 @@ def job_request(
         )
     if seats.placement:
         entries = placed_entries(entries, seats.placement)
-    if seats.launcher in {"torchrun", "launch"} and command[0].rpartition("/")[2].startswith("python"):
+    if launcher_of(seats.launcher).per_node and command[0].rpartition("/")[2].startswith("python"):
         raise UsageError(
             f"--launcher {seats.launcher} starts python itself",
             remedy=f"Leave {command[0]} out: give the script alone.",
@@ -110,7 +111,7 @@ def job_request(
     )
 
 
-def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: Seats) -> TypedLine | None:
+def _typed_line(command: tuple[str, ...], wish: ProfileOptions, ranks: int | None, seats: Seats) -> TypedLine | None:
     """Return the mpirun line that the command is, None when it is a program."""
     from provision.commands.mpirun_words import is_launcher, parse_line
     from provision.profiles import check_light
