@@ -5,7 +5,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from provision.batch.data import DataFinding
-from provision.checks.base import CHECKS, CLUSTER_CHECKS, run
+from provision.checks.base import CHECKS, CLUSTER_CHECKS, register, run
 from provision.checks.boot import held_back
 from provision.checks.hosts import host_entry
 from provision.checks.pairs import PAIR_SECONDS, pairs_script, parse_pairs
@@ -31,7 +31,9 @@ __all__ = [
 
 for _area in iter_modules(__path__, f"{__name__}."):  # to import a module registers its checks
     import_module(_area.name)
-CHECKS.update({item.id: item for component in COMPONENTS.values() for item in component.checks})
+for _component in COMPONENTS.values():
+    for _check in _component.checks:
+        register(_check)
 
 
 def judge(

@@ -10,7 +10,7 @@ from provision.components.check import FACT_REMEDY, Check, ClusterScene, NotKnow
 from provision.model import CheckResult, CheckStatus
 from provision.model.cluster import NO_JOBS
 
-__all__ = ["CHECKS", "CLUSTER_CHECKS", "UNJUDGED", "check", "cluster_check", "run"]
+__all__ = ["CHECKS", "CLUSTER_CHECKS", "UNJUDGED", "check", "cluster_check", "register", "run"]
 
 CHECKS: dict[str, Check[Scene]] = {}
 CLUSTER_CHECKS: dict[str, Check[ClusterScene]] = {}
@@ -33,13 +33,22 @@ def check(
     One that is `full` is judged only where bandwidth was measured, one of `data` only where volumes were looked at.
     """
 
-    def register(function: Callable[[Scene], Verdict]) -> Callable[[Scene], Verdict]:
-        if id in CHECKS:
-            raise ValueError(f"two checks are called {id}")
-        CHECKS[id] = Check(id, function, after, remedy, full, data=data)
+    def decorate(function: Callable[[Scene], Verdict]) -> Callable[[Scene], Verdict]:
+        register(Check(id, function, after, remedy, full, data=data))
         return function
 
-    return register
+    return decorate
+
+
+def register(item: Check[Scene]) -> None:
+    """Register a check of one node.
+
+    Raises:
+        ValueError: there is one with this id.
+    """
+    if item.id in CHECKS:
+        raise ValueError(f"two checks are called {item.id}")
+    CHECKS[item.id] = item
 
 
 def cluster_check(
