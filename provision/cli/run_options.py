@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from provision.model import Secret
-    from provision.profiles import Wish
+    from provision.profiles import ProfileOptions
 
 __all__ = ["environment", "ranks", "refuse_modes", "seats", "wish"]
 
@@ -29,9 +29,9 @@ def ranks(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is no number of ranks{more}") from None
 
 
-def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:
+def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> ProfileOptions:
     """Return what is asked for beyond the program; UsageError for words that mean nothing, or not together."""
-    from provision.profiles import FABRICS, PRESETS, Wish
+    from provision.profiles import FABRICS, PRESETS, ProfileOptions
 
     if preset and preset not in PRESETS:
         raise UsageError(f"--preset {preset}: there is no such preset", remedy=f"Known are: {', '.join(PRESETS)}.")
@@ -46,7 +46,7 @@ def wish(preset: str, fabric: str, *, lightcc: bool, gdr: bool) -> Wish:
             "--gdr belongs to --preset taco",
             remedy="Without the preset GPUDirect RDMA is used where the nodes have it; --fabric roce-gdr insists.",
         )
-    return Wish(preset, fabric, lightcc, gdr)
+    return ProfileOptions(preset, fabric, lightcc, gdr)
 
 
 def seats(launcher: str, placement: Path | None, *, own_gpus: bool, gputopology: bool) -> Seats:

@@ -13,7 +13,7 @@ from provision.errors import LaunchError, ProvisionError
 from provision.facts import NodeFacts
 from provision.launchers import HostEntry, launcher_of, slot_table
 from provision.model import Node, NodePlacement, Secret
-from provision.profiles import NodeNetwork, Wish
+from provision.profiles import NodeNetwork, ProfileOptions
 from provision.report.grouping import Group, grouped, outline
 from provision.report.node_names import in_short
 
@@ -41,7 +41,7 @@ class JobRequest:
     sync: Path | None = None
     environment: Mapping[str, Secret] = field(default_factory=dict)
     job: str = ""
-    wish: Wish = field(default_factory=Wish)
+    wish: ProfileOptions = field(default_factory=ProfileOptions)
     found: Mapping[str, NodeNetwork] = field(default_factory=dict)
     """Inventory name -> how the node is connected, for every entry."""
     interfaces: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Where labs and caches live on this machine."""
+"""Directories of labs and caches on the controller."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ __all__ = ["cache_folder", "labs_folder", "private_folder"]
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/provision``: images that can be built again at any time."""
+    """Return ``$XDG_CACHE_HOME/provision``, for images that can be rebuilt at any time."""
     return _base("XDG_CACHE_HOME", ".cache") / "provision"
 
 
 def labs_folder() -> Path:
-    """``$XDG_STATE_HOME/provision/labs``: one folder a lab."""
+    """Return ``$XDG_STATE_HOME/provision/labs``, with one folder per lab."""
     return _base("XDG_STATE_HOME", ".local/state") / "provision" / "labs"
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only its owner can look into, and return it."""
+    """Create a folder that only its owner can access, and return it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path

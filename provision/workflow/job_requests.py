@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from provision.jobs import JobRequest
     from provision.launchers import HostEntry
     from provision.model import Cluster, NodePlacement, Secret
-    from provision.profiles import NodeNetwork, Wish
+    from provision.profiles import NodeNetwork, ProfileOptions
 
 __all__ = ["LaunchOptions", "Seats", "job_request"]
 
@@ -34,7 +34,7 @@ class Seats:
 class LaunchOptions:
     """How the ranks are started."""
 
-    wish: Wish
+    wish: ProfileOptions
     seats: Seats = field(default_factory=Seats)
     ranks: int | None = None
     """All slots without it."""
@@ -111,7 +111,7 @@ def job_request(
     )
 
 
-def _typed_line(command: tuple[str, ...], wish: Wish, ranks: int | None, seats: Seats) -> TypedLine | None:
+def _typed_line(command: tuple[str, ...], wish: ProfileOptions, ranks: int | None, seats: Seats) -> TypedLine | None:
     """Return the mpirun line that the command is, None when it is a program."""
     from provision.commands.mpirun_words import is_launcher, parse_line
     from provision.profiles import check_light
