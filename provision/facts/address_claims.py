@@ -131,15 +131,9 @@ def _refused(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def _accepted(claims: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return node -> data address: the inventory's, or the accepted claim of the node."""
     refused = _refused(claims)
-<<<<<<< HEAD
     named = {node: claim for node, claim in claims.items() if is_host_name(node)}
     candidates = {node: claim.get("address") or claim.get("stated") for node, claim in named.items()}
     return {node: str(address) for node, address in candidates.items() if address and node not in refused}
-=======
-    candidates = {node: claim.get("address") or claim.get("stated") for node, claim in claims.items()}
-    named = {node: address for node, address in candidates.items() if is_host_name(node)}
-    return {node: str(address) for node, address in named.items() if address and node not in refused}
->>>>>>> components
 
 
 class FilterModule:

@@ -28,11 +28,6 @@ PENDING = frozenset(
         "provision/commands",
         "provision/connectors",
         "provision/engine.py",
-<<<<<<< HEAD
-=======
-        "provision/facts",
-        "provision/gdr",
->>>>>>> launchers
         "provision/inventory",
         "provision/jobs",
         "provision/launchers",
@@ -80,13 +75,8 @@ FINISHED_MODULES = (
 )
 """Finished modules of pending folders, as glob patterns."""
 BORROWED = frozenset(
-<<<<<<< HEAD
     {"Seat", "Seats", "chief", "found", "found_networks", "keeper_lost"}
     | {"kept", "kept_benchmarks", "kept_secrets", "looks", "seats"}
-=======
-    {"FOUND", "Seat", "Seats", "Wish", "chief", "found", "found_networks", "keeper_lost"}
-    | {"kept", "kept_benchmarks", "kept_secrets", "looks", "seats", "seats_of", "told_variables"}
->>>>>>> launchers
 )
 """Names that finished modules use, and pending ones define."""
 JSON_KEYS = {"provision/documents/jobs.py": frozenset({"handed", "keeper", "seats"})}

@@ -91,13 +91,8 @@ def test_an_image_without_a_library_for_the_hosts_cards_is_named():
     """Its jobs would find no RDMA device, whatever the container is given."""
     host = ImageContents({"rdma-driver": "mlx5"})
 
-<<<<<<< HEAD
     assert "driver mlx5" in mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,rxe"}), host)
     assert "driver mlx5" in mismatch(ImageContents({"os": "Debian"}), host)
-=======
-    assert "RDMA driver mlx5" in mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,rxe"}), host)
-    assert "RDMA driver mlx5" in mismatch(ImageContents({"os": "Debian"}), host)
->>>>>>> language1
     assert mismatch(ImageContents({"os": "Debian", "rdma-driver": "mlx4,mlx5"}), host) == ""
 
 

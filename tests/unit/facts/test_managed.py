@@ -335,10 +335,7 @@ def test_the_probe_includes_the_managed_state() -> None:
 
 
 def test_packages_of_our_transactions_are_reported(node: Node) -> None:
-<<<<<<< HEAD
     """Also of an interrupted transaction, and whatever receipts there are."""
-=======
->>>>>>> components
     notes = node.root / "origins/packages"
     notes.mkdir(parents=True)
     before = {"requested": ["docker.io", "pigz"], "installed": {"pigz": "2.8", "bash": "5"}}
