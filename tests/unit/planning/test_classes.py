@@ -52,6 +52,7 @@ CASES = [
     ("docker_engine", [(CauseKind.CHECK, "docker_engine.service")], {}, IDLE),
     ("docker_engine", [variable("docker_engine_registry_logins"), variable("(nodes of the cluster)")], {}, SAFE),
     ("docker_engine", [variable("docker_engine_registry_logins"), variable("docker_engine_log_max_size")], {}, IDLE),
+    ("docker_engine", [variable("docker_engine_repository_uri"), variable("docker_engine_repository_key")], {}, SAFE),
     ("docker_engine", [variable("something_that_a_value_names")], {}, IDLE),
     ("docker_engine", [RECEIPT], NO_DOCKER, SAFE),
     ("docker_engine", [(CauseKind.NEED, "nvidia_container")], {}, IDLE),
