@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,8 @@ from provision.cli.common import (
     say,
     table,
 )
+from provision.cli.init_questions import SiteOptions
+from provision.cli.option_groups import with_option_groups
 from provision.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,26 +35,33 @@ __all__ = ["init"]
 _MAX_PORT = 65535
 
 
-def init(
-    hosts: Annotated[list[str], typer.Argument(metavar="'HOST[1-8]'...", help="Names, ranges, NAME=ADDRESS[:PORT].")],
-    *,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="The inventory's name; default: cluster.")] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Login user; not root means sudo.")] = None,
-    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Private key for the login.")] = None,
-    port: Annotated[int | None, typer.Option("--port", "-p", min=1, max=_MAX_PORT, help="Port of sshd.")] = None,
+@dataclass(frozen=True, kw_only=True)
+class LoginOptions:
+    """How the nodes are reached."""
+
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The inventory's name; default: cluster.")] = None
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Login user; not root means sudo.")] = None
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Private key for the login.")] = None
+    port: Annotated[int | None, typer.Option("--port", "-p", min=1, max=_MAX_PORT, help="Port of sshd.")] = None
     data_network: Annotated[
         list[str] | None,
         typer.Option("--data-network", metavar="CIDR", help="Find each node's address in this network. Repeatable."),
-    ] = None,
+    ] = None
     known_hosts: Annotated[
         Path | None, typer.Option("--known-hosts", metavar="FILE", help="Trust the host keys in this file.")
-    ] = None,
-    jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Go by way of this host.")] = None,
-    add: Annotated[bool, typer.Option("--add", help="Add the hosts to an existing inventory.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the hosts out of an existing inventory.")] = False,
+    ] = None
+    jump: Annotated[str | None, typer.Option("--jump", "-J", metavar="HOST", help="Go by way of this host.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeOptions:
+    """What is changed in an existing inventory."""
+
+    add: Annotated[bool, typer.Option("--add", help="Add the hosts to an existing inventory.")] = False
+    remove: Annotated[bool, typer.Option("--remove", help="Take the hosts out of an existing inventory.")] = False
     replace_key: Annotated[
         bool, typer.Option("--replace-key", help="Replace the host keys of reinstalled nodes, after approval.")
-    ] = False,
+    ] = False
     fingerprint: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,28 +69,26 @@ def init(
             metavar="[NODE=]SHA256:...",
             help="Expected new host key; approves it without a question. Repeatable.",
         ),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="REFERENCE", help="Training image, as REGISTRY/PATH:TAG.")
-    ] = None,
-    registry_ca: Annotated[
-        Path | None, typer.Option("--registry-ca", metavar="FILE", help="CA certificate (PEM) of the image's registry.")
-    ] = None,
-    nvidia_repository: Annotated[
-        str | None,
-        typer.Option(
-            "--nvidia-repository",
-            metavar="URL",
-            help="Package repository of the NVIDIA Container Toolkit, or none. [NVIDIA's]",
-        ),
-    ] = None,
-    nvidia_key: Annotated[
-        Path | None, typer.Option("--nvidia-key", metavar="FILE", help="Key that signs it, armored. [NVIDIA's]")
-    ] = None,
-    nvidia_fingerprint: Annotated[
-        str | None,
-        typer.Option("--nvidia-fingerprint", metavar="FINGERPRINT", help="Expected fingerprint of that key, in full."),
-    ] = None,
+    ] = None
+
+    def chosen(self) -> str | None:
+        """Return the option that was given; UsageError if several were, or one that needs another."""
+        given = {"--add": self.add, "--remove": self.remove, "--replace-key": self.replace_key}
+        chosen = [option for option, value in given.items() if value]
+        if len(chosen) > 1:
+            raise UsageError(f"{' and '.join(chosen)} exclude each other", remedy="Do one after the other.")
+        if self.fingerprint and not self.replace_key:
+            raise UsageError("--fingerprint belongs to --replace-key", remedy="See: provision init --help")
+        return chosen[0] if chosen else None
+
+
+@with_option_groups
+def init(
+    hosts: Annotated[list[str], typer.Argument(metavar="'HOST[1-8]'...", help="Names, ranges, NAME=ADDRESS[:PORT].")],
+    *,
+    login: LoginOptions,
+    change: ChangeOptions,
+    site: SiteOptions,
     inventory: InventoryOption = None,
     yes: YesOption = False,
     json: JsonOption = False,
@@ -107,48 +114,53 @@ def init(
       provision init gpu3 --replace-key
       provision init gpu3 --replace-key --fingerprint SHA256:qLnv6cmX...
     """
-    from provision.cli.init_questions import SiteOptions, site_settings
-    from provision.inventory.change import add as add_hosts
-    from provision.inventory.change import remove as remove_hosts
-    from provision.inventory.init import InitRequest, create, new_folder
-    from provision.inventory.site_settings import site_variables
-
-    chosen = [
-        option for option, given in (("--add", add), ("--remove", remove), ("--replace-key", replace_key)) if given
-    ]
-    if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} exclude each other", remedy="Do one after the other.")
-    if fingerprint and not replace_key:
-        raise UsageError("--fingerprint belongs to --replace-key", remedy="See: provision init --help")
-    site = SiteOptions(image, registry_ca, nvidia_repository, nvidia_key, nvidia_fingerprint)
+    chosen = change.chosen()
     if chosen and site.given():
         raise UsageError(
-            f"{site.given()[0]} is for a new inventory, not for {chosen[0]}",
+            f"{site.given()[0]} is for a new inventory, not for {chosen}",
             remedy="Change the variables in the inventory's group_vars/all.yml.",
         )
-    request = InitRequest(
-        words=tuple(hosts),
-        name=name,
-        user=user,
-        key=key,
-        port=port,
-        data_networks=tuple(data_network or ()),
-        known_hosts=known_hosts,
-        jump=jump,
-        inventory=inventory if chosen else None,
-        fingerprints=tuple(fingerprint or ()),
-    )
-    if replace_key:
-        _replace(request, _Person(yes=yes), as_json=json)
+    request = _request(hosts, login, change, inventory if chosen else None)
+    person = _Person(yes=yes)
+    if change.replace_key:
+        _replace(request, person, as_json=json)
         return
-    if not chosen:
-        new_folder(request)  # refused before any question
-        request = replace(request, variables=site_variables(site_settings(site, yes=yes)))
-    write = add_hosts if add else create
-    result = remove_hosts(request) if remove else write(request, _Person(yes=yes))
-    _tell(result, add=add)
+    result = _write(request, change, site, person, yes=yes)
+    _tell(result, add=change.add)
     if json:
         print_json(_document(result))
+
+
+def _request(hosts: Sequence[str], login: LoginOptions, change: ChangeOptions, inventory: str | None) -> InitRequest:
+    from provision.inventory.init import InitRequest
+
+    return InitRequest(
+        words=tuple(hosts),
+        name=login.name,
+        user=login.user,
+        key=login.key,
+        port=login.port,
+        data_networks=tuple(login.data_network or ()),
+        known_hosts=login.known_hosts,
+        jump=login.jump,
+        inventory=inventory,
+        fingerprints=tuple(change.fingerprint or ()),
+    )
+
+
+def _write(request: InitRequest, change: ChangeOptions, site: SiteOptions, person: _Person, *, yes: bool) -> InitResult:
+    """Write a new inventory, or add hosts to one, or remove them from it."""
+    from provision.cli.init_questions import site_settings
+    from provision.inventory import change as existing
+    from provision.inventory.init import create, new_folder
+    from provision.inventory.site_settings import site_variables
+
+    if change.remove:
+        return existing.remove(request)
+    if change.add:
+        return existing.add(request, person)
+    new_folder(request)  # refused before any question
+    return create(replace(request, variables=site_variables(site_settings(site, yes=yes))), person)
 
 
 class _Person:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from provision.cli.common import confirm, interactive, prompt, say
 from provision.errors import UsageError
@@ -17,24 +19,40 @@ if TYPE_CHECKING:
 __all__ = ["SiteOptions", "site_settings"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SiteOptions:
-    """The options as they were given; None: not given."""
+    """The options of ``provision init`` for the site; None: not given."""
 
-    image: str | None = None
-    registry_ca: Path | None = None
-    repository: str | None = None
-    key: Path | None = None
-    fingerprint: str | None = None
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="REFERENCE", help="Training image, as REGISTRY/PATH:TAG.")
+    ] = None
+    registry_ca: Annotated[
+        Path | None, typer.Option("--registry-ca", metavar="FILE", help="CA certificate (PEM) of the image's registry.")
+    ] = None
+    nvidia_repository: Annotated[
+        str | None,
+        typer.Option(
+            "--nvidia-repository",
+            metavar="URL",
+            help="Package repository of the NVIDIA Container Toolkit, or none. [NVIDIA's]",
+        ),
+    ] = None
+    nvidia_key: Annotated[
+        Path | None, typer.Option("--nvidia-key", metavar="FILE", help="Key that signs it, armored. [NVIDIA's]")
+    ] = None
+    nvidia_fingerprint: Annotated[
+        str | None,
+        typer.Option("--nvidia-fingerprint", metavar="FINGERPRINT", help="Expected fingerprint of that key, in full."),
+    ] = None
 
     def given(self) -> list[str]:
         """Return the names of the options that were given."""
         values = {
             "--image": self.image,
             "--registry-ca": self.registry_ca,
-            "--nvidia-repository": self.repository,
-            "--nvidia-key": self.key,
-            "--nvidia-fingerprint": self.fingerprint,
+            "--nvidia-repository": self.nvidia_repository,
+            "--nvidia-key": self.nvidia_key,
+            "--nvidia-fingerprint": self.nvidia_fingerprint,
         }
         return [name for name, value in values.items() if value is not None]
 
@@ -56,7 +74,7 @@ def site_settings(options: SiteOptions, *, yes: bool) -> SiteSettings:
     certificate = site.read_certificate(options.registry_ca) if options.registry_ca is not None else ""
     if certificate and not image:
         raise UsageError("--registry-ca belongs to --image", remedy="Give the image too: --image REGISTRY/PATH:TAG")
-    url, file = options.repository, options.key
+    url, file = options.nvidia_repository, options.nvidia_key
     if url is None and asking:
         say(f"Package repository of the NVIDIA Container Toolkit; NVIDIA's is {NVIDIA_REPOSITORY}")
         question = f"URL (Enter: NVIDIA's; {site.NO_REPOSITORY}: the nodes have it already):"
@@ -65,10 +83,10 @@ def site_settings(options: SiteOptions, *, yes: bool) -> SiteSettings:
             named = _answer("File with its signing key (Enter: NVIDIA's key, for an unchanged mirror):", "", _key_file)
             file = Path(named) if named else None
     url = site.check_repository(url) if url else NVIDIA_REPOSITORY if url is None else ""
-    if not url and (file is not None or options.fingerprint is not None):
+    if not url and (file is not None or options.nvidia_fingerprint is not None):
         raise UsageError("--nvidia-key and --nvidia-fingerprint belong to a repository")
-    key = site.choose_key(file, options.fingerprint) if url else None
-    if key is not None and options.fingerprint is None:
+    key = site.choose_key(file, options.nvidia_fingerprint) if url else None
+    if key is not None and options.nvidia_fingerprint is None:
         _approve(key, yes=yes)
     return site.SiteSettings(image, certificate, url, key)
 
