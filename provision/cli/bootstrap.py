@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +21,10 @@ from provision.cli.common import (
     show,
 )
 from provision.errors import TimedOut
+
+if TYPE_CHECKING:
+    from provision.model import ApplyReport, Cluster, Secret
+    from provision.workflow import Asked
 
 __all__ = ["bootstrap"]
 
@@ -63,40 +69,55 @@ def bootstrap(
       provision bootstrap --only docker_engine --json --yes
     """
     import socket
-    import tempfile
 
     from provision import workflow
-    from provision.cli.progress import ApplyProgress
-    from provision.errors import InventoryError
-    from provision.inventory import load
     from provision.report.apply_report import as_document, as_text
 
     asked = workflow.asked_for(only or ())
-    node_name = name or socket.gethostname()
     password = ask_become_password(ask=ask_become_pass)
-    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        path = workflow.local_inventory(Path(folder), node_name, image=image, variables=variables)
-        try:
-            cluster = load(path, become_password=password)
-        except InventoryError as error:
-            error.message = error.message.replace(f"{path}/group_vars/all.yml", str(variables))
-            raise
-        note(f"bootstrap this machine as {node_name}")
+    with _this_machine(name or socket.gethostname(), image, variables, password) as cluster:
+        note(f"bootstrap this machine as {cluster.nodes[0].name}")
         confirm("Change this machine?", yes=yes)
-        request = workflow.Request(asked.roles)
-        found = None if asked.steps else checked(workflow.look(cluster, cluster.nodes, request))
-        with ApplyProgress([node_name], verbose=True) as progress:
-            report = workflow.apply(
-                cluster,
-                cluster.nodes,
-                request=request,
-                found=found,
-                steps=asked.steps,
-                become_password=password,
-                on_event=progress.event,
-            )
+        report = _applied(cluster, asked, password)
     if as_json:
         print_json(as_document(report))
     else:
         show(as_text(report))
     raise typer.Exit(0 if report.ok else TimedOut.exit_code if report.only_waits else 1)
+
+
+@contextmanager
+def _this_machine(name: str, image: str | None, variables: Path | None, password: Secret | None) -> Iterator[Cluster]:
+    """Give an inventory of this machine alone, in a temporary folder."""
+    import tempfile
+
+    from provision import workflow
+    from provision.errors import InventoryError
+    from provision.inventory import load
+
+    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        path = workflow.local_inventory(Path(folder), name, image=image, variables=variables)
+        try:
+            cluster = load(path, become_password=password)
+        except InventoryError as error:
+            error.message = error.message.replace(f"{path}/group_vars/all.yml", str(variables))
+            raise
+        yield cluster
+
+
+def _applied(cluster: Cluster, asked: Asked, password: Secret | None) -> ApplyReport:
+    from provision import workflow
+    from provision.cli.progress import ApplyProgress
+
+    request = workflow.Request(asked.roles)
+    found = None if asked.steps else checked(workflow.look(cluster, cluster.nodes, request))
+    with ApplyProgress([node.name for node in cluster.nodes], verbose=True) as progress:
+        return workflow.apply(
+            cluster,
+            cluster.nodes,
+            request=request,
+            found=found,
+            steps=asked.steps,
+            become_password=password,
+            on_event=progress.event,
+        )
