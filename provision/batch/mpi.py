@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from provision.batch.inference import starts_ranks, words_of
 from provision.batch.ranks import slots
+from provision.commands.mpirun import tcp_include
 from provision.commands.ssh_keys import public_key_problem, shared_keys
 from provision.errors import NodeError
 from provision.model.job import JobSpec, Seat
@@ -167,8 +168,13 @@ def _sshd_words(options: Mapping[str, str]) -> str:
     return " ".join(f"-o {shlex.quote(f'{name}={value}')}" for name, value in options.items())
 
 
-def launcher_variables(networks: Sequence[str]) -> dict[str, str]:
-    """Return the variables by which Open MPI 4 and 5, and Hydra (MPICH, Intel MPI), find the nodes and reach them."""
+def launcher_variables(interfaces: Sequence[str], subnets: Sequence[str] = ()) -> dict[str, str]:
+    """Return the variables by which Open MPI 4 and 5, and Hydra (MPICH, Intel MPI), find the nodes and reach them.
+
+    Args:
+        interfaces: names of those that carry the nodes' data addresses; none when one is not known.
+        subnets: networks of these addresses as CIDRs; likewise.
+    """
     reach = f"-F {MOUNT}/ssh_config"
     variables = {
         "OMPI_MCA_orte_default_hostfile": f"{MOUNT}/hostfile",
@@ -185,10 +191,10 @@ def launcher_variables(networks: Sequence[str]) -> dict[str, str]:
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": reach,
     }
-    if networks:
-        joined = ",".join(networks)
-        variables |= {"OMPI_MCA_btl_tcp_if_include": joined, "OMPI_MCA_oob_tcp_if_include": joined}
-        variables["PRTE_MCA_prte_if_include"] = joined
+    if include := tcp_include(interfaces, subnets):
+        variables |= {"OMPI_MCA_btl_tcp_if_include": include, "OMPI_MCA_oob_tcp_if_include": include}
+    if interfaces:
+        variables["PRTE_MCA_prte_if_include"] = ",".join(interfaces)
     return variables
 
 

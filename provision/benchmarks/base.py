@@ -65,7 +65,7 @@ class Unfinished:
     """As many were measured before the output ended."""
 
     @property
-    def told(self) -> str:
+    def reason(self) -> str:
         """Return what there is of it, as a sentence."""
         seen = f"after {self.iterations} iteration{'s' * (self.iterations != 1)}"
         return f"{self.label}: the run of {self.model or 'an unnamed model'} ends {seen}, without a result"

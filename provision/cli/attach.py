@@ -41,7 +41,7 @@ def attach(
       provision attach mnist -i mnist-worker-0 -- nvidia-smi
       provision exec mnist -- env
     """
-    from provision.report.job_words import chief
+    from provision.report.job_words import leader
 
     del container
     runner = engine_of(inventory, lab)
@@ -54,7 +54,7 @@ def attach(
             remedy=f"what it said: provision logs {name}; once more: provision restart {name}",
         )
     known = [seat.instance for seat in job.seats]
-    first = chief(job)
+    first = leader(job)
     wanted = instance or (first.instance if first else "")
     wanted = f"{name}-{wanted}" if f"{name}-{wanted}" in known else wanted
     if wanted not in known:

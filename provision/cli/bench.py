@@ -157,14 +157,14 @@ def list_(as_json: JsonOption = False) -> None:
       provision bench list
       provision bench list --json
     """
-    from provision.report.bench_report import kept_document, kept_text
+    from provision.report.bench_report import stored_document, stored_text
     from provision.workflow.kept_benchmarks import folder, kept
 
     found = kept()
     if as_json:
-        print_json(kept_document(found))
+        print_json(stored_document(found))
     elif found:
-        show(kept_text(found))
+        show(stored_text(found))
     else:
         say(f"no result is kept in {folder()}; `provision bench run` makes one")
 
@@ -260,5 +260,5 @@ def _loaded(words: list[str]) -> Results:
     for label in found.empty:
         say(f"error: {label}: no result of a training benchmark is in it")
     for run in found.unfinished:
-        say(f"error: {run.told}")
+        say(f"error: {run.reason}")
     return found

@@ -64,7 +64,7 @@ def choose(
     """
     from provision import workflow
     from provision.report.place_report import as_line
-    from provision.topology.seats import node_placements
+    from provision.topology.rank_placement import node_placements
     from provision.topology.select import place
 
     places = workflow.places_among(cluster, {entry.name: facts[entry.name] for entry in entries})

@@ -18,6 +18,7 @@ __all__ = [
     "parse_version",
     "plain_settings",
     "reach_variables",
+    "tcp_include",
 ]
 
 SUPPORTED = (4, 5)
@@ -40,6 +41,8 @@ class Launch:
     """Data networks as CIDRs; interface names differ between nodes, CIDRs do not."""
     interfaces: tuple[str, ...] = ()
     """Names of the interfaces that carry the nodes' data addresses, of all nodes together."""
+    subnets: tuple[str, ...] = ()
+    """Networks of the nodes' data addresses as CIDRs, for nodes whose interfaces have different names."""
     root: bool = False
     """The container's user is root, which mpirun wants to be told."""
     environment: tuple[str, ...] = ()
@@ -127,12 +130,8 @@ def _parameters(launch: Launch) -> list[Setting]:
     settings["btl_vader_single_copy_mechanism"] = "none"  # CMA needs a capability that a container may lack
     # Without either, Open MPI also tries docker's bridge, which has the same address on every node.
     # A single address as /32 will not do: the shift by 32 in its netmask makes it match anything.
-    if include := ",".join(launch.networks or launch.interfaces):
-        settings["btl_tcp_if_include"] = include
-    # By name: PRRTE 3.0.8 (Open MPI 5.0.7) finds no interface for a CIDR.
-    control = launch.interfaces if launch.version >= PRRTE else launch.networks or launch.interfaces
-    if control:
-        settings["oob_tcp_if_include"] = ",".join(control)
+    include = ",".join(launch.networks) or tcp_include(launch.interfaces, launch.subnets)
+    settings |= _included(launch.version, include, launch.interfaces)
     source = "inventory" if launch.networks else "node facts"
     return [
         _parameter(key, value, launch.version, source if key.endswith("_if_include") else _OURS)
@@ -145,16 +144,35 @@ def _parameter(name: str, value: str, version: int, source: str, dash: str = "--
     return Setting(dash + as_given.flag.lstrip("-"), as_given.name, as_given.value, source, _WHY.get(name, ""))
 
 
+def tcp_include(interfaces: Sequence[str], subnets: Sequence[str]) -> str:
+    """Return the value of ``*_tcp_if_include`` that fits every node; empty when none is known.
+
+    Open MPI 4 ignores TCP on a node that lacks one of the named interfaces, so a name is used only if all nodes agree.
+    """
+    return ",".join(interfaces if len(interfaces) == 1 else subnets)
+
+
+def _included(version: int, include: str, interfaces: Sequence[str]) -> dict[str, str]:
+    """Return the parameters for the connections of ranks and of daemons.
+
+    PRRTE 3.0.8 (Open MPI 5.0.7) finds no interface for a CIDR, and ignores names that a node does not have.
+    """
+    control = ",".join(interfaces) if version >= PRRTE else include
+    values = {"btl_tcp_if_include": include, "oob_tcp_if_include": control}
+    return {name: value for name, value in values.items() if value}
+
+
 def reach_variables(
     version: int,
     job: str,
     *,
     interfaces: Sequence[str] = (),
+    subnets: Sequence[str] = (),
     ssh_config: str = "/etc/provision/ssh/ssh_config",
 ) -> dict[str, str]:
     """Return what mpirun's own environment must have where its command line says nothing of how to reach the nodes.
 
-    `interfaces` are those that carry the nodes' data addresses; without any Open MPI chooses.
+    `interfaces` and `subnets` are those of the nodes' data addresses; without any Open MPI chooses.
     """
     modern = version >= PRRTE
     settings = {
@@ -164,8 +182,7 @@ def reach_variables(
     }
     if not modern:  # version 5 has no parameter for it: there such lines come without their rank
         settings["orte_tag_output"] = "1"
-    if interfaces:
-        settings |= dict.fromkeys(("btl_tcp_if_include", "oob_tcp_if_include"), ",".join(interfaces))
+    settings |= _included(version, tcp_include(interfaces, subnets), interfaces)
     given = (spelled(name, value, version) for name, value in settings.items())
     return {("PRTE_MCA_" if p.flag == "--prtemca" else "OMPI_MCA_") + p.name: p.value for p in given}
 

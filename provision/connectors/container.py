@@ -293,6 +293,15 @@ class Engine:
             with _worded(f"disconnect {container} from network {network}"):
                 self._client.api.disconnect_container_from_network(container, network, force=True)
 
+    def execute(self, container: str, command: Sequence[str]) -> None:
+        """Run a command as root in a running container; LabError with its output when it fails."""
+        with _worded(f"run {command[0]} in container {container}"):
+            started = self._client.api.exec_create(container, list(command))["Id"]
+            output = bytes(self._client.api.exec_start(started)).decode("utf-8", "replace")
+            code = self._client.api.exec_inspect(started)["ExitCode"]
+        if code != 0:
+            raise LabError(f"could not run {command[0]} in container {container} (exit code {code})", output=output)
+
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a volume; keeps the one that is there."""
         with _worded(f"create volume {name}"):

@@ -1,4 +1,4 @@
-"""What Ansible's programs print for the inventory, and what is kept of it on this machine."""
+"""Documents of Ansible's programs for the inventory, and their cached forms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, TypedDict
 from msgspec import Struct, field
 
 __all__ = [
+    "CachedInventory",
     "DebugAnswer",
     "InventoryDocument",
     "InventoryGroup",
     "InventoryMeta",
-    "KeptInventory",
     "RolesDocument",
     "Setting",
     "TaskAnswer",
@@ -34,7 +34,7 @@ class InventoryMeta(Struct, frozen=True):
     hostvars: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-class KeptInventory(Struct, frozen=True):
+class CachedInventory(Struct, frozen=True):
     """An inventory in the cache."""
 
     format: int
@@ -43,7 +43,7 @@ class KeptInventory(Struct, frozen=True):
 
 
 class RolesDocument(TypedDict):
-    """What the files of all roles say, in the cache."""
+    """The contents of the files of all roles, in the cache."""
 
     argument_specs: dict[str, dict[str, Any]]
     defaults: dict[str, Any]
@@ -69,6 +69,6 @@ class _Play(Struct, frozen=True):
 
 
 class DebugAnswer(Struct, frozen=True):
-    """What the callback ``json`` prints of a run of ``ansible -m debug``."""
+    """The output of the callback ``json`` for a run of ``ansible -m debug``."""
 
     plays: list[_Play] = field(default_factory=list)

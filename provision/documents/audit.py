@@ -27,14 +27,14 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A name of the inventory where `agent` is true, else the ``user@host`` that the caller claimed."""
     result: Text = "ok"
     address: Text = ""
-    """Where the caller's SSH session came from."""
+    """The source of the caller's SSH session."""
     agent: bool = False
-    """Whether the job agent knew the caller by the SSH key."""
+    """Whether the job agent identified the caller by the SSH key."""
     job: Text = ""
     id: Text = ""
-    """Of the job."""
+    """The ID of the job."""
     owner: Text = ""
-    """Of the job, as its submitter claimed it."""
+    """The owner of the job, as its submitter claimed it."""
     instance: Text = ""
     request: Text = ""
     command: Text = ""
@@ -43,7 +43,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditTrail(msgspec.Struct, frozen=True):
-    """What a node's journal has."""
+    """The audit records in a node's journal."""
 
     records: tuple[AuditRecord, ...]
     """Oldest first."""
@@ -58,7 +58,7 @@ class _Entry(msgspec.Struct):
 
 
 def audit_trail(text: str, node: str) -> AuditTrail:
-    """Return the records in the output of ``journalctl -o json``; what is not a record is counted."""
+    """Return the records in the output of ``journalctl -o json`` and the number of invalid entries."""
     records: list[AuditRecord] = []
     invalid = 0
     for line in text.splitlines():

@@ -17,7 +17,7 @@ __all__ = ["DEPTH_LIMIT", "SIZE_LIMIT", "convert", "decode", "decode_last_line"]
 T = TypeVar("T")
 
 SIZE_LIMIT = 64 * 1024 * 1024
-"""Bytes of one document, where the caller states no smaller limit."""
+"""Bytes of one document, unless the caller sets a smaller limit."""
 DEPTH_LIMIT = 64
 """Levels of nesting in an untyped part of a document."""
 _EXCERPT = 200
@@ -37,7 +37,7 @@ def decode(text: str | bytes, kind: type[T], *, node: str, what: str, limit: int
     """Return one JSON document as a value of `kind`.
 
     Args:
-        text: what the node sent.
+        text: the text that the node sent.
         kind: a `msgspec.Struct`, a dataclass, or any type that msgspec supports.
         node: the inventory name of the node that sent it.
         what: the document's name for error messages, e.g. ``answer to report``.
@@ -78,7 +78,7 @@ def convert(value: Any, kind: type[T], *, node: str, what: str) -> T:
 
 
 def _decoded(text: str | bytes, kind: type[T]) -> T:
-    """Decode, also where programs wrote half characters: Python writes undecodable bytes of file names so."""
+    """Decode, also if the text has unpaired surrogates, as Python writes for undecodable bytes in file names."""
     decoder = _decoder(kind)
     try:
         return decoder.decode(text)
@@ -93,17 +93,17 @@ def _decoded(text: str | bytes, kind: type[T]) -> T:
 
 
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """Return the decoder of a type, made by one thread at a time: msgspec crashes where two analyse a type at once."""
-    found = _decoders.get(kind)
-    if found is None:
+    """Return the decoder of a type, built by one thread at a time: msgspec crashes if two analyse the same type."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
         with _making:
-            found = _decoders.setdefault(kind, msgspec.json.Decoder(kind, dec_hook=_as_type))
-    return found
+            decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind, dec_hook=_as_type))
+    return decoder
 
 
 def _without_half_characters(escape: re.Match[bytes]) -> bytes:
-    found = escape[0]
-    return b"\\ufffd" if len(found) == _ESCAPE_LENGTH else found
+    sequence = escape[0]
+    return b"\\ufffd" if len(sequence) == _ESCAPE_LENGTH else sequence
 
 
 def _as_type(kind: type, value: Any) -> Any:
@@ -118,12 +118,12 @@ def _as_type(kind: type, value: Any) -> Any:
 
 
 def _check_depth(value: Any, limit: int = DEPTH_LIMIT) -> None:
-    """Check level by level how lists and mappings nest; ValueError when they nest deeper than `limit`."""
+    """Raise ValueError if lists and mappings nest deeper than `limit`; checked level by level."""
     level = [value] if isinstance(value, _HOLDERS) else []
     for _ in range(limit):
         if not level:
             return
-        # Most of a document are leaves: their class is looked up once for each.
+        # Most items are leaves; each class is looked up once.
         level = [item for holder in level for item in _parts(holder) if item.__class__ not in _LEAVES]
     if any(isinstance(item, _HOLDERS) for item in level):
         raise ValueError(f"more than {limit} levels of nesting")

@@ -1,4 +1,4 @@
-"""The documents of batch jobs: what the program for jobs answers on a node, and what a submitter has signed.
+"""Documents of batch jobs: the answers of the job agent on a node, and the job that a submitter signed.
 
 `provision/jobs/README.md` describes the requests and the files behind these answers.
 """
@@ -64,7 +64,7 @@ __all__ = [
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 MOST_RETRIES = 1_000_000
-"""Of --retry; `spec_checks` and the job agent have the same limit."""
+"""Limit of --retry, also in `spec_checks` and the job agent."""
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Index = Annotated[int, Meta(ge=-1, le=65535)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -75,32 +75,32 @@ Nodes = Annotated[list[NodeName], Meta(max_length=100_000)]
 
 
 class SignedLimits:
-    """Sizes of a signed job document, in characters; configuration files and code travel beside it."""
+    """Sizes of a signed job document, in characters; configuration files and code are sent separately."""
 
     TEXT = 4 * 1024 * 1024
     SIGNATURE = 8192
 
 
-# What a submitter signs
+# Signed documents
 
 
 class PackedCode(Struct, frozen=True):
-    """Code that was packed when the job was submitted; its archive lies beside the job on the head."""
+    """Code that was packed at submission; its archive is stored with the job on the queue host."""
 
     content: Sha256
-    """Of names and contents of the files, as `code_tree.tree_sha` counts it on the nodes."""
+    """SHA-256 of the names and contents of the files, as `code_tree.tree_sha` computes it on the nodes."""
     archive: Sha256
     size: Annotated[int, Meta(ge=1, le=1 << 34)]
 
 
 class SignedJob(Struct, frozen=True):
-    """The text that a submitter signed: nothing else decides what a job is.
+    """The text that a submitter signed; it alone defines the job.
 
-    `provision.batch.signed` refuses a text with a field that is not here, or not in `JobSpec`, and a newer version.
+    `provision.batch.signed` refuses unknown fields, also those of `JobSpec`, and newer versions.
     """
 
     version: Annotated[int, Meta(ge=1)]
-    """`SIGNED_VERSION` of the version that signed it."""
+    """`SIGNED_VERSION` of the program that signed it."""
     cluster: ShortText
     id: Identifier
     name: JobName
@@ -108,12 +108,12 @@ class SignedJob(Struct, frozen=True):
     submitted: Time
     spec: JobSpec
     secrets: Sha256
-    """Of the canonical JSON of `SecretsDocument`."""
+    """SHA-256 of the canonical JSON of `SecretsDocument`."""
     code: PackedCode | None
 
 
 class SecretsDocument(Struct, frozen=True):
-    """The secrets of a job as the head stores them; all empty for a job without secrets, or one that is over."""
+    """The secrets of a job on the queue host; all empty for a job without secrets or a completed one."""
 
     env: dict[str, str] = field(default_factory=dict)
     sync: dict[str, str] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class SecretsDocument(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True):
-    """Who holds a GPU or a port; for a process of others ``job`` describes it, and there is no id."""
+    """The owner of a GPU or a port; for a process that is not a job, ``job`` describes it and ``id`` is empty."""
 
     job: Text = ""
     id: ShortText = ""
@@ -141,7 +141,7 @@ Leases = Annotated[dict[Uuid, Lease], Meta(max_length=100_000)]
 
 
 class QueueEntry(Struct, frozen=True):
-    """queue.json of the head; without a state where the node keeps no queue for the job."""
+    """queue.json of the queue host; without a state if the node has no queue for the job."""
 
     state: Literal["", "pending", "held", "started", "stopped", "failed", "over"] = ""
     attempt: Count = 0
@@ -151,19 +151,19 @@ class QueueEntry(Struct, frozen=True):
     reason: Text = ""
     excluded: Nodes = field(default_factory=list)
     nodes: Nodes = field(default_factory=list)
-    """Those of the attempt."""
+    """The nodes of the attempt."""
     places: Annotated[dict[Instance, NodeName], Meta(max_length=100_000)] = field(default_factory=dict)
-    """Instance -> node of the attempt; empty where an older version started it."""
+    """Instance -> node of the attempt; empty if an older version started it."""
     handed: bool = False
     time: Time = 0.0
     unconfirmed: Nodes = field(default_factory=list)
-    """Of a job whose end is requested: nodes that have not confirmed it, as the queue host records it."""
+    """Nodes that have not confirmed the requested stop, as recorded by the queue host."""
     deleted: bool = False
-    """Whether its deletion is requested too."""
+    """Whether deletion is requested too."""
 
 
 class AttemptRecord(Struct, frozen=True):
-    """attempt.json: how an attempt began on this node."""
+    """attempt.json: the start of an attempt on this node."""
 
     seats: Annotated[tuple[Seat, ...], Meta(max_length=100_000)] = ()
     boot_id: ShortText = ""
@@ -174,7 +174,7 @@ class AttemptRecord(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """result.json: how the node saw the attempt end."""
+    """result.json: the end of the attempt as observed by the node."""
 
     status: Literal["SUCCEEDED", "FAILED", "STOPPED"]
     reason: Text | None = None
@@ -185,7 +185,7 @@ class Result(Struct, frozen=True):
 
 
 class JobReport(Struct, frozen=True):
-    """What one node reports of one job."""
+    """The report of one node about one job."""
 
     name: JobName
     id: Identifier
@@ -200,16 +200,16 @@ class JobReport(Struct, frozen=True):
     result: Result | None = None
     keeper: Literal["active", "gone", "none"] = "none"
     stopping: bool = False
-    """Whether its keeper has been told to end it."""
+    """Whether its supervisor was requested to stop it."""
     events: Annotated[tuple[JobEvent, ...], Meta(max_length=1_000_000)] = ()
     nodes: Nodes = field(default_factory=list)
-    """All that it was ever given to, by the head."""
+    """All nodes ever assigned to the job, according to the queue host."""
     signed: Annotated[str, Meta(max_length=SignedLimits.TEXT)] = ""
     signature: Annotated[str, Meta(max_length=SignedLimits.SIGNATURE)] = ""
 
     @property
     def record(self) -> AttemptRecord:
-        """The attempt's record, an empty one where there is none."""
+        """The attempt's record, or an empty one."""
         return self.attempt_record or AttemptRecord()
 
 
@@ -245,7 +245,7 @@ class LookAnswer(ReportAnswer, frozen=True):
 
 
 def job_reports(answer: ReportAnswer, node: str) -> tuple[tuple[JobReport, ...], tuple[str, ...]]:
-    """Return the jobs of an answer, and a message for each entry that is not valid; such entries are left out."""
+    """Return the valid jobs of an answer, and a message for each invalid entry."""
     jobs: list[JobReport] = []
     problems: list[str] = []
     for raw in answer.jobs:
@@ -254,12 +254,12 @@ def job_reports(answer: ReportAnswer, node: str) -> tuple[tuple[JobReport, ...],
         except InvalidDocument as error:
             name = _field(raw, "name", JobName)
             remedy = f"; `provision delete {name}` deletes it" if name else ""
-            problems.append(f"{node}: job {name or 'without a valid name'} is left out: {error.message}{remedy}")
+            problems.append(f"{node}: job {name or 'without a valid name'} is ignored: {error.message}{remedy}")
     return tuple(jobs), tuple(problems)
 
 
 class InvalidEntry(Struct, frozen=True):
-    """A job entry that is not valid; a field that is not valid itself is empty."""
+    """An invalid job entry; fields that are invalid themselves are empty."""
 
     name: str
     id: str
@@ -268,46 +268,48 @@ class InvalidEntry(Struct, frozen=True):
 
 
 def invalid_entries(answer: ReportAnswer, node: str) -> tuple[InvalidEntry, ...]:
-    """Return the entries that `job_reports` leaves out, so that they can be deleted."""
-    found = []
+    """Return the entries that `job_reports` ignores, so that they can be deleted."""
+    entries = []
     for raw in answer.jobs:
         try:
             _job_report(raw, node)
         except InvalidDocument as error:
             name, token = _field(raw, "name", JobName), _field(raw, "id", Identifier)
-            found.append(InvalidEntry(name, token, _field(raw, "owner", ShortText), error.message))
-    return tuple(found)
+            entries.append(InvalidEntry(name, token, _field(raw, "owner", ShortText), error.message))
+    return tuple(entries)
 
 
 def _job_report(raw: Raw, node: str) -> JobReport:
     job = decode(bytes(raw), JobReport, node=node, what="job entry")
     spec_of(job, node)
-    _check_seats(job, node)
+    _check_instance_names(job, node)
     return job
 
 
 def spec_of(job: JobReport, node: str) -> JobSpec:
-    """Return the spec that a node reports, for display alone; `SignedJob.spec` is what starts.
+    """Return the spec that a node reports, for display only; jobs are started from `SignedJob.spec`.
 
-    Brief reports leave most fields out.
+    Brief reports omit most fields.
 
     Raises:
-        InvalidDocument: a field has another type.
+        InvalidDocument: a field has the wrong type.
     """
     document = {"kind": Kind.RUN, "command": (), **job.spec, "name": job.name}
     return convert(document, JobSpec, node=node, what=f"spec of {job.name}")
 
 
-def _check_seats(job: JobReport, node: str) -> None:
-    """Refuse seats of other names than the job's own: `attach` runs commands in the container of a seat."""
+def _check_instance_names(job: JobReport, node: str) -> None:
+    """Refuse instance names that do not belong to the job: `attach` runs commands in these containers."""
     own = re.compile(rf"{re.escape(job.name)}-(launcher|master|worker)-[a-z0-9]{{1,9}}")
-    for seat in job.record.seats:
-        if not own.fullmatch(seat.instance) or not own.fullmatch(seat.container or seat.instance):
-            raise InvalidDocument(f"a seat is not named after the job ({seat.instance}, {seat.container})", node=node)
+    for assignment in job.record.seats:
+        if not own.fullmatch(assignment.instance) or not own.fullmatch(assignment.container or assignment.instance):
+            raise InvalidDocument(
+                f"instance name does not belong to the job ({assignment.instance}, {assignment.container})", node=node
+            )
 
 
 def _field(raw: Raw, name: str, kind: Any) -> str:
-    """Return a field of an entry, empty where it is not valid."""
+    """Return a field of an entry, or an empty string if it is invalid."""
     try:
         fields = decode(bytes(raw), dict[str, Raw], node="", what="job entry")
         return str(decode(bytes(fields[name]), kind, node="", what=name))
@@ -319,7 +321,7 @@ def _field(raw: Raw, name: str, kind: Any) -> str:
 
 
 class NodeProblem(Struct, frozen=True):
-    """Why a node refused a request."""
+    """The reason why a node refused a request."""
 
     message: Text = "failed"
     remedy: Text | None = None
@@ -339,7 +341,7 @@ class Stored(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """Who starts jobs now."""
+    """The client that currently starts jobs."""
 
     who: Line = ""
     seconds: int | None = None
@@ -359,7 +361,7 @@ class Watched(Struct, frozen=True):
 
 
 class Taken(Struct, frozen=True):
-    """The answer to ``lease``: which of the GPUs others hold."""
+    """The answer to ``lease``: the GPUs that others have leased."""
 
     taken: Leases
 
@@ -371,7 +373,7 @@ class HeldLeases(Taken, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """The answer to a request whose answer does not matter: ``release``, ``renew``, ``start``, ``stop``, ..."""
+    """An answer without content, e.g. to ``release``, ``renew``, ``start`` or ``stop``."""
 
 
 class Deleted(Struct, frozen=True):
@@ -393,14 +395,14 @@ class WrittenMany(Struct, frozen=True):
 
 
 class Image(Struct, frozen=True):
-    """An image as a node has it."""
+    """An image on a node."""
 
     id: ImageName
     digest: Digest = ""
 
 
 class Keys(Struct, frozen=True):
-    """The public keys of a job of mpi on a node."""
+    """The public keys of an MPI job on a node."""
 
     client: Line = ""
     host: Line = ""
@@ -415,7 +417,7 @@ class Prepared(Struct, frozen=True):
 
 
 class CodeProblem(Struct, frozen=True):
-    """Why ``code_sync.py`` could not bring the code."""
+    """The reason why ``code_sync.py`` could not provide the code."""
 
     kind: ShortText = ""
     what: Text = ""
@@ -423,14 +425,14 @@ class CodeProblem(Struct, frozen=True):
 
 
 class CodeResult(Struct, frozen=True):
-    """The answer of ``code_sync.py``: a commit, or the SHA-256 of names and contents; or why there is none."""
+    """The answer of ``code_sync.py``: a commit, or the SHA-256 of names and contents; or an error."""
 
     sha: CodeHash = ""
     error: CodeProblem | None = None
 
 
 class DataResult(Struct, frozen=True):
-    """The answer of ``data_check.py``: volume -> what was seen there."""
+    """The answer of ``data_check.py``: volume -> its state on the node."""
 
     volumes: Annotated[dict[Text, Any], Meta(max_length=1000)] = field(default_factory=dict)
 
@@ -442,4 +444,4 @@ class TensorboardResult(Struct, frozen=True):
     port: Port | None = None
     output: Text = ""
     code: Text | None = None
-    """The exit code of a container that has ended."""
+    """The exit code of an exited container."""

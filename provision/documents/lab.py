@@ -1,4 +1,4 @@
-"""What a lab leaves in its folder and in the cache of this machine, and what QEMU answers."""
+"""Files in the state directory and cache of a lab, and answers of QEMU."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ class EngineRecord(Struct, frozen=True):
 
     host: str
     private: bool
-    """Whether it was started for labs alone."""
+    """Whether it was started for labs only."""
 
 
 class NetworkState(Struct, frozen=True):
-    """The network of this machine before a private engine was started."""
+    """The network of the controller before a private engine was started."""
 
     firewall: dict[str, str]
-    """Program -> what its ``-save`` prints."""
+    """Program -> the output of its ``-save``."""
     ip_forward: str
     interfaces: list[str]
 
 
 class ServicePorts(Struct, frozen=True):
-    """ports.json: where the services of a lab listen."""
+    """ports.json: the ports of a lab's services."""
 
     registry: int
     repository: int
 
 
 class AcceleratorTest(Struct, frozen=True):
-    """Whether a virtual machine booted with hardware virtualization here."""
+    """The result of the test whether virtual machines can use hardware virtualization."""
 
     works: bool
 
 
 class NodeImage(Struct, frozen=True):
-    """image.json: which file of the folder is the disk."""
+    """image.json: the file in the directory that is the disk."""
 
     disk: str
 
@@ -67,7 +67,7 @@ class BaseLayer(Struct, frozen=True):
 
 
 class DiskInformation(Struct, frozen=True):
-    """What ``qemu-img info`` prints of a disk."""
+    """The output of ``qemu-img info`` for a disk."""
 
     backing: str = field(default="", name="backing-filename")
 
@@ -77,7 +77,7 @@ class _QmpError(Struct, frozen=True):
 
 
 class QmpMessage(Struct, frozen=True):
-    """One message of QEMU's machine protocol; an event has none of these."""
+    """One message of QEMU's machine protocol; an event has none of these fields."""
 
     greeting: Any | UnsetType = field(default=UNSET, name="QMP")
     result: Any | UnsetType = field(default=UNSET, name="return")

@@ -1,4 +1,4 @@
-"""What nodes answer of their locks and their history of applies; and the lines of such a history."""
+"""Answers of nodes about their locks and apply history, and the lines of such a history."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Lines = Annotated[list[PrintableLine], Meta(max_length=10_000)]
 
 
 class HolderRecord(Struct):
-    """What the holder of a lock wrote about itself."""
+    """The record of a lock holder about itself."""
 
     id: PrintableLine
     node: PrintableLine = field(default_factory=PrintableLine)
@@ -46,13 +46,13 @@ class HolderRecord(Struct):
     gone: PrintableLine = field(default_factory=PrintableLine)
 
     def holder(self) -> Holder:
-        """Return it as the program uses it."""
+        """Return the holder as a model value."""
         words = {name: str(getattr(self, name)) for name in ("id", "node", "user", "host", "command", "since", "gone")}
         return Holder(pid=self.pid, **words)
 
 
 class EntryRecord(Struct):
-    """One apply, as this machine or a node remembers it."""
+    """One apply in the history of the controller or of a node."""
 
     id: PrintableLine
     started: PrintableLine
@@ -71,7 +71,7 @@ class EntryRecord(Struct):
 
 
 class LookAnswer(Struct):
-    """Who has the lock, what Ansible runs, and the newest applies."""
+    """The lock holder, the running Ansible processes, and the latest applies."""
 
     held: bool | None = None
     holder: HolderRecord | None = None
@@ -82,10 +82,10 @@ class LookAnswer(Struct):
 
 
 class LockAnswer(Struct):
-    """What came of taking the lock."""
+    """The result of acquiring the lock."""
 
     locked: PrintableLine | None = None
-    """Its path, where it was taken."""
+    """Its path, if it was acquired."""
     usual: bool = False
     held: bool = False
     holder: HolderRecord | None = None
@@ -94,7 +94,7 @@ class LockAnswer(Struct):
 
 
 class ReleaseAnswer(Struct):
-    """What came of giving the lock up."""
+    """The result of releasing the lock."""
 
     released: bool = False
     working: Lines = field(default_factory=list)
@@ -102,7 +102,7 @@ class ReleaseAnswer(Struct):
 
 
 class UnlockAnswer(Struct):
-    """What came of taking the lock from its holder."""
+    """The result of breaking the lock of another holder."""
 
     unlocked: bool = False
     working: Lines = field(default_factory=list)
@@ -114,39 +114,39 @@ class UnlockAnswer(Struct):
 
 
 def entries_of(records: Iterable[Any]) -> tuple[Entry, ...]:
-    """Return the applies of some records; a record that is not valid is passed over, as power cuts leave such ones."""
+    """Return the applies of valid records; invalid ones, e.g. after a power cut, are skipped."""
     return tuple(entry for entry in map(entry_of, records) if entry is not None)
 
 
 def entry_of(record: Any, file: Path | None = None) -> Entry | None:
-    """Return the apply of a record; None where the record is not valid."""
+    """Return the apply of a record, or None if the record is invalid."""
     with suppress(InvalidDocument):
-        found = convert(record, EntryRecord, node="", what="record of an apply")
-        words = {name: str(getattr(found, name)) for name in ("id", "started", "user", "host", "process", "command")}
+        fields = convert(record, EntryRecord, node="", what="record of an apply")
+        words = {name: str(getattr(fields, name)) for name in ("id", "started", "user", "host", "process", "command")}
         return Entry(
             **words,
-            pid=found.pid,
-            status=str(found.status),
-            ended=str(found.ended) if found.ended else None,
-            seconds=found.seconds,
-            nodes={str(name): told for name, told in found.nodes.items()},
-            roles=tuple(map(str, found.roles or ())),
-            notes=tuple(map(str, found.notes or ())),
-            message=str(found.message or ""),
+            pid=fields.pid,
+            status=str(fields.status),
+            ended=str(fields.ended) if fields.ended else None,
+            seconds=fields.seconds,
+            nodes={str(name): result for name, result in fields.nodes.items()},
+            roles=tuple(map(str, fields.roles or ())),
+            notes=tuple(map(str, fields.notes or ())),
+            message=str(fields.message or ""),
             file=file,
         )
     return None
 
 
 def merged(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the records of a history in the order of their first line; later lines of an apply add to the first.
+    """Return the records of a history in the order of their first line; later lines of an apply update the first.
 
-    Half a line, as a power cut leaves it, is passed over.
+    Incomplete lines, e.g. after a power cut, are skipped.
     """
-    found: dict[str, dict[str, Any]] = {}
+    records: dict[str, dict[str, Any]] = {}
     for line in lines:
         with suppress(InvalidDocument):
             record = decode(line, dict[str, Any], node="", what="line of a history")
             if "id" in record:
-                found.setdefault(str(record["id"]), {}).update(record)
-    return list(found.values())
+                records.setdefault(str(record["id"]), {}).update(record)
+    return list(records.values())

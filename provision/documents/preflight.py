@@ -1,4 +1,4 @@
-"""What the preflight's program on a node answers: packages, package sources and the training image."""
+"""Answers of the preflight program on a node: packages, package sources and the training image."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _MOST = 10_000
 
 
 class PackageEntry(Struct):
-    """A package of the transaction that apt would make."""
+    """A package of the transaction that apt would perform."""
 
     name: PrintableLine
     version: PrintableLine
 
 
 class SourceProblem(Struct):
-    """A package source that cannot be used."""
+    """An unusable package source."""
 
     code: Literal["unreachable", "invalid"]
     uri: PrintableLine = field(default_factory=PrintableLine)
-    """Empty where apt names none."""
+    """Empty if apt names none."""
     repository: PrintableLine = field(default_factory=PrintableLine)
     """The name of a repository that the inventory configures; empty for the node's own sources."""
     reason: PrintableLine = field(default_factory=PrintableLine)
@@ -42,10 +42,10 @@ class PreflightAnswer(Struct):
     """The answer of one node."""
 
     packages: Annotated[dict[PrintableLine, PrintableLine | None], Meta(max_length=_MOST)] | None = None
-    """Package -> the version that apt would install, null where no source has it; absent where apt was not asked."""
+    """Package -> candidate version, null if no source has it; absent if apt was not queried."""
     install: Annotated[list[PackageEntry], Meta(max_length=_MOST)] = field(default_factory=list)
-    """The whole transaction, dependencies included; empty where apt could not tell."""
+    """The whole transaction including dependencies; empty if apt could not resolve it."""
     sources: Annotated[list[SourceProblem], Meta(max_length=_MOST)] = field(default_factory=list)
     conflict: PrintableLine = field(default_factory=PrintableLine)
-    """Why apt could not install them together; empty where it could."""
+    """The reason why apt could not install them together; else empty."""
     image: ImageAnswer | None = None

@@ -1,4 +1,4 @@
-"""What the probe's own program answers: what the receipts name, which jobs run, and what docker's engine says."""
+"""Answers of the probe program: checks of receipts, running jobs, and data of the Docker engine."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = [
 
 
 class EngineProblem(Struct):
-    """Why the engine did not answer one question."""
+    """The reason why the engine did not answer a request."""
 
     hung: float | None = None
-    """The seconds after which it was given up."""
+    """The timeout in seconds after which the request was abandoned."""
     error: PrintableLine = field(default_factory=PrintableLine)
 
 
 class AddressPool(Struct, rename="pascal"):
-    """One of the engine's pools of addresses."""
+    """One of the engine's address pools."""
 
     base: PrintableLine = field(default_factory=PrintableLine)
     size: int = 0
@@ -42,7 +42,7 @@ class RegistrySettings(Struct, rename="pascal"):
 
 
 class EngineInfo(EngineProblem):
-    """Parts of the engine's ``/info``; lists that are empty are null in it."""
+    """Parts of the engine's ``/info``, in which empty lists are null."""
 
     version: PrintableLine | None = field(name="ServerVersion", default=None)
     driver: PrintableLine | None = field(name="Driver", default=None)
@@ -86,7 +86,7 @@ class EngineContainer(EngineProblem):
 
 
 class EngineAnswer(Struct):
-    """What the engine answered; None where it has no such thing."""
+    """The engine's answers; None if the object does not exist."""
 
     info: EngineInfo | None = None
     image: EngineImage | None = None
@@ -94,12 +94,12 @@ class EngineAnswer(Struct):
 
 
 class ProbeAnswer(Struct):
-    """The answer of the probe's own program."""
+    """The answer of the probe program."""
 
     sealed: dict[str, bool] | None = None
-    """Role -> whether the seal beside its receipt fits."""
+    """Role -> whether the seal matches its receipt."""
     observed: dict[str, dict[str, Any]] | None = None
-    """Role -> section -> name -> what is there, in the receipt's form."""
+    """Role -> section -> name -> current state, in the form of the receipt."""
     jobs: list[PrintableLine] | None = None
     hung: list[PrintableLine] | None = None
     brought: list[PrintableLine] | None = None

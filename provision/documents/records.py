@@ -1,4 +1,4 @@
-"""Files that our roles leave on nodes, as the probe shows them: receipts, and the status of GPUDirect RDMA at boot."""
+"""Files that our roles write on nodes, as the probe reads them: receipts, and the GPUDirect RDMA status at boot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provision.documents.text import PrintableLine
 __all__ = ["PeerConfiguration", "PeerFormat", "PeerKernelRecord", "PeerStatusFile", "ReceiptFile"]
 
 ReceiptFile = dict[str, Any]
-"""A role's receipt: a hint that is compared with what is there, and never believed."""
+"""A role's receipt: a hint that is compared with the current state and never trusted."""
 
 
 class PeerConfiguration(Struct):
@@ -27,7 +27,7 @@ class PeerFormat(Struct):
 
 
 class PeerKernelRecord(Struct):
-    """What the node's program said of an installed kernel."""
+    """The result of the node's program for an installed kernel."""
 
     kernel: PrintableLine
     ok: bool

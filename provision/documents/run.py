@@ -1,4 +1,4 @@
-"""What the supervisor of a job of ``provision run`` sends: frames, of which the last says how the job ended."""
+"""Frames from the supervisor of a ``provision run`` job, of which the last describes the job's end."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _HEAD = re.compile(rb"([oeasx]) ([0-9]{1,8})\Z")
 
 
 class EndingRecord(Struct):
-    """How a job ended."""
+    """The end of a job."""
 
     code: Annotated[int, Meta(ge=-255, le=255)] | None = None
-    """The launcher's exit status, negative for a signal; None when it never ended by itself."""
+    """The launcher's exit status, negative for a signal; None if it did not exit by itself."""
     reason: Literal["client", "silence", "stop", "signal"] | None = None
-    """None when the job ended by itself."""
+    """None if the job ended by itself."""
     left: Annotated[dict[PrintableLine, PrintableText], Meta(max_length=100_000)] = field(default_factory=dict)
     """Node -> processes of the job that could not be ended there."""
 
     @classmethod
     def parse(cls, data: bytes, node: str) -> EndingRecord:
-        """Return the record; InvalidDocument where it is none."""
+        """Return the record, or raise InvalidDocument."""
         return decode(data, cls, node=node, what="end of the job", limit=FRAME_LIMIT)
 
 
 class Frames:
-    """Takes what the supervisor sends, in pieces, and returns frames: a line ``KIND LENGTH`` and so many bytes."""
+    """Splits the supervisor's output into frames: a line ``KIND LENGTH`` and then LENGTH bytes."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._pending = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
-        """Yield the frames that are whole now; InvalidDocument where what came is no frame."""
+        """Yield the complete frames; raise InvalidDocument if the data is not a frame."""
         self._pending += chunk
         start = 0
         try:
@@ -64,5 +64,5 @@ class Frames:
         head = _HEAD.match(line)
         size = int(head[2]) if head else 0
         if head is None or size > FRAME_LIMIT:
-            raise InvalidDocument("the supervisor of the job sent something that is no frame", node=self._node)
+            raise InvalidDocument("the supervisor of the job sent an invalid frame", node=self._node)
         return head[1].decode(), size

@@ -1,4 +1,4 @@
-"""The records of the advisor's sampler: one line each, of what a job does on a node."""
+"""Records of the advisor's sampler, one line each, about a job on a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINE_LIMIT = 1024 * 1024
 """Bytes of one record."""
 _MOST_ITEMS = 4096
 Number = Annotated[float, Meta(ge=-1e18, le=1e18)]
-"""No counter of a node comes that far; sums and squares of what is smaller stay numbers."""
+"""Larger than any counter of a node; sums and squares of such values stay finite."""
 Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 Pair = tuple[Number, Number]
 Pairs = Annotated[dict[PrintableLine, Pair], Meta(max_length=_MOST_ITEMS)]
@@ -88,7 +88,7 @@ class GpuRecord(Struct, tag_field="kind", tag="gpu"):
 
 
 class AppsRecord(Struct, tag_field="kind", tag="apps"):
-    """The processes of the GPUs are known; an `AppRecord` for each follows."""
+    """States that the processes of the GPUs are known; an `AppRecord` follows for each."""
 
 
 class AppRecord(Struct, tag_field="kind", tag="app"):
@@ -148,7 +148,7 @@ class NodeRecord(Struct, tag_field="kind", tag="node"):
 
 
 class MountsRecord(Struct, tag_field="kind", tag="mounts"):
-    """What is mounted in a container: place, type of the file system, source."""
+    """The mounts in a container: path, type of file system, source."""
 
     instance: PrintableLine
     mounts: Annotated[list[tuple[PrintableLine, PrintableLine, PrintableLine]], Meta(max_length=_MOST_ITEMS)] = field(
@@ -163,7 +163,7 @@ class NcclRecord(Struct, tag_field="kind", tag="nccl"):
 
 
 class NoteRecord(Struct, tag_field="kind", tag="note"):
-    """Something that could not be sampled."""
+    """Data that could not be sampled."""
 
     text: PrintableLine
 
@@ -187,4 +187,4 @@ Record = (
     | NoteRecord
     | EndRecord
 )
-"""Any of them; the field ``kind`` says which."""
+"""Any of them, distinguished by the field ``kind``."""

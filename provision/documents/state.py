@@ -1,4 +1,4 @@
-"""Files that this machine keeps between commands; they are parsed as strictly as what nodes send."""
+"""Files on the controller that persist between commands; they are parsed as strictly as documents of nodes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from msgspec import Meta, Struct, field
 from provision.documents.text import PrintableLine
 from provision.model.bounds import JobName
 
-__all__ = ["DrainedRecord", "JobNames", "KeptLogin", "LocalHolder", "ResetAnswer", "SavedPlan"]
+__all__ = ["DrainedRecord", "JobNames", "LocalHolder", "ResetAnswer", "SavedPlan", "StoredCredential"]
 
 
 class LocalHolder(Struct):
-    """Who holds a lock of this machine."""
+    """The holder of a lock on the controller."""
 
     pid: int
     user: PrintableLine
@@ -23,28 +23,28 @@ class LocalHolder(Struct):
 
 
 class DrainedRecord(Struct):
-    """The nodes of an inventory that applies have drained and not resumed yet."""
+    """The nodes of an inventory that applies have drained and not yet resumed."""
 
     nodes: dict[str, dict[str, str]]
     """Node -> how it was drained: ``kind``, ``name``, ``since``, ``user``."""
 
 
-class KeptLogin(Struct):
-    """A login of ``provision secret set``."""
+class StoredCredential(Struct):
+    """A credential of ``provision secret set``."""
 
     username: str
     secret: str
 
 
 class JobNames(Struct):
-    """The names of the jobs that this machine saw last, for shell completion."""
+    """The names of the most recently listed jobs, for shell completion."""
 
     MOST: ClassVar[int] = 2000
     names: Annotated[list[JobName], Meta(max_length=2000)]
 
 
 class SavedPlan(Struct):
-    """What ``plan --out`` writes."""
+    """The file of ``plan --out``."""
 
     format: int
     inventory: str
@@ -56,7 +56,7 @@ class SavedPlan(Struct):
 
 
 class ResetAnswer(Struct):
-    """What a node's own module says of a reset; Ansible leaves it in a file for each node."""
+    """The result of a reset on a node; Ansible writes it to a file per node."""
 
     steps: list[PrintableLine] = field(default_factory=list)
     left: list[PrintableLine] = field(default_factory=list)

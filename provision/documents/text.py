@@ -1,4 +1,4 @@
-"""Text of nodes: one printable line, or several, that do nothing to a terminal."""
+"""Text from nodes as printable lines without effect on a terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 __all__ = ["PrintableLine", "PrintableText", "last_lines", "printable_line", "printable_text", "printable_values"]
 
 LINE_LIMIT = 8192
-"""Characters of one line; the rest is cut off."""
+"""Maximum length of a line in characters; the rest is cut off."""
 TEXT_LIMIT = 262_144
-"""Characters of a text of several lines."""
+"""Maximum length of a text of several lines in characters."""
 
 
 class PrintableLine(str):
@@ -25,12 +25,12 @@ class PrintableText(str):
 
 
 def last_lines(*texts: str, limit: int = LINE_LIMIT) -> list[str]:
-    """Return the lines at the end of texts, of each at most `limit` characters: errors are reported there."""
+    """Return the lines at the end of texts, from at most `limit` characters of each; errors are usually there."""
     return [line for text in texts for line in text[-limit:].splitlines()]
 
 
 def printable_line(text: str) -> str:
-    """Return the text as one line without control characters, cut to `LINE_LIMIT`."""
+    """Return the text as one line without control characters, truncated to `LINE_LIMIT`."""
     text = text[:LINE_LIMIT]
     if text.isprintable():
         return text
@@ -38,7 +38,7 @@ def printable_line(text: str) -> str:
 
 
 def printable_text(text: str) -> str:
-    """Return the text without control characters other than line ends and tabs, cut to `TEXT_LIMIT`."""
+    """Return the text without control characters other than line ends and tabs, truncated to `TEXT_LIMIT`."""
     text = text[:TEXT_LIMIT]
     if text.replace("\n", "").isprintable():
         return text
@@ -46,7 +46,7 @@ def printable_text(text: str) -> str:
 
 
 def printable_values(value: Any) -> Any:
-    """Return a decoded document with every text in it, keys too, as one printable line."""
+    """Return a decoded document in which every text, including keys, is one printable line."""
     if isinstance(value, str):
         return printable_line(value)
     if isinstance(value, dict):

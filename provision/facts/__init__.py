@@ -4,6 +4,7 @@ from provision.facts.base import Fact, RawOutput, Unknown
 from provision.facts.derived import (
     data_address,
     data_interface,
+    data_network,
     free_port,
     gpu_count,
     is_container,
@@ -28,6 +29,7 @@ __all__ = [
     "as_data",
     "data_address",
     "data_interface",
+    "data_network",
     "free_port",
     "gpu_count",
     "is_container",

@@ -19,6 +19,7 @@ from provision.model import Node
 __all__ = [
     "data_address",
     "data_interface",
+    "data_network",
     "free_port",
     "gpu_count",
     "is_container",
@@ -157,6 +158,29 @@ def data_interface(variables: Mapping[str, Any], facts: NodeFacts) -> str | None
     if address is None or isinstance(facts.addresses, Unknown):
         return None
     return next((entry.interface for entry in facts.addresses if entry.address == address), None)
+
+
+def data_network(variables: Mapping[str, Any], facts: NodeFacts) -> str | None:
+    """Return the IPv4 network of the data address as a CIDR; None when nobody can tell.
+
+    One of ``cluster_data_networks`` that contains the address, else the network of the interface. The network of a
+    single address is widened to two, because Open MPI takes a /32 for all addresses.
+    """
+    address = data_address(variables, facts)
+    if address is None or isinstance(facts.addresses, Unknown):
+        return None
+    entry = next((one for one in facts.addresses if one.address == address and one.version == 4), None)  # noqa: PLR2004
+    if entry is None:
+        return None
+    stated = (text for text in _networks(variables) if _contains(text, address))
+    try:
+        return next(stated, None) or str(ipaddress.ip_network(f"{address}/{min(entry.prefix, 31)}", strict=False))
+    except ValueError:
+        return None
+
+
+def _contains(network: str, address: str) -> bool:
+    return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
 
 
 def free_port(facts: NodeFacts, first: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.facts import NodeFacts, Unknown, data_interface, gpu_count, plain
+from provision.facts import NodeFacts, Unknown, data_interface, data_network, gpu_count, plain
 from provision.facts.rails import Endpoint, node_rails
 from provision.gdr.base import GdrPath
 from provision.gdr.observed import oldest_nccl, untold, verdict_of
@@ -32,6 +32,7 @@ def node_network(name: str, variables: Mapping[str, Any], facts: NodeFacts) -> N
         dma_buf=None if dma_buf is None else dma_buf == "1",
         gpus=gpu_count(facts) or 0,
         interface=_text(variables, "cluster_data_interface") or data_interface(variables, facts) or "",
+        network=data_network(variables, facts) or "",
         management=_text(variables, "cluster_management_interface") or _default_interface(facts),
         hcas=tuple(ports),
         gids={port: end.gid_index for port, end in ports.items() if end.gid_index is not None},

@@ -20,7 +20,7 @@ from typing import Any
 
 from provision import __version__, kept_files
 from provision.documents import decode
-from provision.documents.ansible import InventoryDocument, KeptInventory
+from provision.documents.ansible import CachedInventory, InventoryDocument
 from provision.errors import InvalidDocument
 from provision.inventory.ignored_files import BACKUPS
 
@@ -65,7 +65,7 @@ def read(key: str) -> tuple[InventoryDocument, str] | None:
     """Return the kept answer (document and warnings); None where there is none that can be believed."""
     text = kept_files.read(_KIND, key)
     try:
-        kept = decode(text, KeptInventory, node="", what="kept inventory") if text is not None else None
+        kept = decode(text, CachedInventory, node="", what="kept inventory") if text is not None else None
     except InvalidDocument:
         return None
     return (kept.document, kept.stderr) if kept is not None and kept.format == _FORMAT else None

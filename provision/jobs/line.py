@@ -68,7 +68,7 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
         )
     program = request.mpirun or ("mpirun" if container.mpirun in _USR_BIN else container.mpirun)
     if request.line is not None:
-        return _typed(request, request.line, container, ranks)
+        return _typed(request, request.line, container, ranks, used)
     if request.wish.preset == "taco":
         return _taco(request, container, ranks, used, program)
     names = ["PATH", *(["LD_LIBRARY_PATH"] if container.library_path else [])]
@@ -84,6 +84,7 @@ def launch_line(request: JobRequest, container: Container, ranks: int, used: Seq
         job=request.job,
         networks=networks_of(request.entries, request.networks),
         interfaces=request.interfaces,
+        subnets=_subnets(request, used),
         root=container.root,
         environment=tuple(names),
         variables=(*variables, *(_CARRIED if plan else ())),
@@ -145,7 +146,7 @@ def _taco(request: JobRequest, container: Container, ranks: int, used: Sequence[
     return Line(program, settings, request.command, reach_variables(container.version, request.job))
 
 
-def _typed(request: JobRequest, line: TypedLine, container: Container, ranks: int) -> Line:
+def _typed(request: JobRequest, line: TypedLine, container: Container, ranks: int, used: Sequence[HostEntry]) -> Line:
     """The user's line as it is, and before its flags what it needs to reach the nodes and does not say."""
     ours = []
     if container.root and not line.has("allow-run-as-root"):
@@ -158,13 +159,23 @@ def _typed(request: JobRequest, line: TypedLine, container: Container, ranks: in
     named = [Setting("-x", name, None, "--env", "given by you") for name in own]
     folder = [Setting("--wdir", "", request.directory, "--workdir", "where every rank starts")]
     settings = (*ours, *(folder if request.directory else []), *line.settings, *named)
-    return Line(line.program, settings, line.command, _reach(request, line, container))
+    return Line(line.program, settings, line.command, _reach(request, line, container, used))
 
 
-def _reach(request: JobRequest, line: TypedLine, container: Container) -> dict[str, str]:
-    """Parameters of the command line outweigh these; of interfaces nothing is added to what was typed of them."""
-    typed = any(parameter.name.endswith(("_if_include", "_if_exclude")) for parameter in line.parameters)
-    return reach_variables(container.version, request.job, interfaces=() if typed else request.interfaces)
+def _reach(request: JobRequest, line: TypedLine, container: Container, used: Sequence[HostEntry]) -> dict[str, str]:
+    """Return the launcher's environment; interfaces only where the line names none, as the line has precedence."""
+    if any(parameter.name.endswith(("_if_include", "_if_exclude")) for parameter in line.parameters):
+        return reach_variables(container.version, request.job)
+    return reach_variables(
+        container.version, request.job, interfaces=request.interfaces, subnets=_subnets(request, used)
+    )
+
+
+def _subnets(request: JobRequest, used: Sequence[HostEntry]) -> tuple[str, ...]:
+    """Return the networks of all data addresses; none when one is not known, as the list would cut that node off."""
+    names = dict.fromkeys((request.head, *(entry.name for entry in used)))
+    found = [request.found[name].network if name in request.found else "" for name in names]
+    return tuple(dict.fromkeys(found)) if all(found) else ()
 
 
 def _known(request: JobRequest, used: Sequence[HostEntry]) -> list[NodeNetwork]:

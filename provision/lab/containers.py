@@ -32,6 +32,21 @@ _ALIVE = {"running", "restarting"}
 _TMPFS = {"/run": "rw,nosuid,nodev,mode=0755,size=512m", "/tmp": "rw,exec,nosuid,nodev,mode=1777"}  # noqa: S108 # nosec B108 # a tmpfs of the node's own
 
 
+_SWITCH = (
+    "sh",
+    "-ec",
+    """switch=$1 gateway=$2
+shift 2
+for address in "$@"; do
+  interface=$(ip -o -4 addr show to "$address" | awk '{ print $2; exit }')
+  [ -z "$interface" ] || ip link set "$interface" "$switch"
+done
+[ "$switch" = down ] || [ -n "$(ip route show default)" ] || ip route add default via "$gateway"
+""",
+    "sh",
+)
+
+
 class ContainerDriver:
     """The lab driver ``container``."""
 
@@ -99,10 +114,15 @@ class ContainerDriver:
             _until(lambda: site.state(node) is NodeState.STOPPED, node, "did not stop")
 
     def link(self, spec: LabSpec, folder: Path, node: str, *, up: bool) -> None:
-        """Cut a node off all its networks, or connect it again with the addresses it had."""
+        """Cut a node off all its networks, or connect it again with the addresses and interface names it had.
+
+        A running node keeps its interfaces, which go down: the engine would connect them again under other names.
+        """
         site, index = _existing(spec, folder, node)
         if up:
             site.plug_in(index, node)
+        elif site.state(node) is NodeState.RUNNING:
+            site.switch_interfaces(index, node, up=False)
         else:
             for network in site.plan.networks:
                 site.engine.disconnect(network.name, site.plan.container(node))
@@ -167,12 +187,20 @@ class _Site:
             self.engine.start(container)
 
     def plug_in(self, index: int, node: str) -> None:
-        """Connect a node to those of its networks that it is not connected to."""
+        """Connect a node to those of its networks that it is not connected to, and bring its interfaces up."""
         status = self.status(node)
         plugged = () if status is None else status.networks
         for network in self.plan.networks:
             if network.name not in plugged:
                 self.engine.connect(network.name, self.plan.container(node), network.address(index))
+        if status is not None and status.state == "running":
+            self.switch_interfaces(index, node, up=True)
+
+    def switch_interfaces(self, index: int, node: str, *, up: bool) -> None:
+        """Bring the interfaces of a running node up or down; the default route, which goes down with them, returns."""
+        addresses = [network.address(index) for network in self.plan.networks]
+        words = [*_SWITCH, "up" if up else "down", self.plan.gateway, *addresses]
+        self.engine.execute(self.plan.container(node), words)
 
     def wait(self, index: int, node: str) -> None:
         """Return when the node's sshd lets the lab's operator in."""

@@ -27,6 +27,8 @@ class NodeNetwork:
     gpus: int = 0
     interface: str = ""
     """The interface that carries its data address."""
+    network: str = ""
+    """The IPv4 network of its data address, as a CIDR; empty when nobody can tell."""
     management: str = ""
     """The interface that logins come by."""
     hcas: tuple[str, ...] = ()

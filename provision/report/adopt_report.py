@@ -1,4 +1,4 @@
-"""What others set up and the inventory is to keep, as JSON and as text."""
+"""Settings that ``adopt`` records in the inventory, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["as_document", "as_text"]
 def as_document(
     nodes: Sequence[NodeAdoption], files: Mapping[str, Mapping[str, Any]], *, written: bool
 ) -> dict[str, Any]:
-    """Return what ``adopt --json`` prints; keys are an interface and only ever added.
+    """Return the document of ``adopt --json``; keys are an interface and only ever added.
 
     Args:
-        nodes: those that were looked at.
+        nodes: the probed nodes.
         files: path -> the variables that are, or would be, added to it.
-        written: whether they were.
+        written: whether they were added.
     """
     return {
         "ok": not any(node.error for node in nodes),
@@ -42,23 +42,23 @@ def as_document(
 
 
 def as_text(nodes: Sequence[NodeAdoption], texts: Mapping[str, str]) -> str:
-    """Return the same for a person: nodes with the same together, then the lines that each file gets (`texts`)."""
-    alike: dict[tuple[Any, ...], list[str]] = {}
+    """Return the report as text: nodes with equal results together, then the lines to add to each file (`texts`)."""
+    names_by_result: dict[tuple[Any, ...], list[str]] = {}
     for node in nodes:
         if node.found or node.error:
-            alike.setdefault((node.found, node.error, node.remedy, node.reachable), []).append(node.name)
+            names_by_result.setdefault((node.found, node.error, node.remedy, node.reachable), []).append(node.name)
     lines: list[str] = []
-    for (found, error, remedy, reachable), names in alike.items():
+    for (settings, error, remedy, reachable), names in names_by_result.items():
         lines += textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
         if error:
-            lines += _wrapped(f"{'cannot be looked at' if reachable else 'unreachable'}: {error}")
+            lines += _wrapped(f"{'probe failed' if reachable else 'unreachable'}: {error}")
             lines += _wrapped(f"hint: {remedy}") if remedy else []
-        lines += [line for sentence in found for line in _wrapped(f"found: {sentence}")]
+        lines += [line for sentence in settings for line in _wrapped(f"pre-existing: {sentence}")]
         lines.append("")
     for path, text in texts.items():
-        lines += [f"to be added to {path}:", *textwrap.indent(text, "  ").splitlines(), ""]
+        lines += [f"add to {path}:", *textwrap.indent(text, "  ").splitlines(), ""]
     if not texts:
-        lines.append("Nothing to record: what others set up, if anything, is in the inventory.")
+        lines.append("Nothing to record: the inventory has all pre-existing configuration.")
     return "\n".join(lines).rstrip()
 
 

@@ -1,4 +1,4 @@
-"""What the advisor found, as JSON and as a table."""
+"""Findings of the advisor as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOTES = 6
 
 
 def script_document(script: str, findings: Sequence[RuleFinding]) -> dict[str, Any]:
-    """Return what ``advise --script --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``advise --script --json``; keys are an interface and only ever added."""
     return {
         "ok": not any(finding.verdict is RuleVerdict.BROKEN for finding in findings),
         "script": script,
@@ -50,7 +50,7 @@ def script_document(script: str, findings: Sequence[RuleFinding]) -> dict[str, A
 
 
 def script_text(script: str, findings: Sequence[RuleFinding]) -> str:
-    """Return the five rules with their verdicts for a person, at most 80 columns wide."""
+    """Return a table of the five rules with their verdicts, at most 80 columns wide."""
     lines = [f"{'RULE':<{_RULE}}{'VERDICT':<{_WORD + 2}}EVIDENCE"]
     for finding in findings:
         word = finding.verdict.value
@@ -65,7 +65,7 @@ def script_text(script: str, findings: Sequence[RuleFinding]) -> str:
 
 
 def advice_document(job: str, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return what a job's findings are as JSON; keys are an interface and only ever added."""
+    """Return a job's findings as JSON; keys are an interface and only ever added."""
     return {
         "ok": not any(finding.verdict is Verdict.FOUND for finding in findings),
         "job": job,
@@ -85,7 +85,7 @@ def advice_document(job: str, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def advice_text(job: str, findings: Sequence[Finding]) -> str:
-    """Return a job's findings for a person, at most 80 columns wide."""
+    """Return a table of a job's findings, at most 80 columns wide."""
     lines = [f"{'CHECK':<{_CHECK}}{'VERDICT':<{_WORD + 2}}{'CONF.':<8}EVIDENCE"]
     for finding in findings:
         shown = finding.verdict.value.upper() if finding.verdict is Verdict.FOUND else finding.verdict.value
@@ -100,9 +100,9 @@ def advice_text(job: str, findings: Sequence[Finding]) -> str:
 
 
 def nodes_document(nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return what was seen on each node, and why one told nothing; keys are an interface and only ever added.
+    """Return the samples of each node, and the errors; keys are an interface and only ever added.
 
-    ``utilization`` and ``memory`` are per cent (mean, most), ``power`` is watts (mean), ``seconds`` how long it told.
+    ``utilization`` and ``memory`` are per cent (mean, maximum), ``power`` watts (mean), ``seconds`` the sampled time.
     """
     return [
         {
@@ -138,41 +138,41 @@ def _rounded(value: float | None) -> float | None:
 
 
 def nodes_text(job: str, nodes: Sequence[NodeSeries], lost: Mapping[str, str]) -> str:
-    """Return a line for each node of a job, and who told nothing, at most 80 columns wide."""
+    """Return a line for each node of a job and for each incomplete report, at most 80 columns wide."""
     wide = max([len("NODE"), *(len(series.node) for series in nodes)]) + 2
     lines = [f"{'NODE':<{wide}}{'GPUS':<6}{'UTIL':<10}{'MEMORY':<10}{'SAMPLES':<9}INSTANCES"]
-    for series, told in zip(nodes, nodes_document(nodes, lost), strict=True):
-        names = ", ".join(name.removeprefix(f"{job}-") for name in told["instances"]) or "-"
-        util, memory = (_span([gpu[key] for gpu in told["gpus"]]) for key in ("utilization", "memory"))
-        left = f"{series.node:<{wide}}{len(told['gpus']):<6}{util:<10}{memory:<10}{told['samples']:<9}"
+    for series, document in zip(nodes, nodes_document(nodes, lost), strict=True):
+        names = ", ".join(name.removeprefix(f"{job}-") for name in document["instances"]) or "-"
+        util, memory = (_span([gpu[key] for gpu in document["gpus"]]) for key in ("utilization", "memory"))
+        left = f"{series.node:<{wide}}{len(document['gpus']):<6}{util:<10}{memory:<10}{document['samples']:<9}"
         lines += row(left, names)
-    lines += [line for told in reason_lines(lost, between=" did not report all: ") for line in row("", told)]
+    lines += [part for line in reason_lines(lost, between=" did not report all: ") for part in row("", line)]
     notes = [f"{series.node}: {note}" for series in nodes for note in series.notes]
     shown = notes[:_NOTES] + ([f"and {len(notes) - _NOTES} more notes"] if len(notes) > _NOTES else [])
     return "\n".join([*lines, *(line for note in shown for line in row("", note))])
 
 
 def _span(values: Sequence[float | None]) -> str:
-    """Write percentages as one, or from the least to the most."""
-    told = sorted(f"{value:3.0f}" for value in values if value is not None)
-    if not told:
+    """Return percentages as one value or as a range."""
+    percentages = sorted(f"{value:3.0f}" for value in values if value is not None)
+    if not percentages:
         return "-"
-    low, high = told[0].strip(), told[-1].strip()
+    low, high = percentages[0].strip(), percentages[-1].strip()
     return f"{low} %" if low == high else f"{low}-{high} %"
 
 
 def idle_text(job: str, seconds: float) -> str:
-    """Offer to end a job whose GPUs do nothing."""
-    return "\n".join(row("", f"No GPU of {job} did anything for {seconds:.0f} s. To end it: provision stop {job}"))
+    """Return a suggestion to stop a job whose GPUs are idle."""
+    return "\n".join(row("", f"All GPUs of {job} were idle for {seconds:.0f} s. To stop it: provision stop {job}"))
 
 
 def ended_text(job: str, how: str) -> str:
-    """Say that a part of what was seen is no work of the job."""
-    return "\n".join(row("", f"{job} did not run for the whole time: {how}. GPUs that did nothing then look idle too."))
+    """Return a note that some of the samples are from the time after the job."""
+    return "\n".join(row("", f"{job} did not run during all of the sampling: {how}. Its GPUs were idle after that."))
 
 
 def row(left: str, text: str) -> list[str]:
-    """Wrap a text beside what stands left of it; control characters are not let through."""
+    """Wrap a text to the right of `left`, without control characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
     return textwrap.wrap(
         shown, layout.width(), initial_indent=left, subsequent_indent=" " * len(left), break_on_hyphens=False

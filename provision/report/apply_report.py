@@ -1,4 +1,4 @@
-"""An apply's outcome as JSON and as text."""
+"""The result of an apply as JSON and as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_ROLES = 30
 
 
 def as_document(report: ApplyReport) -> dict[str, Any]:
-    """Return the document that ``apply --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``apply --json``; keys are an interface and only ever added."""
     return {
         "ok": report.ok,
         "seconds": report.seconds,
@@ -84,7 +84,7 @@ def from_document(document: Mapping[str, Any]) -> ApplyReport:
 
 
 def as_text(report: ApplyReport, *, verbose: bool = False) -> str:
-    """Return the report for a person: the summary, the nodes by their results, then every failure in full.
+    """Return the report as text: the summary, the nodes by their results, then every failure.
 
     Nodes with the same result share a block; with `verbose` each node has its own.
     """
@@ -98,10 +98,10 @@ def as_text(report: ApplyReport, *, verbose: bool = False) -> str:
 
 
 def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
-    """Return a line for each result, with the nodes that have it and the roles that changed something there."""
+    """Return a line for each result, with its nodes and their changed roles."""
 
-    def whole(name: str, told: tuple[str, str]) -> tuple[str, str, str]:
-        return (*told, name if verbose else "")
+    def whole(name: str, status_and_roles: tuple[str, str]) -> tuple[str, str, str]:
+        return (*status_and_roles, name if verbose else "")
 
     groups = grouped(((node.name, (node.status.value, _roles(node))) for node in nodes), whole)
     rows = [(in_short(group.names), *group.value) for group in groups]
@@ -120,18 +120,18 @@ def _roles(node: NodeReport) -> str:
 
 
 _Block = tuple[str, Sequence[str]]
-"""A heading, which begins with the nodes' names where the report is printed, and the lines below it."""
+"""A heading, which the report prints after the node names, and the lines below it."""
 
 
-def _blocks(told: Sequence[tuple[str, Sequence[_Block]]], *, verbose: bool) -> list[str]:
-    """Return each block once, with the names of all nodes that have it."""
-    items = [(name, (head, tuple(body))) for name, blocks in told for head, body in blocks]
+def _blocks(blocks_by_node: Sequence[tuple[str, Sequence[_Block]]], *, verbose: bool) -> list[str]:
+    """Return each block once, with the names of its nodes."""
+    items = [(name, (head, tuple(body))) for name, blocks in blocks_by_node for head, body in blocks]
     rough = None if verbose else _outline
     lines: list[str] = []
     for group in grouped(items, lambda _, block: block, rough):
         head, body = group.value
         names, own = group.names, body
-        if len(names) > 1:  # the remedy of one node is a remedy of all of them
+        if len(names) > 1:  # a remedy with --limit NODE is extended to all nodes of the group
             own = tuple(_for_all(line, names) for line in body)
         lines += ["", f"{in_short(names)}: {head}", *([f"  {group.note}"] if group.varied else []), *own]
     return lines
@@ -143,12 +143,12 @@ def _outline(name: str, block: _Block) -> Hashable:
 
 
 def _for_all(line: str, names: Sequence[str]) -> str:
-    """Return a remedy of the first node as a remedy of all of them."""
+    """Return a remedy of the first node extended to all of them."""
     return re.sub(rf"(--(?:limit|disruptive)) {re.escape(names[0])}(?![\w.,-])", rf"\1 {as_limit(names)}", line)
 
 
 def _waiting(node: NodeReport) -> list[_Block]:
-    """Return what was left undone because of running jobs or an owner's difference, and what to do."""
+    """Return the roles that wait for running jobs or a configuration owner, with the remedies."""
     waiting = [role for role in node.roles if role.status is RoleStatus.WAITING]
     if not waiting:
         return []
@@ -159,7 +159,7 @@ def _waiting(node: NodeReport) -> list[_Block]:
 
 
 def _skipped(report: ApplyReport) -> list[str]:
-    """Return which nodes were not started, and why; those with the same cause together."""
+    """Return the skipped nodes, grouped by cause."""
     same: dict[tuple[str, str], list[str]] = {}
     for node in report.nodes:
         role = next((role for role in node.roles if role.status is RoleStatus.SKIPPED and role.reasons), None)
@@ -187,8 +187,8 @@ def _shorten(text: str, width: int) -> str:
 
 def _failure(node: NodeReport) -> list[_Block]:
     error = node.error
-    assert error is not None  # noqa: S101 # nosec B101 # the caller asked
-    where = f"role {error.role}, task “{error.task}”" if error.role else f"“{error.task}”"
+    assert error is not None  # noqa: S101 # nosec B101 # checked by the caller
+    where = f"role {error.role}, task '{error.task}'" if error.role else f"task '{error.task}'"
     lines = [f"  {error.message}"]
     lines += [f"  | {line}" for line in error.output.splitlines() if line.strip() and line.strip() != error.message]
     if error.remedy:

@@ -1,4 +1,4 @@
-"""Audit records as JSON and as text of 80 columns."""
+"""Audit records as JSON and as text of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ _ACTION = 13
 
 
 def audit_document(nodes: Mapping[str, AuditTrail | ProvisionError]) -> dict[str, Any]:
-    """Return what ``history --audit --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``history --audit --json``; keys are an interface and only ever added."""
     return {
-        "ok": not any(isinstance(found, ProvisionError) for found in nodes.values()),
+        "ok": not any(isinstance(trail, ProvisionError) for trail in nodes.values()),
         "nodes": [
             {
                 "name": name,
-                "error": found.message if isinstance(found, ProvisionError) else None,
-                "remedy": found.remedy if isinstance(found, ProvisionError) else None,
-                "invalid": 0 if isinstance(found, ProvisionError) else found.invalid,
-                "records": [] if isinstance(found, ProvisionError) else [_record(one) for one in found.records],
+                "error": trail.message if isinstance(trail, ProvisionError) else None,
+                "remedy": trail.remedy if isinstance(trail, ProvisionError) else None,
+                "invalid": 0 if isinstance(trail, ProvisionError) else trail.invalid,
+                "records": [] if isinstance(trail, ProvisionError) else [_record(one) for one in trail.records],
             }
-            for name, found in nodes.items()
+            for name, trail in nodes.items()
         ],
     }
 
 
 def audit_text(nodes: Mapping[str, AuditTrail | ProvisionError]) -> str:
-    """Return a table for nodes with the same records: when, who, what they did, and to what."""
+    """Return a table for each group of nodes with the same records: time, caller, action and object."""
     lines: list[str] = []
-    for group in grouped(nodes.items(), lambda _, found: tuple(_lines(found)), _outline):
+    for group in grouped(nodes.items(), lambda _, trail: tuple(_lines(trail)), _outline):
         note = [f"  {group.note}"] if group.varied else []
         lines += [*([""] if lines else []), *_wrap(in_short(group.names), ""), *note, *_lines(group.value)]
     return "\n".join(lines)
 
 
-def _outline(name: str, found: AuditTrail | ProvisionError) -> Hashable:
-    """Return what nodes have in common that could not be asked; records have no details to leave out."""
-    return outline(found.message, name) if isinstance(found, ProvisionError) else tuple(_lines(found))
+def _outline(name: str, trail: AuditTrail | ProvisionError) -> Hashable:
+    """Return the grouping key of similar errors; records have no details to omit."""
+    return outline(trail.message, name) if isinstance(trail, ProvisionError) else tuple(_lines(trail))
 
 
-def _lines(found: AuditTrail | ProvisionError) -> list[str]:
-    if isinstance(found, ProvisionError):
-        lines = _wrap(f"  error: {found.message}", "    ")
-        return lines + (_wrap(f"  hint: {found.remedy}", "    ") if found.remedy else [])
-    lines = _row("when", "who", "action", "what") if found.records else ["  no action is recorded here"]
-    for one in found.records:
+def _lines(trail: AuditTrail | ProvisionError) -> list[str]:
+    if isinstance(trail, ProvisionError):
+        lines = _wrap(f"  error: {trail.message}", "    ")
+        return lines + (_wrap(f"  hint: {trail.remedy}", "    ") if trail.remedy else [])
+    lines = _row("when", "who", "action", "what") if trail.records else ["  no recorded actions"]
+    for one in trail.records:
         lines += _row(_when(one.time), one.caller + ("" if one.agent else "?"), one.action, _what(one))
-    if found.invalid:
-        lines.append(f"  {found.invalid} entries of the journal are not valid records")
+    if trail.invalid:
+        lines.append(f"  {trail.invalid} invalid records in the journal")
     return lines
 
 

@@ -1,6 +1,6 @@
-"""A report on benchmarks as one HTML page: what ran, on what, how fast, how it scales, and which differences are real.
+"""A report on benchmarks as one HTML page: runs, nodes, throughput, scaling and significant differences.
 
-The page needs nothing else: no network, no script. It is well-formed XML too, so that a strict parser can check it.
+The page is self-contained, without network access and scripts. It is also well-formed XML for strict parsers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from provision.report.svg import COLOURS, Bar, Curve, bars, clean, curves
 __all__ = ["as_document", "as_html"]
 
 _MOST_SIDES = 8
-"""Of more results of one workload and size, each is compared with the fastest only."""
+"""With more results of one workload and size, each is compared with the fastest only."""
 
 _STYLE = Path(__file__).parent / "files" / "bench.css"
 
@@ -37,7 +37,7 @@ _STYLE = Path(__file__).parent / "files" / "bench.css"
 def as_document(
     runs: Sequence[Run], records: Sequence[Record], *, generated: str, version: str, title: str
 ) -> dict[str, Any]:
-    """Return what stands beside the page as JSON; keys are an interface and only ever added."""
+    """Return the data of the page as JSON; keys are an interface and only ever added."""
     return {
         "title": title,
         "generated": generated,
@@ -83,19 +83,19 @@ def as_html(runs: Sequence[Run], records: Sequence[Record], *, generated: str, v
 
 
 _METHOD = """<h2>How to read this</h2>
-<p>Throughput is counted in images per second (img/s); the images are made up, so that nothing but the model, the GPUs
-and the network between them is measured. Error bars and &#177; are 1.96 standard deviations of the measured
-iterations. The efficiency of n GPUs is T(n) / (n T(1)), T being the throughput of all together and T(1) that of the
-run on one GPU with the same model, batch and configuration, or that of the only configuration with such a run; it is
-cut, not rounded, to two decimals. Runs of one configuration have one colour.</p>
-<p>A difference is called real when Welch's t-test rejects equal means at 99 % and it is at least 1 %; the samples are
-the iterations, or the runs' means where there are three or more runs on each side. Where no iterations were printed,
-bands that do not overlap are real. Iterations of one run share its placement and clock speeds: repeat runs to be sure
-of small differences.</p>"""
+<p>Throughput is in images per second (img/s); the images are synthetic, so that only the model, the GPUs and the
+network between them are measured. Error bars and &#177; are 1.96 standard deviations of the measured iterations. The
+efficiency of n GPUs is T(n) / (n T(1)): T(n) is the total throughput, and T(1) that of the run on one GPU with the same
+model, batch and configuration, or of the only configuration with such a run. It is truncated to two decimals. Runs of
+one configuration have one colour.</p>
+<p>A difference is called real if Welch's t-test rejects equal means at 99 % and the difference is at least 1 %; the
+samples are the iterations, or the means of the runs if each side has three or more. Without iterations, differences of
+bands that do not overlap are real. Iterations of one run share its placement and clock speeds: repeat runs to confirm
+small differences.</p>"""
 
 
 def _about(count: int, generated: str, version: str) -> str:
-    made = f"made by provision {clean(version)} on {clean(local_time(generated))}"
+    made = f"created by provision {clean(version)} on {clean(local_time(generated))}"
     return f'<p class="soft">{count} run{"s" * (count != 1)}; {made}</p>'
 
 
@@ -103,9 +103,9 @@ def _warning(runs: Sequence[Run], records: Sequence[Record]) -> list[str]:
     if not any(run.simulated for run in runs):
         return []
     things = sorted({thing for record in records for thing in record.simulated})
-    told = f" Stand-ins: {clean('; '.join(things))}." if things else ""
-    said = "hardware took part: figures so marked say nothing about real GPUs."
-    return [f'<p class="simulated"><strong>{SIMULATED}</strong> {said}{told}</p>']
+    suffix = f" Components: {clean('; '.join(things))}." if things else ""
+    said = "results are not measurements of real GPUs."
+    return [f'<p class="simulated"><strong>{SIMULATED}</strong> {said}{suffix}</p>']
 
 
 def _workloads(runs: Sequence[Run]) -> list[list[Run]]:
@@ -132,7 +132,7 @@ def _summary(runs: Sequence[Run]) -> list[str]:
 
 
 def _workload(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
-    """Return a workload's heading and charts; `colours` has the number of each configuration's colour."""
+    """Return a workload's heading and charts; `colours` has the colour number of each configuration."""
     title, singles = clean(runs[0].title), bases(runs)
     rows = [
         dataclasses.replace(_throughput(run, base), series=colours[run.series])
@@ -159,7 +159,7 @@ def _workload(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
 
 
 def _key(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
-    """Return what the colours mean, where there are several."""
+    """Return the legend of the colours if there are several."""
     groups = _by_series(runs)
     if len(groups) < 2:  # noqa: PLR2004
         return []
@@ -181,7 +181,7 @@ def _by_series(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _configuration(runs: Sequence[Run]) -> str:
-    """Return the name of the configuration of these runs."""
+    """Return the configuration name of these runs."""
     name = runs[0].series or "unnamed"
     return f"{name} ({SIMULATED})" if any(run.simulated for run in runs) else name
 
@@ -189,8 +189,8 @@ def _configuration(runs: Sequence[Run]) -> str:
 def _throughput(run: Run, base: float | None) -> Bar:
     band = run.total_plus_minus
     mark = base * run.gpus if base and run.gpus > 1 else None
-    told = with_band(run.total, band).replace("+-", "\u00b1")
-    return Bar(f"{run.devices}: {_named(run)}", run.total, band, told, mark, run.simulated)
+    figures = with_band(run.total, band).replace("+-", "\u00b1")
+    return Bar(f"{run.devices}: {_named(run)}", run.total, band, figures, mark, run.simulated)
 
 
 def _efficiency(run: Run, share: float, runs: Sequence[Run]) -> Bar:
@@ -199,7 +199,7 @@ def _efficiency(run: Run, share: float, runs: Sequence[Run]) -> Bar:
 
 
 def _relative(runs: Sequence[Run]) -> float:
-    """Return the error bar of the runs' mean, as a fraction of it."""
+    """Return the error bar of the mean of the runs, as a fraction of the mean."""
     total, band = _mean(runs)
     return band / total if total else 0.0
 
@@ -212,7 +212,7 @@ def _mean(runs: Sequence[Run]) -> tuple[float, float]:
 
 
 def _scaling(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
-    """Return the plot over the number of devices, where a configuration has more than one number."""
+    """Return the plot over the number of devices for configurations with several numbers."""
     lines: list[Curve] = []
     for name, group in _by_series([run for run in runs if run.total > 0]).items():
         sizes: dict[int, list[Run]] = {}
@@ -224,15 +224,15 @@ def _scaling(runs: Sequence[Run], colours: Mapping[str, int]) -> list[str]:
     if not lines:
         return []
     plot = curves(f"Scaling of {runs[0].title}", f"{runs[0].device}s", "img/s", lines)
-    told = "Throughput over the number of devices." + (
+    caption = "Throughput over the number of devices." + (
         " Dotted: linear speed-up." if any(line.ideal for line in lines) else ""
     )
-    return [_figure("".join(_key(runs, colours)) + _scroll(plot), told)]
+    return [_figure("".join(_key(runs, colours)) + _scroll(plot), caption)]
 
 
 def _verdicts(runs: Sequence[Run]) -> list[str]:
-    found = _pairs(runs)
-    if not found:
+    comparisons = _pairs(runs)
+    if not comparisons:
         return []
     rows = [
         _row(
@@ -243,7 +243,7 @@ def _verdicts(runs: Sequence[Run]) -> list[str]:
             _ratio(item),
             METHODS[item.method],
         )
-        for item in found
+        for item in comparisons
     ]
     return [
         "<h2>Comparisons</h2>",
@@ -263,28 +263,28 @@ def _words(item: Comparison) -> str:
 
 
 def _pairs(runs: Sequence[Run]) -> list[Comparison]:
-    """Compare what has the same workload and size: each result with each, of many with the fastest alone."""
+    """Compare results of the same workload and size: each with each, or, if there are many, with the fastest only."""
     groups: dict[tuple[tuple[str, int | None, str], int], dict[str, list[Run]]] = {}
     for run in runs:
         groups.setdefault((run.workload, run.gpus), {}).setdefault(run.series, []).append(run)
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for sides in groups.values():
         ordered = sorted(sides.values(), key=lambda side: -sum(run.total for run in side) / len(side))
         pairs: Iterable[tuple[list[Run], list[Run]]] = itertools.combinations(ordered, 2)
         if len(ordered) > _MOST_SIDES:
             pairs = ((ordered[0], other) for other in ordered[1:])
-        found += [item for a, b in pairs for item in compare(a, b)[0]]
-    return found
+        comparisons += [item for a, b in pairs for item in compare(a, b)[0]]
+    return comparisons
 
 
 def _results(runs: Sequence[Run], records: Sequence[Record]) -> list[str]:
-    parts = ["<h2>What ran, and on what</h2>"]
+    parts = ["<h2>Runs and nodes</h2>"]
     parts += [_result(record) for record in records]
     known = {record.name for record in records}
     files = list(dict.fromkeys(run.label for run in runs if run.label not in known))
     if files:
         names = ", ".join(f"<code>{clean(name)}</code>" for name in files)
-        parts.append(f"<p>Read from outputs, which say nothing of the nodes: {names}.</p>")
+        parts.append(f"<p>Read from output files without data about the nodes: {names}.</p>")
     return parts
 
 
@@ -297,7 +297,7 @@ def _result(record: Record) -> str:
         ("variables", _variables(record.environment)),
         *((_nodes(names), _machine(about)) for about, names in _alike(record).items()),
         ("software", ", ".join(f"{name} {value}" for name, value in record.about.items() if _is_figure(value))),
-        ("first rank had", _variables(record.about.get("environment"))),
+        ("variables of rank 0", _variables(record.about.get("environment"))),
         ("exit code", str(record.exit_code) if record.exit_code else ""),
         (SIMULATED, "; ".join(record.simulated)),
     ]
@@ -308,15 +308,15 @@ def _result(record: Record) -> str:
 
 def _code(name: str, text: str) -> str:
     return (
-        f"<code>{clean(text)}</code>" if name in {"command", "options", "variables", "first rank had"} else clean(text)
+        f"<code>{clean(text)}</code>" if name == "command" or name.startswith(("options", "variables")) else clean(text)
     )
 
 
 def _variables(values: Any) -> str:
-    """Return ``K=V K=V``; a value that was not kept is said to be so."""
+    """Return ``K=V K=V``; a value that was not recorded is marked."""
     if not isinstance(values, Mapping):
         return ""
-    return " ".join(f"{name}={'(not kept)' if value is None else value}" for name, value in values.items())
+    return " ".join(f"{name}={'(not recorded)' if value is None else value}" for name, value in values.items())
 
 
 def _is_figure(value: Any) -> bool:
@@ -324,7 +324,7 @@ def _is_figure(value: Any) -> bool:
 
 
 def _alike(record: Record) -> Mapping[tuple[str, ...], list[str]]:
-    """Return the kinds of nodes, each with the names of those that are so."""
+    """Return the kinds of nodes, each with the names of its nodes."""
     kinds: dict[tuple[str, ...], list[str]] = {}
     for node in record.nodes:
         driver = f"driver {node.driver}" if node.driver else ""
@@ -368,7 +368,7 @@ def _row(*cells: str) -> tuple[str, ...]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: int) -> str:
-    """Return a table; columns from `right` on hold figures."""
+    """Return a table; columns from `right` on contain numbers."""
 
     def line(kind: str, cells: Sequence[str]) -> str:
         marks = ('<{0} class="number">{1}</{0}>' if at >= right else "<{0}>{1}</{0}>" for at in range(len(cells)))

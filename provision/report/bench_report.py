@@ -1,4 +1,4 @@
-"""Results of training benchmarks, and what comparing them says: as JSON and as text of 80 columns."""
+"""Results and comparisons of training benchmarks as JSON and as text of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = [
     "compare_document",
     "compare_text",
     "comparison_document",
-    "kept_document",
-    "kept_text",
     "record_document",
     "run_document",
     "runs_document",
     "runs_text",
+    "stored_document",
+    "stored_text",
     "verdict_text",
     "with_band",
 ]
@@ -35,18 +35,18 @@ METHODS = {
     "runs": "Welch's t-test at 99 % over the runs' means",
     "iterations": "Welch's t-test at 99 % over the iterations",
     "bands": "whether the printed bands overlap",
-    "none": "nothing to tell by",
+    "none": "no criterion available",
 }
 
 
 def runs_document(
     runs: Sequence[Run], unfinished: Sequence[Unfinished] = (), empty: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return what ``bench parse`` and ``bench table`` print as JSON; keys are an interface and only ever added."""
+    """Return the document of ``bench parse`` and ``bench table``; keys are an interface and only ever added."""
     return {
         "runs": [run_document(run, share) for run, share in zip(runs, efficiencies(runs), strict=True)],
         "unfinished": [
-            {"label": run.label, "model": run.model, "iterations": run.iterations, "reason": run.told}
+            {"label": run.label, "model": run.model, "iterations": run.iterations, "reason": run.reason}
             for run in unfinished
         ],
         "empty": list(empty),
@@ -75,7 +75,7 @@ def run_document(run: Run, efficiency: float | None) -> dict[str, Any]:
 def compare_document(
     a: str, b: str, compared: Sequence[Comparison], only_a: Sequence[Run], only_b: Sequence[Run]
 ) -> dict[str, Any]:
-    """Return what ``bench compare --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``bench compare --json``; keys are an interface and only ever added."""
     return {
         "a": a,
         "b": b,
@@ -86,7 +86,7 @@ def compare_document(
 
 
 def comparison_document(item: Comparison) -> dict[str, Any]:
-    """Return one comparison; a and b are images per second of all devices together."""
+    """Return one comparison; a and b are total images per second."""
     return {
         "model": item.a.model,
         "batch": item.a.batch,
@@ -105,13 +105,13 @@ def comparison_document(item: Comparison) -> dict[str, Any]:
     }
 
 
-def kept_document(records: Sequence[Record]) -> dict[str, Any]:
-    """Return what ``bench list --json`` prints; keys are an interface and only ever added."""
+def stored_document(records: Sequence[Record]) -> dict[str, Any]:
+    """Return the document of ``bench list --json``; keys are an interface and only ever added."""
     return {"results": [record_document(record) for record in records]}
 
 
 def record_document(record: Record) -> dict[str, Any]:
-    """Return a kept result: what ran, on what, when, and what came of it."""
+    """Return a stored result with its runs."""
     return {
         **dataclasses.asdict(record),
         "runs": [run_document(run, None) for run in record.runs],
@@ -119,8 +119,8 @@ def record_document(record: Record) -> dict[str, Any]:
     }
 
 
-def kept_text(records: Sequence[Record]) -> str:
-    """Return a table with a line for each kept result, oldest first."""
+def stored_text(records: Sequence[Record]) -> str:
+    """Return a table with a line for each stored result, oldest first."""
     rows = [
         [
             record.id,
@@ -155,7 +155,7 @@ def runs_text(runs: Sequence[Run]) -> str:
 
 
 def compare_text(a: str, b: str, compared: Sequence[Comparison], only_a: Sequence[Run], only_b: Sequence[Run]) -> str:
-    """Return a table of the comparisons, how each was judged, and what had no counterpart."""
+    """Return a table of the comparisons, the methods, and the runs without a counterpart."""
     rows = [
         [
             item.a.model or "?",
@@ -173,13 +173,13 @@ def compare_text(a: str, b: str, compared: Sequence[Comparison], only_a: Sequenc
     lines = [*_wrap(f"A: {a}"), *_wrap(f"B: {b}"), "", *_table(heads, rows, right={1, 3, 4, 5, 6})]
     methods = dict.fromkeys(item.method for item in compared)
     lines += ["", *_wrap("Judged by " + "; ".join(METHODS[method] for method in methods) + ".")] if compared else []
-    for side, alone in (("A", only_a), ("B", only_b)):
-        lines += [line for run in alone for line in _wrap(f"only {side} has {run.title}, on {run.devices}")]
+    for side, unmatched in (("A", only_a), ("B", only_b)):
+        lines += [line for run in unmatched for line in _wrap(f"only {side} has {run.title}, on {run.devices}")]
     return "\n".join(lines)
 
 
 def verdict_text(item: Comparison, a: str = "A", b: str = "B") -> str:
-    """Return the verdict as a few words: ``real: A is 1.89x as fast``."""
+    """Return the verdict, e.g. ``real: A is 1.89x as fast``."""
     mark = f" ({SIMULATED})" if item.a.simulated or item.b.simulated else ""
     match item.verdict:
         case Verdict.REAL:
@@ -204,7 +204,7 @@ def _label(run: Run) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int], model: int = 0) -> list[str]:
-    """Lay the rows out; those in `right` end at their right edge, the last is wrapped, `model` cut where it must."""
+    """Format a table: columns in `right` are right-aligned, the last one is wrapped, column `model` is truncated."""
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads) - 1)]
     room = layout.width() - _LEAST_LABEL - sum(widths) - 2 * len(widths) + widths[model]
     widths[model] = min(widths[model], max(_LEAST_MODEL, room))

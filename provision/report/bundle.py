@@ -1,4 +1,4 @@
-"""The content of a support bundle, and the archive made of it; nothing here touches a disk."""
+"""The files of a support bundle, and their archive; nothing here accesses a disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["archive", "bundle_files", "versions"]
 
 _PACKAGES = ("ansible", "ansible-core", "ansible-runner", "fabric", "paramiko", "docker", "typer")
 _FILE_HASH = re.compile(r"(?<![0-9a-zA-Z:])[0-9a-f]{64}(?![0-9a-zA-Z])")
-"""Of a file's content; an image's has ``sha256:`` before it."""
+"""Hash of a file's content; that of an image has a ``sha256:`` prefix."""
 _SALT = re.compile(r"(\"salt\": *\")[^\"]*")
 
 
@@ -36,7 +36,7 @@ def bundle_files(
     *,
     simulated: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> dict[str, str]:
-    """Return the files of the bundle by name; everything that came from outside has gone through `redactor`."""
+    """Return the files of the bundle by name; all external data has been passed through `redactor`."""
     report = as_text(verification, verbose=True, simulated=simulated)
     files = {
         "README.txt": f"Support bundle of provision, {time.strftime('%Y-%m-%dT%H:%M:%S%z')}. Secrets are removed.\n",
@@ -55,24 +55,24 @@ def bundle_files(
 
 
 def _without_hashes(text: str) -> str:
-    """Take out what guesses could be tested with: hashes of files, and the salts of hashed inventory variables."""
+    """Remove data that could confirm guesses: hashes of files, and the salts of hashed inventory variables."""
     return _SALT.sub(rf"\1{REMOVED}", _FILE_HASH.sub(REMOVED, text))
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of this program and of what it stands on, on this machine."""
+    """Return the versions of this program and its dependencies on the controller."""
     system = os.uname()
-    found = {
+    versions_by_name = {
         "provision": __version__,
         "python": sys.version.split()[0],
         "system": f"{system.sysname} {system.release} {system.machine}",
     }
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions_by_name[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions_by_name[name] = "not installed"
+    return versions_by_name
 
 
 def archive(files: Mapping[str, str], folder: str) -> bytes:

@@ -39,16 +39,16 @@ def _node(name: str, result: CommandResult | ProvisionError) -> dict[str, Any]:
 
 
 def command_text(results: Mapping[str, CommandResult | ProvisionError]) -> str:
-    """Return a block for each distinct result, headed by its nodes; nodes that failed come last.
+    """Return a block for each distinct result, headed by its nodes; failed nodes come last.
 
-    One line of output stands beside the nodes, several lines below them.
+    A single line of output follows the node names, several lines are below them.
     """
     groups = grouped(((name, _outcome(result)) for name, result in results.items()), lambda _, own: own, _outline)
     return "\n".join(_block(group) for group in sorted(groups, key=lambda group: group.value[0]))
 
 
 def _outcome(result: CommandResult | ProvisionError) -> tuple[int, int, str]:
-    """Return what makes two results the same: whether the command ran, its exit code and its output."""
+    """Return the key for equal results: whether the command ran, its exit code and its output."""
     if isinstance(result, ProvisionError):
         remedy = f"\n{result.remedy}" if result.remedy else ""
         return _NOT_RUN, 0, f"{result.message}{remedy}"
@@ -56,7 +56,7 @@ def _outcome(result: CommandResult | ProvisionError) -> tuple[int, int, str]:
 
 
 def _outline(name: str, outcome: tuple[int, int, str]) -> Hashable:
-    """Return what errors of nodes that could not be asked have in common; output of commands is never merged."""
+    """Return the grouping key of similar connection errors; output of commands is never merged."""
     return (*outcome[:2], outline(outcome[2], name) if outcome[0] == _NOT_RUN else outcome[2])
 
 
@@ -70,22 +70,22 @@ def _block(group: Group[tuple[int, int, str]]) -> str:
 
 
 class LinePrefixer:
-    """Writes whole lines of one node's output, each behind the node's name."""
+    """Writes complete lines of one node's output, prefixed with the node's name."""
 
     def __init__(self, name: str, write: Any) -> None:
         self._name, self._write, self._rest = name, write, ""
 
     def write(self, text: str) -> None:
-        """Write the lines that are complete."""
+        """Write the complete lines."""
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._write(f"{self._name}: {line}")
 
     def flush(self) -> None:
-        """Do nothing: the end of a line is waited for."""
+        """Do nothing, because incomplete lines are held back."""
 
     def finish(self) -> None:
-        """Write a last line without an end of line."""
+        """Write a last line without a line end."""
         if self._rest:
             self._write(f"{self._name}: {self._rest}")
             self._rest = ""

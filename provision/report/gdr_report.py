@@ -18,7 +18,7 @@ _LONGEST_NAME = 24
 
 
 def as_document(verdict: GdrVerdict) -> dict[str, Any]:
-    """Return what ``gdr --assume --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``gdr --assume --json``; keys are an interface and only ever added."""
     return {
         "path": verdict.path.value,
         "reasons": list(verdict.reasons),
@@ -31,7 +31,7 @@ def as_document(verdict: GdrVerdict) -> dict[str, Any]:
 
 
 def nodes_document(nodes: Sequence[NodeGdr]) -> dict[str, Any]:
-    """Return what ``gdr --json`` prints for the nodes of an inventory."""
+    """Return the document of ``gdr --json`` for the nodes of an inventory."""
     return {
         "nodes": [
             {
@@ -46,7 +46,7 @@ def nodes_document(nodes: Sequence[NodeGdr]) -> dict[str, Any]:
 
 
 def as_text(verdict: GdrVerdict) -> str:
-    """Return one verdict for a person, at most 80 columns wide."""
+    """Return one verdict as text, at most 80 columns wide."""
     lines = [f"path: {verdict.path.value}"]
     for reason in verdict.reasons:
         lines += _wrap(f"  {reason}", "    ")
@@ -67,7 +67,7 @@ def nodes_text(nodes: Sequence[NodeGdr]) -> str:
     lines += _details([(node.name, node.verdict) for node in nodes if node.error is None])
     if any(node.simulated for node in nodes):
         where = in_short([node.name for node in nodes if node.simulated])
-        lines += ["", *_wrap(f"SIMULATED on {where}: stand-ins of the lab, no proof of real hardware.", "  ")]
+        lines += ["", *_wrap(f"SIMULATED on {where}: components of the lab, no proof of real hardware.", "  ")]
     return "\n".join(lines)
 
 
@@ -92,7 +92,7 @@ def _row(name: str, path: str, why: str, width: int) -> list[str]:
 
 
 def _details(verdicts: Sequence[tuple[str, GdrVerdict]]) -> list[str]:
-    """What the chosen path still wants comes first, then why the others are closed, then NCCL's variables."""
+    """Return the open preconditions of the chosen path, the reasons why others are closed, and NCCL's variables."""
     todo: dict[Unmet, list[str]] = {}
     closed: dict[Unmet, list[str]] = {}
     variables: dict[str, list[str]] = {}

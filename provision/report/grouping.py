@@ -1,4 +1,4 @@
-"""Nodes with the same outcome, in one group: a report of many nodes has as many blocks as there are outcomes."""
+"""Groups of nodes with the same result: a report of many nodes has one block per result."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Group", "grouped", "heads", "outline", "reason_lines"]
 T = TypeVar("T")
 
 MOST_ALIKE = 3
-"""Outcomes that differ in details alone; where there are more, the first one stands for all."""
+"""The number of results that differ only in details; with more, the first one represents all."""
 
 
 @dataclass
 class Group(Generic[T]):
-    """Nodes with the same outcome."""
+    """Nodes with the same result."""
 
     value: T
-    """Of the first node."""
+    """The result of the first node."""
     names: list[str] = field(default_factory=list)
     varied: bool = False
-    """Whether the outcomes of the others differ in details."""
+    """Whether the results of the others differ in details."""
 
     @property
     def note(self) -> str:
-        """Return which node the details are of; empty where all have the same."""
+        """Return which node the details belong to; empty if all are equal."""
         return f"(details of {self.names[0]}; those of the other nodes differ)" if self.varied else ""
 
 
@@ -42,9 +42,9 @@ def grouped(
     """Return the groups in the order of their first nodes.
 
     Args:
-        items: node name and outcome.
-        whole: all of an outcome that a report shows; nodes with the same are one group.
-        rough: an outcome without its details (`outline`). Where more than three groups have the same, they become one.
+        items: node names and results.
+        whole: everything that a report shows of a result; nodes with equal values form a group.
+        rough: a result without its details (`outline`). More than three groups with equal values are merged.
     """
     same: dict[Hashable, Group[T]] = {}
     for name, value in items:
@@ -66,18 +66,18 @@ def grouped(
 
 
 def outline(text: str, name: str = "") -> str:
-    """Return a message without what differs between nodes: the node's own name, numbers, and what follows a colon."""
+    """Return a message without node-specific parts: the node's own name, numbers, and text after a colon."""
     own = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "*", text) if name else text
     return re.sub("[0-9]+", "#", own.partition(": ")[0])
 
 
 def heads(texts: Sequence[str], name: str = "") -> tuple[str, ...]:
-    """Return the outlines of several messages, each once."""
+    """Return the distinct outlines of several messages."""
     return tuple(dict.fromkeys(outline(text, name) for text in texts))
 
 
 def reason_lines(reasons: Mapping[str, str] | Iterable[tuple[str, str]], *, between: str = ": ") -> list[str]:
-    """Return a line for each reason, with the nodes that it holds for."""
+    """Return a line for each reason, with its nodes."""
     items = reasons.items() if isinstance(reasons, Mapping) else reasons
     groups = grouped(items, lambda _, why: why, lambda name, why: outline(why, name))
     lines = (f"{in_short(group.names)}{between}{group.value} {group.note}" for group in groups)

@@ -1,4 +1,4 @@
-"""Applies that there were, and what came of unlocking nodes: as JSON and as text of 80 columns."""
+"""Recorded applies and results of ``unlock``, as JSON and as text of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GOOD = {"unchanged", "changed"}
 
 
 def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] | None = None) -> dict[str, Any]:
-    """Return what ``history --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``history --json``; keys are an interface and only ever added."""
     return {
         "unreachable": [
             {"name": name, "error": error.message, "remedy": error.remedy} for name, error in (lost or {}).items()
@@ -33,11 +33,11 @@ def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] 
                 "nodes": [
                     {
                         "name": name,
-                        "status": told.get("status"),
-                        "roles": list(told.get("roles") or ()),
-                        "message": told.get("message") or "",
+                        "status": result.get("status"),
+                        "roles": list(result.get("roles") or ()),
+                        "message": result.get("message") or "",
                     }
-                    for name, told in entry.nodes.items()
+                    for name, result in entry.nodes.items()
                 ],
             }
             for entry in entries
@@ -46,63 +46,63 @@ def fleet_document(entries: Sequence[Entry], lost: Mapping[str, ProvisionError] 
 
 
 def nodes_document(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> dict[str, Any]:
-    """Return what ``history --nodes --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``history --nodes --json``; keys are an interface and only ever added."""
     return {
-        "ok": not any(isinstance(found, ProvisionError) for found in nodes.values()),
+        "ok": not any(isinstance(entries, ProvisionError) for entries in nodes.values()),
         "nodes": [
             {
                 "name": name,
-                "error": found.message if isinstance(found, ProvisionError) else None,
-                "remedy": found.remedy if isinstance(found, ProvisionError) else None,
-                "entries": [] if isinstance(found, ProvisionError) else [_node_entry(entry) for entry in found],
+                "error": entries.message if isinstance(entries, ProvisionError) else None,
+                "remedy": entries.remedy if isinstance(entries, ProvisionError) else None,
+                "entries": [] if isinstance(entries, ProvisionError) else [_node_entry(entry) for entry in entries],
             }
-            for name, found in nodes.items()
+            for name, entries in nodes.items()
         ],
     }
 
 
 def fleet_text(entries: Sequence[Entry]) -> str:
-    """Return a table of applies: when, who, how it ended, on how many nodes, and what for."""
+    """Return a table of applies: time, user, result, number of nodes, and command."""
     lines = _row("when", "who", "ended", "nodes", "what")
     for entry in entries:
-        bad = [name for name, told in entry.nodes.items() if told.get("status") and told["status"] not in _GOOD]
-        what = entry.command + (f"; not as wanted: {in_short(bad)}" if bad else "")
+        bad = [name for name, result in entry.nodes.items() if result.get("status") and result["status"] not in _GOOD]
+        what = entry.command + (f"; not converged: {in_short(bad)}" if bad else "")
         lines += _row(local_time(entry.started)[:16], entry.who, entry.status, str(len(entry.nodes)), what)
     return "\n".join(lines)
 
 
 def nodes_text(nodes: Mapping[str, Sequence[Entry] | ProvisionError]) -> str:
-    """Return what the nodes have recorded, one table for nodes with the same records."""
+    """Return a table for each group of nodes with the same records."""
     lines: list[str] = []
-    for group in grouped(nodes.items(), lambda _, found: tuple(_node_lines(found)), _outline):
+    for group in grouped(nodes.items(), lambda _, entries: tuple(_node_lines(entries)), _outline):
         note = [f"  {group.note}"] if group.varied else []
         lines += [*([""] if lines else []), *_wrap(in_short(group.names), ""), *note, *_node_lines(group.value)]
     return "\n".join(lines)
 
 
-def _outline(name: str, found: Sequence[Entry] | ProvisionError) -> Hashable:
-    """Return what nodes have in common that could not be asked; records have no details to leave out."""
-    return outline(found.message, name) if isinstance(found, ProvisionError) else tuple(_node_lines(found))
+def _outline(name: str, entries: Sequence[Entry] | ProvisionError) -> Hashable:
+    """Return the grouping key of similar errors; records have no details to omit."""
+    return outline(entries.message, name) if isinstance(entries, ProvisionError) else tuple(_node_lines(entries))
 
 
-def _node_lines(found: Sequence[Entry] | ProvisionError) -> list[str]:
-    if isinstance(found, ProvisionError):
-        lines = _wrap(f"  could not be asked: {found.message}", "    ")
-        return lines + (_wrap(f"  hint: {found.remedy}", "    ") if found.remedy else [])
-    if not found:
-        return ["  no apply is recorded here"]
+def _node_lines(entries: Sequence[Entry] | ProvisionError) -> list[str]:
+    if isinstance(entries, ProvisionError):
+        lines = _wrap(f"  error: {entries.message}", "    ")
+        return lines + (_wrap(f"  hint: {entries.remedy}", "    ") if entries.remedy else [])
+    if not entries:
+        return ["  no recorded applies"]
     lines = _row("when", "who", "ended", "", "what")
-    for entry in found:
-        told = [entry.command, f"changed: {', '.join(entry.roles)}" if entry.roles else "", entry.message]
+    for entry in entries:
+        details = [entry.command, f"changed: {', '.join(entry.roles)}" if entry.roles else "", entry.message]
         if entry.status == "died" and entry.notes:
-            told.append(f"last step: {entry.notes[-1]}")
-        what = "; ".join(filter(None, told))
+            details.append(f"last step: {entry.notes[-1]}")
+        what = "; ".join(filter(None, details))
         lines += _row(local_time(entry.started)[:16], entry.who, entry.status, "", what)
     return lines
 
 
 def unlocked_document(done: Sequence[Unlocked]) -> dict[str, Any]:
-    """Return what ``unlock --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``unlock --json``; keys are an interface and only ever added."""
     return {
         "ok": all(node.ok for node in done),
         "nodes": [
@@ -121,7 +121,7 @@ def unlocked_document(done: Sequence[Unlocked]) -> dict[str, Any]:
 def unlocked_text(done: Sequence[Unlocked]) -> str:
     """Return a paragraph for each result."""
     lines: list[str] = []
-    for group in grouped(((node.node, (node.result, node.reason, node.remedy)) for node in done), lambda _, told: told):
+    for group in grouped(((node.node, (node.result, node.reason, node.remedy)) for node in done), lambda _, key: key):
         result, reason, remedy = group.value
         lines += _wrap(f"{in_short(group.names)}: {result}: {reason}", "  ")
         lines += _wrap(f"  hint: {remedy}", "    ") if remedy else []

@@ -1,4 +1,4 @@
-"""Images on nodes, and what is in one."""
+"""Images on nodes, and the software versions in one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from provision.report.node_names import in_short
 __all__ = ["contents_document", "contents_text", "states_document", "states_text"]
 
 _SHORT = 19
-"""``sha256:`` and twelve letters."""
+"""``sha256:`` and twelve digits."""
 
 
 def states_text(image: str, states: Mapping[str, Any]) -> str:
-    """Return what each node has of an image, and whether it is the same everywhere.
+    """Return the image of each node, and whether all nodes have the same.
 
     Args:
         image: its reference.
@@ -33,14 +33,14 @@ def states_text(image: str, states: Mapping[str, Any]) -> str:
     lacking = [name for name, own in known.items() if not own]
     others = [name for name in _odd(states) if known.get(name)]
     if lacking:
-        lines.append("on none of these nodes" if len(lacking) == len(states) else f"not on {in_short(lacking)}")
+        lines.append("on none of these nodes" if len(lacking) == len(states) else f"missing on {in_short(lacking)}")
     if others:
-        lines.append(f"not the same everywhere: {in_short(others)}")
+        lines.append(f"different image on {in_short(others)}")
     return "\n".join(lines)
 
 
 def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``image list --json`` and ``image pull --json`` print."""
+    """Return the document of ``image list --json`` and ``image pull --json``."""
     return {
         "image": image,
         "same": not _odd(states),
@@ -61,7 +61,7 @@ def states_document(image: str, states: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def contents_text(image: str, node: str, inside: ImageContents, host: ImageContents) -> str:
-    """Return what an image has, beside what its host has, and what does not fit."""
+    """Return the software versions of an image and its host, and mismatches."""
     rows = [
         [thing, inside.versions.get(thing, "-"), host.versions.get(thing, "-")]
         for thing in THINGS
@@ -73,7 +73,7 @@ def contents_text(image: str, node: str, inside: ImageContents, host: ImageConte
 
 
 def contents_document(image: str, node: str, inside: ImageContents, host: ImageContents) -> dict[str, Any]:
-    """Return what ``image inspect --json`` prints."""
+    """Return the document of ``image inspect --json``."""
     return {
         "image": image,
         "node": node,
@@ -87,13 +87,13 @@ def _cells(state: Any) -> tuple[str, str, str]:
     if isinstance(state, ProvisionError):
         return "-", "-", layout.state("error")
     if not state.id:
-        return "-", "-", "is not there"
+        return "-", "-", "missing"
     return state.id[:_SHORT], state.digest.rpartition("@")[2][:_SHORT] or "-", f"{state.megabytes} MB"
 
 
 def _odd(states: Mapping[str, Any]) -> list[str]:
-    """Return the nodes that do not have what most have."""
+    """Return the nodes whose image is missing or differs from that of most nodes."""
     ids = {name: "" if isinstance(state, ProvisionError) else state.id for name, state in states.items()}
-    there = [own for own in ids.values() if own]
-    usual = max(there, key=there.count, default="")
+    present = [own for own in ids.values() if own]
+    usual = max(present, key=present.count, default="")
     return [name for name, own in ids.items() if own != usual or not own]

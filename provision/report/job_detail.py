@@ -1,4 +1,4 @@
-"""One job as text: ``get``, with its events and GPUs, and why it waits or failed."""
+"""One job as text, for ``get``: details, events, GPUs, and the reason for waiting or failure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from provision.report.job_words import (
     age,
     allocated,
     columns,
+    current_reason,
     duration,
     instance_of,
     requested,
     ruled,
     stamp,
-    told_reason,
 )
 from provision.report.node_names import in_short
 
@@ -38,8 +38,8 @@ def get_text(
     Args:
         job: the job.
         now: seconds since the epoch.
-        wide: with the times of its beginning and end, its image, and where its code and model are from.
-        events: with its events.
+        wide: include start and end time, image, code and model source.
+        events: include the events.
         gpus: lines of `gpu_lines`.
     """
     heads = [("Name:", job.spec.name), ("Status:", layout.state(str(job.status))), ("Namespace:", "default")]
@@ -48,7 +48,7 @@ def get_text(
     heads += [("Attempt:", str(job.attempt))] if job.attempt > 1 else []
     heads += _wide(job) if wide else []
     heads += [("Unconfirmed:", in_short(job.unconfirmed))] if job.unconfirmed else []
-    heads += [("Reason:", told_reason(job, now))] if told_reason(job) else []
+    heads += [("Reason:", current_reason(job, now))] if current_reason(job) else []
     width = max(len(label) for label, _ in heads)
     lines = [f"{label:<{width}} {text}".rstrip() for label, text in heads]
     lines += [*failure_lines(job), *_gaps(job), "", "Instances:", *_instances(job, now)]
@@ -59,9 +59,9 @@ def get_text(
 
 
 def events_text(jobs: Sequence[JobRecord], now: float) -> str:
-    """Return the events of several jobs, oldest first: LAST SEEN as AGE, as get -e shows them, with the job."""
-    found = sorted(((event, job.spec.name) for job in jobs for event in job.events), key=lambda pair: pair[0].time)
-    rows = [[name, event.source, event.type, age(event.time, now), event.message] for event, name in found]
+    """Return the events of several jobs, oldest first, with the job and the age."""
+    entries = sorted(((event, job.spec.name) for job in jobs for event in job.events), key=lambda pair: pair[0].time)
+    rows = [[name, event.source, event.type, age(event.time, now), event.message] for event, name in entries]
     return "\n".join(columns([["JOB", "SOURCE", "TYPE", "AGE", "MESSAGE"], *rows]))
 
 
@@ -77,25 +77,29 @@ def ending(code: int | None, number: int | None) -> str:
 
 
 def failure_lines(job: JobRecord) -> list[str]:
-    """Return who failed first, where, how, and what it said last; nothing for a job that did not fail."""
+    """Return the first failure with its instance, exit status and last output; empty unless the job failed."""
     if job.status is not JobStatus.FAILED or not job.first_failure:
         return []
-    told = job.instances.get(job.first_failure)
-    seat = next((seat for seat in job.seats if seat.instance == job.first_failure), None)
-    rank = job.first_rank if job.first_rank is not None else seat.rank if seat else None
-    who = (f"rank {rank}, " if rank is not None else "") + job.first_failure + (f" on {seat.node}" if seat else "")
-    how = ending(told.exit_code, told.signal) if told else "how is not known"
+    instance = job.instances.get(job.first_failure)
+    assignment = next((assignment for assignment in job.seats if assignment.instance == job.first_failure), None)
+    rank = job.first_rank if job.first_rank is not None else assignment.rank if assignment else None
+    who = (
+        (f"rank {rank}, " if rank is not None else "")
+        + job.first_failure
+        + (f" on {assignment.node}" if assignment else "")
+    )
+    how = ending(instance.exit_code, instance.signal) if instance else "unknown cause"
     lines = ["", f"First failure: {who}: {how}"]
-    lines += [f"  {told.reason}"] if told and told.reason and told.reason != job.reason else []
-    return lines + [f"  | {line}" for line in (told.last_lines if told else ())]
+    lines += [f"  {instance.reason}"] if instance and instance.reason and instance.reason != job.reason else []
+    return lines + [f"  | {line}" for line in (instance.last_lines if instance else ())]
 
 
 def gpu_lines(job: JobRecord, usage: dict[str, tuple[str, str]]) -> list[str]:
-    """Return the block of get -g.
+    """Return the GPU table of ``get -g``.
 
     Args:
         job: the job.
-        usage: GPU's UUID -> (duty cycle, memory used/total) as text; a GPU that is missing shows N/A.
+        usage: UUID of a GPU -> (duty cycle, memory used/total) as text; missing GPUs show N/A.
     """
     header = [
         "INSTANCE",
@@ -106,12 +110,12 @@ def gpu_lines(job: JobRecord, usage: dict[str, tuple[str, str]]) -> list[str]:
         "GPU Memory(Used/Total)",
     ]
     rows: list[list[str]] = []
-    for seat in job.seats:
-        first = [seat.instance, seat.address or seat.node, str(requested(job, seat))]
-        if not seat.gpus:
+    for assignment in job.seats:
+        first = [assignment.instance, assignment.address or assignment.node, str(requested(job, assignment))]
+        if not assignment.gpus:
             rows.append([*first, NOT_APPLICABLE, NOT_APPLICABLE, NOT_APPLICABLE])
-        for at, index in enumerate(seat.gpus):
-            uuid = seat.uuids[at] if at < len(seat.uuids) else ""
+        for at, index in enumerate(assignment.gpus):
+            uuid = assignment.uuids[at] if at < len(assignment.uuids) else ""
             duty, memory = usage.get(uuid, (NOT_APPLICABLE, NOT_APPLICABLE))
             rows.append([*(first if at == 0 else ["", "", ""]), str(index), duty, memory])
     total = f"Allocated/Requested GPUs of Job: {allocated(job)}/{job.spec.total_gpus}"
@@ -120,46 +124,53 @@ def gpu_lines(job: JobRecord, usage: dict[str, tuple[str, str]]) -> list[str]:
 
 def _wide(job: JobRecord) -> list[tuple[str, str]]:
     spec = job.spec
-    found = [("CreateTime:", stamp(job.submitted)), ("StartTime:", stamp(job.started)), ("EndTime:", stamp(job.ended))]
-    found += [
+    rows = [("CreateTime:", stamp(job.submitted)), ("StartTime:", stamp(job.started)), ("EndTime:", stamp(job.ended))]
+    rows += [
         ("Owner:", job.owner),
-        ("Image:", "none: processes of the nodes" if spec.no_container else spec.image),
+        ("Image:", "none: runs without a container" if spec.no_container else spec.image),
         ("ImageDigest:", job.image_digest),
     ]
-    found += [("Code:", f"{spec.sync.source} {job.code_sha}".rstrip())] if spec.sync else []
-    found += [("ModelName:", spec.annotations.get("modelName", ""))]
-    found += [("ModelVersion:", spec.annotations.get("modelVersion", ""))]
-    found += [("ModelSource:", spec.annotations.get("modelSource", ""))]
-    return [(label, text) for label, text in found if text]
+    rows += [("Code:", f"{spec.sync.source} {job.code_sha}".rstrip())] if spec.sync else []
+    rows += [("ModelName:", spec.annotations.get("modelName", ""))]
+    rows += [("ModelVersion:", spec.annotations.get("modelVersion", ""))]
+    rows += [("ModelSource:", spec.annotations.get("modelSource", ""))]
+    return [(label, text) for label, text in rows if text]
 
 
 def _gaps(job: JobRecord) -> list[str]:
-    """What is not known, or nobody watches."""
-    lines = [f"{name} does not answer: what it alone knows is missing here" for name in job.unreachable]
-    lines += [f"on {name} nothing watches over the job any more" for name in job.keeper_lost]
+    """Return notes about missing information and lost supervisors."""
+    lines = [f"{name} does not answer; information from this node is missing" for name in job.unreachable]
+    lines += [f"the job supervisor on {name} is not running" for name in job.keeper_lost]
     return ["", *lines] if lines else []
 
 
 def _instances(job: JobRecord, now: float) -> list[str]:
     header = ["NAME", "STATUS", "AGE", "IS_CHIEF", "GPU(Requested)", "NODE"]
-    return ruled(header, [_instance(job, seat, now) for seat in job.seats])
+    return ruled(header, [_instance(job, assignment, now) for assignment in job.seats])
 
 
-def _instance(job: JobRecord, seat: Seat, now: float) -> list[str]:
-    told = instance_of(job, seat)
-    since = age(told.started or job.started or job.submitted, now)
-    gpus = str(requested(job, seat))
-    return [seat.instance, layout.state(told.status), since, str(seat.chief).lower(), gpus, seat.node]
+def _instance(job: JobRecord, assignment: Seat, now: float) -> list[str]:
+    instance = instance_of(job, assignment)
+    since = age(instance.started or job.started or job.submitted, now)
+    gpus = str(requested(job, assignment))
+    return [
+        assignment.instance,
+        layout.state(instance.status),
+        since,
+        str(assignment.chief).lower(),
+        gpus,
+        assignment.node,
+    ]
 
 
 def _starters(job: JobRecord) -> list[str]:
-    """Who starts a job that waits in line: nobody does where no command and no daemon looks at the queue."""
+    """Return a note about who starts a waiting job: only commands and the queue daemon run scheduling passes."""
     if job.status is not JobStatus.PENDING or (job.seats and not job.again):
         return []
     return [
         "",
-        "It is tried by each submit, stop, delete, restart, wait and `queue run`, and not",
-        "in between, unless `provision queue run --daemon` runs (provision queue unit).",
+        "Each submit, stop, delete, restart, wait and `queue run` runs a scheduling pass.",
+        "For more: run `provision queue run --daemon` (see: provision queue unit).",
     ]
 
 

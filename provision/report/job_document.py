@@ -1,4 +1,4 @@
-"""Jobs as JSON: arena's keys, so that scripts for it go on working, and ours beside them."""
+"""Jobs as JSON: arena's keys, for compatibility with its scripts, and additional ones."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import yaml
 
 from provision.batch.names import trainer
 from provision.model.job import JobRecord, Seat
-from provision.report.job_words import NOT_APPLICABLE, age, allocated, chief, duration, instance_of, requested
+from provision.report.job_words import NOT_APPLICABLE, age, allocated, duration, instance_of, leader, requested
 
 __all__ = ["event_documents", "instance_document", "job_document", "survey_documents", "written"]
 
 _NOT_LISTED = frozenset({"image", "noContainer", "command", "workingDir", "annotations", "env", "secretEnv", "events"})
-"""Lists are made from brief reports, which have none of these."""
+"""Lists are built from brief reports, which lack these."""
 _MODEL = ("modelName", "modelVersion", "modelSource")
 
 
 def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str, Any]:
-    """Return what ``get -o json`` prints; keys are an interface and only ever added.
+    """Return the document of ``get -o json``; keys are an interface and only ever added.
 
     Args:
         job: the job.
         now: seconds since the epoch.
-        engine: what runs it.
+        engine: name of the job engine.
     """
-    first = chief(job)
+    first = leader(job)
     spec = job.spec
     return {
         "uuid": job.id,
@@ -38,7 +38,7 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "trainer": trainer(spec.kind).lower(),
         "tensorboard": job.tensorboard,
         "chiefName": first.instance if first else "",
-        "instances": [instance_document(job, seat, now) for seat in job.seats],
+        "instances": [instance_document(job, assignment, now) for assignment in job.seats],
         "priority": str(spec.priority) if spec.priority else NOT_APPLICABLE,
         "requestGPUs": spec.total_gpus,
         "allocatedGPUs": allocated(job),
@@ -52,9 +52,9 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
         "startTimestamp": int(job.started),
         "endTimestamp": int(job.ended),
         "exitCode": job.exit_code,
-        "exitCodes": {name: told.exit_code for name, told in job.instances.items()},
+        "exitCodes": {name: instance.exit_code for name, instance in job.instances.items()},
         "firstFailure": _failure(job),
-        "placement": [_place(seat) for seat in job.seats],
+        "placement": [_place(assignment) for assignment in job.seats],
         "codeSHA": job.code_sha,
         "imageDigest": job.image_digest,
         "image": spec.image,
@@ -74,26 +74,26 @@ def job_document(job: JobRecord, now: float, engine: str = "direct") -> dict[str
     }
 
 
-def instance_document(job: JobRecord, seat: Seat, now: float) -> dict[str, Any]:
+def instance_document(job: JobRecord, assignment: Seat, now: float) -> dict[str, Any]:
     """Return one instance."""
-    told = instance_of(job, seat)
+    instance = instance_of(job, assignment)
     return {
-        "ip": seat.address,
-        "status": told.status,
-        "name": seat.instance,
-        "age": age(told.started or job.started or job.submitted, now),
-        "node": seat.node,
-        "nodeIP": seat.address,
-        "chief": seat.chief,
-        "requestGPUs": requested(job, seat),
+        "ip": assignment.address,
+        "status": instance.status,
+        "name": assignment.instance,
+        "age": age(instance.started or job.started or job.submitted, now),
+        "node": assignment.node,
+        "nodeIP": assignment.address,
+        "chief": assignment.chief,
+        "requestGPUs": requested(job, assignment),
         "gpuMetrics": {},
-        "creationTimestamp": int(told.started),
-        "role": seat.role,
-        "rank": seat.rank,
-        "exitCode": told.exit_code,
-        "signal": told.signal,
-        "reason": told.reason,
-        "endTimestamp": int(told.ended),
+        "creationTimestamp": int(instance.started),
+        "role": assignment.role,
+        "rank": assignment.rank,
+        "exitCode": instance.exit_code,
+        "signal": instance.signal,
+        "reason": instance.reason,
+        "endTimestamp": int(instance.ended),
     }
 
 
@@ -112,7 +112,7 @@ def event_documents(job: JobRecord) -> list[dict[str, Any]]:
 
 
 def survey_documents(jobs: Sequence[JobRecord], now: float, engine: str = "direct") -> list[dict[str, Any]]:
-    """Return what ``list -o json`` prints: a list, as arena does, without what nodes tell of a single job alone."""
+    """Return the document of ``list -o json``: a list, as in arena, without the details of single jobs."""
     return [
         {key: value for key, value in job_document(job, now, engine).items() if key not in _NOT_LISTED} for job in jobs
     ]
@@ -122,7 +122,7 @@ def written(document: Any, form: str) -> str:
     """Return a document as ``json`` or ``yaml``."""
     if form == "yaml":
         text = _yaml(document, unicode=True)
-        # A terminal gets no control characters; escaped, they are still part of the value.
+        # Control characters are escaped on a terminal, but remain part of the value.
         plain = all(letter.isprintable() or letter in "\n\t\u00a0" for letter in text)
         return text if plain else _yaml(document, unicode=False)
     return json.dumps(document, indent=2, ensure_ascii=False)
@@ -135,24 +135,24 @@ def _yaml(document: Any, *, unicode: bool) -> str:
 def _failure(job: JobRecord) -> Mapping[str, Any] | None:
     if not job.first_failure:
         return None
-    told = job.instances.get(job.first_failure)
-    node = next((seat.node for seat in job.seats if seat.instance == job.first_failure), "")
+    instance = job.instances.get(job.first_failure)
+    node = next((assignment.node for assignment in job.seats if assignment.instance == job.first_failure), "")
     return {
         "instance": job.first_failure,
         "rank": job.first_rank,
         "node": node,
-        "exitCode": told.exit_code if told else None,
-        "signal": told.signal if told else None,
-        "lastLines": list(told.last_lines) if told else [],
+        "exitCode": instance.exit_code if instance else None,
+        "signal": instance.signal if instance else None,
+        "lastLines": list(instance.last_lines) if instance else [],
     }
 
 
-def _place(seat: Seat) -> dict[str, Any]:
+def _place(assignment: Seat) -> dict[str, Any]:
     return {
-        "instance": seat.instance,
-        "node": seat.node,
-        "gpus": list(seat.gpus),
-        "uuids": list(seat.uuids),
-        "nics": list(seat.nics),
+        "instance": assignment.instance,
+        "node": assignment.node,
+        "gpus": list(assignment.gpus),
+        "uuids": list(assignment.uuids),
+        "nics": list(assignment.nics),
         "links": "",
     }

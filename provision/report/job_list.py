@@ -1,4 +1,4 @@
-"""Many jobs as tables: ``list``, ``top job`` and the queue, in arena's columns."""
+"""Tables of jobs in arena's columns: ``list``, ``top job`` and the queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from provision.batch.names import trainer
 from provision.model.job import JobRecord, JobStatus
 from provision.report import layout
 from provision.report.grouping import reason_lines
-from provision.report.job_words import NOT_APPLICABLE, age, allocated, chief, columns, duration, told_reason
+from provision.report.job_words import NOT_APPLICABLE, age, allocated, columns, current_reason, duration, leader
 from provision.report.node_names import in_short
 
 __all__ = ["list_text", "names_text", "newest_first", "queue_text", "top_text", "unreachable_lines", "wide_text"]
@@ -18,12 +18,12 @@ _WAITING = (JobStatus.PENDING, JobStatus.QUEUING)
 
 
 def newest_first(jobs: Sequence[JobRecord]) -> list[JobRecord]:
-    """Return jobs as lists show them."""
+    """Return jobs in the order of lists."""
     return sorted(jobs, key=lambda job: (-job.submitted, job.spec.name))
 
 
 def list_text(jobs: Sequence[JobRecord], now: float) -> str:
-    """Return NAME STATUS TRAINER AGE NODE OWNER; the node is the first instance's address, until the job is over."""
+    """Return NAME STATUS TRAINER AGE NODE OWNER; NODE is the address of the first instance of an active job."""
     rows = [
         [
             job.spec.name,
@@ -41,7 +41,7 @@ def list_text(jobs: Sequence[JobRecord], now: float) -> str:
 def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
     """Return NAME STATUS TRAINER DURATION GPU(Requested) GPU(Allocated) NODE OWNER.
 
-    Below, of each job that is STOPPING: the nodes that have not confirmed its end.
+    Each STOPPING job is followed by the nodes that have not confirmed its end.
     """
     rows = [
         [
@@ -62,7 +62,7 @@ def wide_text(jobs: Sequence[JobRecord], now: float) -> str:
 
 
 def top_text(jobs: Sequence[JobRecord], now: float) -> str:
-    """Return what jobs ask for and hold, those that ask for most first, and the totals."""
+    """Return requested and allocated GPUs per job, largest requests first, and the totals."""
     shown = sorted(jobs, key=lambda job: (-job.spec.total_gpus, -job.submitted))
     rows = [
         [
@@ -84,7 +84,7 @@ def top_text(jobs: Sequence[JobRecord], now: float) -> str:
 
 
 def queue_text(jobs: Sequence[JobRecord], now: float) -> str:
-    """Return the jobs that wait, in the order in which they are tried, each with its reason."""
+    """Return the waiting jobs in scheduling order, each with its reason."""
     waiting = sorted(
         (job for job in jobs if job.status in _WAITING), key=lambda job: (-job.spec.priority, job.submitted)
     )
@@ -100,27 +100,27 @@ def queue_text(jobs: Sequence[JobRecord], now: float) -> str:
     ]
     lines = columns([["NAME", "STATUS", "PRIORITY", "AGE", "GPU(Requested)"], *rows])
     for job in waiting:
-        lines += ["", f"{job.spec.name}: {told_reason(job, now) or 'it has not been tried yet'}"]
+        lines += ["", f"{job.spec.name}: {current_reason(job, now) or 'no scheduling pass since submission'}"]
     return "\n".join(lines)
 
 
 def names_text(jobs: Sequence[JobRecord]) -> str:
-    """Return the names alone, one a line."""
+    """Return the names, one per line."""
     return "\n".join(job.spec.name for job in jobs)
 
 
 def unreachable_lines(unreachable: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason why nodes did not answer: what they alone know is missing."""
+    """Return a line for each reason why nodes did not answer; their information is missing."""
     return reason_lines(unreachable, between=" did not answer: ")
 
 
 def _fitting(rows: Sequence[list[str]]) -> list[list[str]]:
-    """Return the rows with a last column that is cut to what the others leave of a line."""
+    """Return the rows with the last column truncated to the remaining width."""
     others = [max(map(layout.length, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
     room = max(_LEAST_OWNER, layout.width() - sum(others) - 2 * len(others))
     return [[*row[:-1], row[-1] if len(row[-1]) <= room else row[-1][: room - 3] + "..."] for row in rows]
 
 
 def _node(job: JobRecord) -> str:
-    first = chief(job)
+    first = leader(job)
     return first.address or first.node if first and not job.status.over else NOT_APPLICABLE

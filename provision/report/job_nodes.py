@@ -24,18 +24,25 @@ __all__ = [
 ]
 
 _RULE = 89
-"""As long as in arena."""
+"""The length in arena."""
 
 
 def top_node_text(nodes: Sequence[NodeView], *, detail: bool = False) -> str:
-    """Return arena's table of nodes with its footer; with `detail` the instances and GPUs of each node too."""
+    """Return arena's table of nodes with its footer; with `detail` also the instances and GPUs of each node."""
     modes = len({node.mode for node in nodes}) > 1
     sick = any(_unhealthy(node) for node in nodes)
     header = ["NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)"]
     header += (["GPU(Mode)"] if modes else []) + (["UNHEALTHY"] if sick else [])
     rows = []
     for node in nodes:
-        row = [node.name, node.address, role(node), layout.state(status(node)), str(len(node.gpus)), str(_held(node))]
+        row = [
+            node.name,
+            node.address,
+            role(node),
+            layout.state(status(node)),
+            str(len(node.gpus)),
+            str(_allocated(node)),
+        ]
         rows.append(row + ([node.mode] if modes else []) + ([str(_unhealthy(node))] if sick else []))
     lines = columns([header, *rows])
     lines += ["-" * _RULE, "Allocated/Total GPUs In Cluster:", _share(nodes)]
@@ -45,17 +52,17 @@ def top_node_text(nodes: Sequence[NodeView], *, detail: bool = False) -> str:
 
 
 def status(node: NodeView) -> str:
-    """Return ``Ready`` or ``NotReady``, and whether it takes no new jobs."""
+    """Return ``Ready`` or ``NotReady``, and whether scheduling is disabled."""
     return ("Ready" if node.ready else "NotReady") + (",SchedulingDisabled" if node.drained else "")
 
 
 def role(node: NodeView) -> str:
-    """Return ``master`` for the node that keeps the queue."""
+    """Return ``master`` for the queue host."""
     return "master" if node.head else "<none>"
 
 
 def node_list_text(nodes: Sequence[NodeView]) -> str:
-    """Return nodes with their labels, and why one takes no jobs."""
+    """Return nodes with their labels, and the reasons why some accept no jobs."""
     rows = [
         [node.name, layout.state(status(node)), role(node), str(len(node.gpus)), node.mode, _labels(node) or "<none>"]
         for node in nodes
@@ -66,16 +73,16 @@ def node_list_text(nodes: Sequence[NodeView]) -> str:
 
 
 def top_node_document(nodes: Sequence[NodeView]) -> dict[str, Any]:
-    """Return what ``top node -o json`` prints."""
+    """Return the document of ``top node -o json``."""
     return {
         "nodes": node_documents(nodes),
         "totalGPUs": sum(len(node.gpus) for node in nodes),
-        "allocatedGPUs": sum(map(_held, nodes)),
+        "allocatedGPUs": sum(map(_allocated, nodes)),
     }
 
 
 def node_documents(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
-    """Return nodes and their GPUs."""
+    """Return nodes and their GPUs as JSON."""
     return [
         {
             "name": node.name,
@@ -87,7 +94,7 @@ def node_documents(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
             "type": node.mode,
             "labels": dict(node.labels),
             "totalGPUs": len(node.gpus),
-            "allocatedGPUs": _held(node),
+            "allocatedGPUs": _allocated(node),
             "unhealthyGPUs": _unhealthy(node),
             "simulated": node.simulated,
             "gpus": [
@@ -115,7 +122,7 @@ def gpu_state(gpu: GpuView) -> str:
 def gpu_text(
     nodes: Sequence[NodeView], usage: Mapping[str, Sequence[GpuUsage]], simulated: Sequence[str], *, wide: bool = False
 ) -> str:
-    """Return a line for each GPU: how busy and full it is, and whose."""
+    """Return a line for each GPU: utilization, memory and user."""
     header = ["NODE", "GPU", "DUTY", "MEMORY(MiB)", "TEMP", "POWER", "WHOSE"] + (["NAME", "UUID"] if wide else [])
     rows = []
     for node in nodes:
@@ -129,7 +136,7 @@ def gpu_text(
 def gpu_document(
     nodes: Sequence[NodeView], usage: Mapping[str, Sequence[GpuUsage]], simulated: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return what ``top gpu -o json`` prints."""
+    """Return the document of ``top gpu -o json``."""
     views = {gpu.uuid: gpu for node in nodes for gpu in node.gpus}
     return [
         {
@@ -158,7 +165,7 @@ def per_cent(gpu: GpuUsage) -> str:
 
 
 def memory(gpu: GpuUsage) -> str:
-    """Return used and total memory, as arena has it: ``1024.0MiB / 32768.0MiB``, without the fractions."""
+    """Return used and total memory as in arena, without fractions: ``1024MiB / 32768MiB``."""
     return NOT_APPLICABLE if gpu.used_mib is None else f"{gpu.used_mib}MiB / {gpu.total_mib}MiB"
 
 
@@ -167,18 +174,18 @@ def data_text(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(columns([["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"], *rows]))
 
 
-def _held(node: NodeView) -> int:
+def _allocated(node: NodeView) -> int:
     return sum(1 for gpu in node.gpus if gpu.job)
 
 
 def _unhealthy(node: NodeView) -> int:
-    """GPUs that no job may have because of what a stranger does on them."""
+    """Return the number of GPUs that are unavailable because processes without a job use them."""
     return sum(1 for gpu in node.gpus if gpu.foreign and not gpu.job)
 
 
 def _share(nodes: Sequence[NodeView]) -> str:
-    total, held = sum(len(node.gpus) for node in nodes), sum(map(_held, nodes))
-    return f"{held}/{total} ({100 * held // total if total else 0}%)"
+    total, allocated = sum(len(node.gpus) for node in nodes), sum(map(_allocated, nodes))
+    return f"{allocated}/{total} ({100 * allocated // total if total else 0}%)"
 
 
 def _labels(node: NodeView) -> str:
@@ -192,7 +199,7 @@ def _detail(node: NodeView) -> list[str]:
     lines += [f"Reason:  {node.reason}"] if node.reason else []
     rows = [[str(gpu.index), gpu_state(gpu), gpu.name or "-", _user(gpu)] for gpu in node.gpus]
     lines += ["GPUs:", *ruled(["ID", "STATUS", "NAME", "INSTANCE"], rows)] if rows else ["GPUs:    none"]
-    return [*lines, f"Allocated/Total GPUs In Node: {_held(node)}/{len(node.gpus)}"]
+    return [*lines, f"Allocated/Total GPUs In Node: {_allocated(node)}/{len(node.gpus)}"]
 
 
 def _user(gpu: GpuView) -> str:
@@ -214,7 +221,7 @@ def _unit(number: float | None, unit: str) -> str:
 
 
 def _whose(view: GpuView | None, gpu: GpuUsage) -> str:
-    """The instance that holds it, and the processes on it."""
+    """Return the instance that leases a GPU, and the processes on it."""
     running = " ".join(f"{one.user or '?'}:{one.name}/{one.pid}" for one in gpu.processes[:3])
-    held = (view.instance or view.job) if view else ""
-    return " ".join(filter(None, [held, running])) or "-"
+    owner = (view.instance or view.job) if view else ""
+    return " ".join(filter(None, [owner, running])) or "-"

@@ -1,4 +1,4 @@
-"""What ``submit`` says: where a job would go and what would be started, and that it was submitted."""
+"""Results of ``submit``: the placement and commands of a dry run, and the confirmation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provision.batch.names import trainer
 from provision.commands.shell import join
 from provision.model.job import JobRecord, JobStatus
 from provision.model.job_views import DryRun
-from provision.report.job_words import ruled, told_reason
+from provision.report.job_words import current_reason, ruled
 
 if TYPE_CHECKING:
     from provision.batch.submission import Submission
@@ -19,55 +19,55 @@ __all__ = ["closing_lines", "dry_run_document", "dry_run_text"]
 
 
 def closing_lines(job: JobRecord) -> list[str]:
-    """Return arena's two lines, and before the second one why it waits."""
+    """Return arena's two lines, and in between the reason if the job waits."""
     name = job.spec.name
     lines = [f"The Job {name} has been submitted successfully"]
     if job.status in {JobStatus.PENDING, JobStatus.QUEUING}:
-        lines.append(f"It is {job.status}: {told_reason(job) or 'it waits for its turn'}")
+        lines.append(f"It is {job.status}: {current_reason(job) or 'it waits for its turn'}")
     kind = trainer(job.spec.kind).lower()
     return [*lines, f"You can run `provision get {name} --type {kind}` to check the job status"]
 
 
-def dry_run_document(submission: Submission, found: DryRun) -> dict[str, Any]:
-    """Return what ``submit --dry-run -o json`` prints; ``submit -f`` accepts it and makes the same job of it.
+def dry_run_document(submission: Submission, dry_run: DryRun) -> dict[str, Any]:
+    """Return the document of ``submit --dry-run -o json``; ``submit -f`` accepts it and creates the same job.
 
     Args:
-        submission: what is submitted.
-        found: where it would go, and what would be started.
+        submission: the job to submit.
+        dry_run: placement and commands.
     """
     return {
-        "fits": not found.reason,
-        "reason": found.reason,
+        "fits": not dry_run.reason,
+        "reason": dry_run.reason,
         "placement": [
             {
-                "instance": seat.instance,
-                "node": seat.node,
-                "address": seat.address,
-                "rank": seat.rank,
-                "gpus": list(seat.gpus),
-                "uuids": list(seat.uuids),
-                "nics": list(seat.nics),
+                "instance": assignment.instance,
+                "node": assignment.node,
+                "address": assignment.address,
+                "rank": assignment.rank,
+                "gpus": list(assignment.gpus),
+                "uuids": list(assignment.uuids),
+                "nics": list(assignment.nics),
             }
-            for seat in found.seats
+            for assignment in dry_run.seats
         ],
-        "env": {name: dict(values) for name, values in found.environment.items()},
-        "commands": {name: list(argv) for name, argv in found.commands.items()},
-        "files": dict(found.files),
-        "warnings": list(found.notes),
+        "env": {name: dict(values) for name, values in dry_run.environment.items()},
+        "commands": {name: list(argv) for name, argv in dry_run.commands.items()},
+        "files": dict(dry_run.files),
+        "warnings": list(dry_run.notes),
         "spec": brief(submission.spec, sync_secrets=tuple(submission.sync), pull_secrets=submission.pull_secrets),
     }
 
 
-def dry_run_text(found: DryRun) -> str:
-    """Return placement, variables, commands and files; what all instances have alike is said once."""
-    lines = [f"It cannot start now: {found.reason}" if found.reason else "It would start now:"]
-    if found.seats:
-        rows = [[s.instance, str(s.rank), _numbers(s.gpus), " ".join(s.nics) or "-", s.node] for s in found.seats]
+def dry_run_text(dry_run: DryRun) -> str:
+    """Return placement, variables, commands and files; common variables are listed once."""
+    lines = [f"It cannot start now: {dry_run.reason}" if dry_run.reason else "It would start now:"]
+    if dry_run.seats:
+        rows = [[s.instance, str(s.rank), _numbers(s.gpus), " ".join(s.nics) or "-", s.node] for s in dry_run.seats]
         lines += ruled(["NAME", "RANK", "GPUS", "NICS", "NODE"], rows)
-    lines += _environment(found.environment)
-    for name, argv in found.commands.items():
+    lines += _environment(dry_run.environment)
+    for name, argv in dry_run.commands.items():
         lines += ["", f"# {name}", join(argv)]
-    for name, text in found.files.items():
+    for name, text in dry_run.files.items():
         lines += ["", f"# file {name}", text.rstrip("\n")]
     return "\n".join(lines)
 
@@ -80,11 +80,11 @@ def _environment(environment: Mapping[str, Mapping[str, str]]) -> list[str]:
     if not environment:
         return []
     first, *others = environment.values()
-    alike = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
-    lines = ["", "# variables of all instances"] if alike else []
-    lines += [f"{name}={value}" for name, value in sorted(alike.items())]
+    common = {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+    lines = ["", "# variables of all instances"] if common else []
+    lines += [f"{name}={value}" for name, value in sorted(common.items())]
     for instance, values in environment.items():
-        own = {name: value for name, value in values.items() if name not in alike}
+        own = {name: value for name, value in values.items() if name not in common}
         lines += ["", f"# variables of {instance}"] if own else []
         lines += [f"{name}={value}" for name, value in sorted(own.items())]
     return lines

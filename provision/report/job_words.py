@@ -1,4 +1,4 @@
-"""Words that all reports of batch jobs share: ages, times, columns, and what is counted of a job."""
+"""Shared formatting of job reports: ages, times, columns and counts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = [
     "NOT_APPLICABLE",
     "age",
     "allocated",
-    "chief",
     "columns",
+    "current_reason",
     "duration",
     "instance_of",
+    "leader",
     "requested",
     "ruled",
     "simulated_note",
     "stamp",
-    "told_reason",
 ]
 
 NOT_APPLICABLE = "N/A"
@@ -34,7 +34,7 @@ _ENDED = {
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
-    """Lay rows out in columns, two spaces between them, as kubectl and arena do."""
+    """Format rows in columns separated by two spaces, as kubectl and arena do."""
     widths = [max(map(layout.length, cells)) for cells in zip(*rows, strict=True)]
     return [
         (indent + "  ".join(layout.padded(cell, width) for cell, width in zip(row, widths, strict=True))).rstrip()
@@ -43,51 +43,51 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
 
 
 def ruled(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Lay rows out below a header with a rule under each of its words."""
+    """Format rows below a header with a rule under each of its words."""
     return columns([header, ["-" * len(word) for word in header], *rows], indent)
 
 
 def stamp(seconds: float) -> str:
-    """Return a time as ``2006-01-02 15:04:05`` of this machine's zone; nothing for never."""
+    """Return a time as ``2006-01-02 15:04:05`` in the controller's time zone; empty if there is none."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 
 def age(since: float, now: float) -> str:
-    """Return how long ago that was, in one unit."""
+    """Return the time since `since` in one unit."""
     return short(now - since) if since else NOT_APPLICABLE
 
 
 def duration(job: JobRecord, now: float) -> str:
-    """Return how long the job has run, or ran."""
+    """Return the run time of a job."""
     return short((job.ended or now) - job.started) if job.started else "0s"
 
 
-def chief(job: JobRecord) -> Seat | None:
-    """Return the first instance's seat: the launcher's, or rank 0's."""
-    return next((seat for seat in job.seats if seat.chief), job.seats[0] if job.seats else None)
+def leader(job: JobRecord) -> Seat | None:
+    """Return the first instance: the launcher or rank 0."""
+    return next((assignment for assignment in job.seats if assignment.chief), job.seats[0] if job.seats else None)
 
 
 def allocated(job: JobRecord) -> int:
-    """Return how many GPUs are held for it now."""
-    return sum(len(held) for held in job.leases.values())
+    """Return the number of GPUs leased by the job."""
+    return sum(len(gpus) for gpus in job.leases.values())
 
 
-def instance_of(job: JobRecord, seat: Seat) -> InstanceRecord:
-    """Return what is known of an instance; where its node said nothing, what the job's own state tells."""
-    return job.instances.get(seat.instance) or InstanceRecord(
-        seat.instance, "Unknown" if seat.node in job.unreachable else _ENDED.get(job.status, "Pending")
+def instance_of(job: JobRecord, assignment: Seat) -> InstanceRecord:
+    """Return the record of an instance; if its node did not report, one derived from the job's state."""
+    return job.instances.get(assignment.instance) or InstanceRecord(
+        assignment.instance, "Unknown" if assignment.node in job.unreachable else _ENDED.get(job.status, "Pending")
     )
 
 
-def requested(job: JobRecord, seat: Seat) -> int:
-    """Return how many GPUs an instance asks for; a launcher asks for none."""
-    return 0 if seat.role == "launcher" else job.spec.gpus
+def requested(job: JobRecord, assignment: Seat) -> int:
+    """Return the number of GPUs that an instance requests; a launcher requests none."""
+    return 0 if assignment.role == "launcher" else job.spec.gpus
 
 
-def told_reason(job: JobRecord, now: float = 0.0) -> str:
-    """Return why a job waits or failed; nothing for one that runs or succeeded.
+def current_reason(job: JobRecord, now: float = 0.0) -> str:
+    """Return why a job waits or failed; empty for one that runs or succeeded.
 
-    With `now`, of one that waits in line, behind the time at which that was last seen.
+    With `now`, the reason of a waiting job is prefixed with the time at which it was determined.
     """
     if job.status is JobStatus.QUEUING and not job.reason:
         return f"it is held until: provision queue release {job.spec.name}"
@@ -99,5 +99,5 @@ def told_reason(job: JobRecord, now: float = 0.0) -> str:
 
 
 def simulated_note(names: Sequence[str]) -> list[str]:
-    """Return the lines that say where GPUs are none."""
-    return ["", f"SIMULATED on {in_short(names)}: stand-ins of the lab, no real GPUs."] if names else []
+    """Return a note about simulated GPUs."""
+    return ["", f"SIMULATED on {in_short(names)}: components of the lab, no real GPUs."] if names else []

@@ -1,4 +1,4 @@
-"""Where each part of a job's command line comes from, as JSON and as a table."""
+"""The source of each part of a job's command line, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME, _SOURCE = 26, 14
 
 
 def as_document(argv: Sequence[str], settings: Sequence[Setting]) -> dict[str, Any]:
-    """Return what ``run --explain --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``run --explain --json``; keys are an interface and only ever added."""
     return {
         "command": list(argv),
         "settings": [
@@ -44,7 +44,7 @@ def as_text(argv: Sequence[str], settings: Sequence[Setting]) -> str:
 
 
 def _row(setting: Setting, name: int, source: int) -> list[str]:
-    """A name or source that is too long for its column has a line for itself."""
+    """Return the lines of a setting; a name or source longer than its column gets a line of its own."""
     left = f"{setting.title:<{name}}  {setting.source:<{source}}  "
     before = []
     if len(left) > name + source + 4:

@@ -1,7 +1,7 @@
-"""The width and the colours of reports; without a choice of the command line 80 columns, and no colour.
+"""Width and colours of reports; the default is 80 columns without colours.
 
-A report writes `state("FAILED")`. Where colours are chosen, the word is between marks (private-use characters), which
-`painted` replaces by escape sequences when the report is printed. Text of nodes never contains an escape sequence.
+A report writes `state("FAILED")`. With colours, the word is between marks (private-use characters), which `painted`
+replaces with escape sequences when the report is printed. Text from nodes never contains an escape sequence.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ def choose(*, columns: int = NARROWEST, colour: bool = False) -> None:
 
 
 def width() -> int:
-    """Return how many columns a line of a report may have."""
+    """Return the number of columns of a report."""
     return _chosen["width"]
 
 
 def state(word: str, columns: int = 0) -> str:
-    """Return a state padded to `columns`, with its colour where colours are chosen."""
+    """Return a state padded to `columns`, with its colour if colours are enabled."""
     padding = " " * (columns - len(word))
     colour = _COLOURS.get(word.lower()) if _chosen["colour"] else None
     return f"{colour}{word}{_END}{padding}" if colour else word + padding
 
 
 def length(text: str) -> int:
-    """Return how many columns a text takes: marks take none."""
+    """Return the number of columns of a text; marks have no width."""
     return len(_MARK.sub("", text)) if _chosen["colour"] else len(text)
 
 
 def padded(text: str, columns: int) -> str:
-    """Return a text with blanks behind it, as many columns wide as asked for."""
+    """Return a text padded with blanks to a width."""
     return text + " " * (columns - length(text))
 
 
 def is_mark(letter: str) -> bool:
-    """Return whether a character is a mark of `state`; never where no colours are chosen."""
+    """Return whether a character is a mark of `state`; always False without colours."""
     return letter in _CODES and bool(_chosen["colour"])
 
 
 def painted(text: str, *, colour: bool) -> str:
-    """Return the text with escape sequences instead of marks, or without marks; no colour goes beyond its line."""
+    """Return the text with escape sequences instead of marks, or without marks; a colour ends with its line."""
     if not _MARK.search(text):
         return text
     if not colour:

@@ -1,4 +1,4 @@
-"""The verdict on a log of NCCL as JSON and as text."""
+"""The verdict on an NCCL log as JSON and as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_USE = {True: "in use", False: "NOT in use", None: "unknown"}
 
 
 def as_document(verdict: NcclVerdict) -> dict[str, Any]:
-    """Return the document that ``nccl-log --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``nccl-log --json``; keys are an interface and only ever added."""
     return {
         "version": verdict.version,
         "cuda": verdict.cuda,
@@ -30,7 +30,7 @@ def as_document(verdict: NcclVerdict) -> dict[str, Any]:
 
 
 def as_text(verdict: NcclVerdict) -> str:
-    """Return the verdict for a person, at most 80 columns wide."""
+    """Return the verdict as text, at most 80 columns wide."""
     version = verdict.version or "unknown version"
     built = f" (built for CUDA {verdict.cuda})" if verdict.cuda else ""
     rows = [
@@ -39,7 +39,7 @@ def as_text(verdict: NcclVerdict) -> str:
         ("GPUDirect", _IN_USE[verdict.gdr]),
         ("cards", _cards(verdict)),
         ("reason", verdict.reason),
-        ("to do", verdict.remedy or "nothing"),
+        ("remedy", verdict.remedy or "none needed"),
     ]
     return "\n".join(line for label, text in rows for line in _row(label, text))
 
@@ -52,7 +52,7 @@ def _cards(verdict: NcclVerdict) -> str:
 
 
 def _row(label: str, text: str) -> list[str]:
-    """Wrap at blanks; a word longer than a line is cut, and control characters are not let through."""
+    """Wrap at blanks, break words longer than a line, and replace control characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
     return textwrap.wrap(
         f"{label:<{_LABEL}}{shown}", layout.width(), subsequent_indent=" " * _LABEL, break_on_hyphens=False

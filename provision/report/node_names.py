@@ -1,4 +1,4 @@
-"""Many node names in few words: ``gpu[1-8]``, ``gpu[01-16,18]``, ``a, b, c and 997 more``."""
+"""Short notations of many node names: ``gpu[1-8]``, ``gpu[01-16,18]``, ``a, b, c and 997 more``."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from collections.abc import Iterator, Sequence
 __all__ = ["as_limit", "in_ranges", "in_short"]
 
 _FEW = 3
-"""So many are told as they are."""
+"""Up to this number, names are listed individually."""
 _MOST = 8
-"""Names and ranges; what is left is counted."""
+"""The most names and ranges; further names are counted."""
 
 _Place = tuple[str, str]
-"""What stands before and after the number that tells nodes apart."""
+"""The text before and after the number in which names differ."""
 
 
 def in_short(names: Sequence[str]) -> str:
-    """Return the names, those that differ in one number as a range, as ``provision init`` takes them too."""
+    """Return the names, with numbered ones as ranges, in the notation of ``provision init``."""
     if len(names) <= _FEW:
         return ", ".join(names)
     words, left = _words(names, _MOST)
-    told = ", ".join(words)
-    return f"{told} and {left} more" if left else told
+    shown = ", ".join(words)
+    return f"{shown} and {left} more" if left else shown
 
 
 def in_ranges(names: Sequence[str]) -> list[str]:
-    """Return all of the names, those that differ in one number as a range, each range by itself."""
+    """Return all names, with numbered ones as ranges, each range separately."""
     return _words(names, len(names))[0]
 
 
 def as_limit(names: Sequence[str]) -> str:
-    """Return all of the names as a value of ``--limit``, quoted for a shell where it has to be."""
+    """Return all names as a value of ``--limit``, quoted for a shell if necessary."""
     words = names if len(names) <= _FEW else _words(names, len(names))[0]
     return shlex.quote(",".join(words))
 
 
 def _words(names: Sequence[str], most: int) -> tuple[list[str], int]:
-    """Return at most so many names and ranges, and how many names are left."""
+    """Return at most `most` names and ranges, and the number of remaining names."""
     runs = [(place, run) for place, numbers in _numbered(names).items() for run in _runs(numbers)]
     words: dict[_Place, list[str]] = {}
     for place, run in runs[:most]:
@@ -52,22 +52,22 @@ def _word(place: _Place, parts: Sequence[str]) -> str:
 
 
 def _numbered(names: Sequence[str]) -> dict[_Place, list[str]]:
-    """Return the numbers of all names that differ only in one, which is the last that is not the same in all."""
+    """Return the numbers of names that differ in only one number, the last varying one."""
     shapes: dict[tuple[str, ...], list[list[str]]] = {}
     for name in dict.fromkeys(names):
         parts = re.split(r"([0-9]+)", name) if re.search("[0-9]", name) else [name, "", ""]
         shapes.setdefault(tuple(parts[::2]), []).append(parts)
-    found: dict[_Place, list[str]] = {}
+    numbers: dict[_Place, list[str]] = {}
     for same in shapes.values():
         varying = [at for at in range(1, len(same[0]), 2) if len({parts[at] for parts in same}) > 1]
         at = varying[-1] if varying else len(same[0]) - 2
         for parts in same:
-            found.setdefault(("".join(parts[:at]), "".join(parts[at + 1 :])), []).append(parts[at])
-    return found
+            numbers.setdefault(("".join(parts[:at]), "".join(parts[at + 1 :])), []).append(parts[at])
+    return numbers
 
 
 def _runs(numbers: Sequence[str]) -> Iterator[list[str]]:
-    """Yield what follows on each other; 9 and 10 do, 09 and 10 do, 9 and 010 do not."""
+    """Yield sequences of consecutive numbers; 9 and 10 are consecutive, 09 and 10 too, 9 and 010 are not."""
     run: list[str] = []
     for number in sorted(numbers, key=lambda text: (int(text or 0), text)):
         if run and number == str(int(run[-1] or 0) + 1).zfill(len(run[0]) if run[0].startswith("0") else 0):

@@ -12,8 +12,8 @@ from provision.model import RankPlacement
 from provision.report import layout
 from provision.report.node_names import in_short
 from provision.topology.placement import Key, Placement, Places, Worker
+from provision.topology.rank_placement import rank_placements
 from provision.topology.score import UNLIMITED
-from provision.topology.seats import rank_placements
 
 __all__ = ["as_document", "as_line", "as_text"]
 
@@ -24,15 +24,15 @@ _CRITERIA = (
     ("cross_leaf_hops", "cross_leaf_hops", "hops between leaf switches"),
     ("spread", "spread", "most less fewest GPUs of a node"),
     ("pix_nics", "gpus_with_pix_nic", "GPUs with a card of their own, PIX"),
-    ("near_nics", "gpus_with_near_nic", "GPUs with a card of their own, PIX or PXB"),
+    ("pix_nics", "gpus_with_pix_nic", "GPUs with a card of their own, PIX"),
     ("numa_nodes", "numa_nodes", "NUMA nodes"),
-    ("lost", "bandwidth_lost_gb_s", "lost to further such jobs there, GB/s"),
-    ("numa_left", "numa_nodes_left", "NUMA nodes of what they could get, added"),
-    ("nodes_broken", "free_nodes_broken", "wholly free nodes that are used"),
-    ("free", "free_gpus", "GPUs that were free there"),
+    ("lost", "bandwidth_lost_gb_s", "lost to further such jobs, GB/s"),
+    ("numa_left", "numa_nodes_left", "NUMA nodes of the best remaining sets"),
+    ("nodes_broken", "free_nodes_broken", "completely free nodes used"),
+    ("free", "free_gpus", "free GPUs of the nodes before"),
     ("weights", "pairs_gb_s", "all pairs of GPUs, GB/s"),
 )
-"""Attribute of the key, name in JSON, and words; in the order of the default preference."""
+"""Attribute of the key, name in JSON, and label, in the order of the default preference."""
 _PACKED = (
     *("nodes", "bandwidth", "cross_leaf_hops", "lost", "numa_left", "nodes_broken", "free"),
     *("spread", "pix_nics", "near_nics", "numa_nodes", "weights"),
@@ -43,7 +43,7 @@ _LAST = "names of the nodes, numbers of the GPUs"
 
 
 def as_document(placement: Placement, places: Places, *, explain: bool = False) -> dict[str, Any]:
-    """Return what ``place --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``place --json``; keys are an interface and only ever added."""
     document: dict[str, Any] = {
         "fits": placement.fits,
         "reason": placement.reason,
@@ -78,7 +78,7 @@ def _worker(worker: Worker, places: Places) -> dict[str, Any]:
 
 
 def _instances(worker: Worker, gpu: int, places: Places) -> tuple[str, ...]:
-    """Return the UUIDs of a GPU's MIG instances; none where nobody has told them."""
+    """Return the UUIDs of a GPU's MIG instances; empty if unknown."""
     return next((one.instances.get(gpu, ()) for one in places.candidates if one.name == worker.node), ())
 
 
@@ -96,12 +96,12 @@ def _value(key: Key, attribute: str) -> float | None:
 
 
 def _rate(tenths: int | None) -> float | None:
-    """None for what has no limit, as a single GPU."""
+    """Return the rate in GB/s; None if it is unlimited, as for a single GPU."""
     return None if tenths is None or abs(tenths) >= UNLIMITED else tenths / 10
 
 
 def _in_order(placement: Placement) -> list[tuple[str, str]]:
-    """Return attribute and words of the criteria, weightiest first."""
+    """Return attribute and label of the criteria, the most important first."""
     rows = [(attribute, words) for attribute, _, words in _CRITERIA]
     if not placement.request.pack:
         return rows
@@ -109,7 +109,7 @@ def _in_order(placement: Placement) -> list[tuple[str, str]]:
 
 
 def _decided(best: Placement, other: Placement) -> str:
-    """Return the words of the first criterion in which two placements differ."""
+    """Return the label of the first criterion in which two placements differ."""
     if best.key is None or other.key is None:
         return _LAST
     a, b = best.key, other.key
@@ -117,10 +117,10 @@ def _decided(best: Placement, other: Placement) -> str:
 
 
 def as_text(placement: Placement, places: Places, *, explain: bool = False) -> str:
-    """Return a placement for a person, at most 80 columns wide."""
+    """Return a placement as text, at most 80 columns wide."""
     request = placement.request
-    asked = f"{_count(request.workers, 'worker')} of {_count(request.gpus, 'GPU')}"
-    lines = _wrap(f"{asked}: {'' if placement.fits else 'not placed: '}{placement.reason}", "  ")
+    requested = f"{_count(request.workers, 'worker')} of {_count(request.gpus, 'GPU')}"
+    lines = _wrap(f"{requested}: {'' if placement.fits else 'not placed: '}{placement.reason}", "  ")
     if placement.key is not None:
         lines += ["", *_workers(placement), ""]
         lines.append(_expected(placement))
@@ -129,7 +129,7 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
         for gpu in worker.mig:
             uuids = "".join(f" {uuid}" for uuid in _instances(worker, gpu, places))
             lines += _wrap(
-                f"GPU {gpu} of {worker.node} is in MIG mode: in its place give the job the UUID of an instance"
+                f"GPU {gpu} of {worker.node} is in MIG mode; give the job the UUID of an instance instead"
                 + (f":{uuids}" if uuids else ""),
                 "  ",
             )
@@ -137,13 +137,13 @@ def as_text(placement: Placement, places: Places, *, explain: bool = False) -> s
         lines += _wrap(f"warning: {warning}", "  ")
     if places.simulated:
         lines += _wrap(
-            f"SIMULATED on {in_short(places.simulated)}: stand-ins of the lab, no proof of real hardware.", "  "
+            f"SIMULATED on {in_short(places.simulated)}: components of the lab, no proof of real hardware.", "  "
         )
     return "\n".join(lines)
 
 
 def as_line(placement: Placement) -> str:
-    """Return in one line where a job goes."""
+    """Return the placement of a job in one line."""
     few = 8
     gpus: dict[str, list[int]] = {}
     for worker in placement.workers:
@@ -154,7 +154,7 @@ def as_line(placement: Placement) -> str:
 
 
 def _expected(placement: Placement) -> str:
-    """Return what the ring may be expected to carry."""
+    """Return the expected bus bandwidth."""
     rate = _rate(placement.bandwidth)
     if rate is None:
         return "one GPU needs no ring"
@@ -162,7 +162,7 @@ def _expected(placement: Placement) -> str:
 
 
 def _workers(placement: Placement) -> Iterator[str]:
-    """Yield a table; a worker's GPUs stand in the order of their ring."""
+    """Yield a table; a worker's GPUs are in the order of their ring."""
     rows = [("worker", "node", "GPUs", "network cards")]
     for number, worker in enumerate(placement.workers):
         gpus, nics = ",".join(map(str, worker.order)), ",".join(worker.nics)
@@ -180,24 +180,26 @@ def _cells(first: str, last: str) -> list[str]:
 
 
 def _explained(placement: Placement, key: Key) -> Iterator[str]:
-    """Yield what the placement and the next best are worth, by criterion, and the way through the leaf switches."""
+    """Yield the criteria of the placement and the runner-up, and the leaf switches in rank order."""
     other = placement.runner_up
     yield ""
     width = max(len(words) for _, _, words in _CRITERIA)
-    yield f"{'what counts, weightiest first':<{width}}  {'this one':>12}  {'the next best':>13}"
+    yield f"{'criterion, most important first':<{width}}  {'this one':>12}  {'the next best':>13}"
     for attribute, words in _in_order(placement):
         next_best = _shown(other.key, attribute) if other is not None and other.key is not None else "-"
         yield f"{words:<{width}}  {_shown(key, attribute):>12}  {next_best:>13}"
     yield ""
     if other is None:
-        yield "There is no other way to place it."
+        yield "There is no alternative placement."
     else:
         yield from _wrap(f"next best: {_where(other)}", "  ")
         yield from _wrap(f"decided by: {_decided(placement, other)}", "  ")
     if any(placement.leaves):
         runs = [(leaf, len(list(run))) for leaf, run in groupby(placement.leaves)]
-        way = ", ".join(f"{leaf or 'not told'} ({_count(nodes, 'node')})" for leaf, nodes in runs)
-        yield from _wrap(f"leaf switches in rank order: {way}; {_count(key.cross_leaf_hops, 'hop')} between them", "  ")
+        switches = ", ".join(f"{leaf or 'unknown'} ({_count(nodes, 'node')})" for leaf, nodes in runs)
+        yield from _wrap(
+            f"leaf switches in rank order: {switches}; {_count(key.cross_leaf_hops, 'hop')} between them", "  "
+        )
 
 
 def _shown(key: Key, attribute: str) -> str:

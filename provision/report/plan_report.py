@@ -27,21 +27,21 @@ from provision.report.node_names import in_short
 __all__ = ["as_document", "as_text", "problems_document", "problems_text"]
 
 _MOST_LINES = 60
-"""Of one file's diff; the JSON document has all of them."""
+"""Lines of one file's diff; the JSON document has all of them."""
 _MOST_NAMES = 4
-"""Of nodes with the same diff."""
+"""Node names per diff."""
 _BRIEF = 40
-"""Letters of a value."""
+"""Characters of a value."""
 _MOST_PACKAGES = 8
-"""Of the packages that others depend on."""
+"""Names of dependency packages."""
 _MOST_ALIKE = 3
-"""Blocks of nodes that differ in details alone; where there are more, those of one node stand for all."""
+"""The number of blocks that differ only in details; with more, those of one node represent all."""
 
 
 def as_document(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> dict[str, Any]:
-    """Return the document that ``plan --json`` prints; keys are an interface and only ever added.
+    """Return the document of ``plan --json``; keys are an interface and only ever added.
 
-    Those of `diffs` are there only when it was asked for them.
+    It includes `diffs` only if they were requested.
     """
     document = {
         "converged": plan.converged,
@@ -54,14 +54,14 @@ def as_document(plan: Plan, diffs: Sequence[RoleDiff] | None = None) -> dict[str
 
 
 def _add_diffs(document: dict[str, Any], diffs: Sequence[RoleDiff]) -> None:
-    found = {(each.node, each.role): each for each in diffs}
+    diff_by_step = {(each.node, each.role): each for each in diffs}
     for node in document["nodes"]:
         roles = {step["role"] for step in node["steps"]}
         for step in node["steps"]:
-            each = found.get((node["name"], step["role"])) or RoleDiff(node["name"], step["role"])
+            each = diff_by_step.get((node["name"], step["role"])) or RoleDiff(node["name"], step["role"])
             step["diffs"] = [_file_document(file) for file in each.files]
             step["diffs_note"] = each.note
-        # What platform does for the steps, where it is none itself.
+        # Changes by the role platform, which has no step of its own.
         others = [each for each in diffs if each.node == node["name"] and each.role not in roles]
         node["diffs"] = [{"role": each.role, **_file_document(file)} for each in others for file in each.files]
 
@@ -100,7 +100,7 @@ def _package_document(package: PackageChange) -> dict[str, str | None]:
 
 
 def problems_document(plan: Plan) -> list[dict[str, Any]]:
-    """Return every problem that the preflight found, with the nodes that have it."""
+    """Return every problem of the preflight with its nodes."""
     return [
         {
             "code": problem.code.value,
@@ -115,12 +115,12 @@ def problems_document(plan: Plan) -> list[dict[str, Any]]:
 
 
 def problems_text(plan: Plan) -> str:
-    """Return the same for a person; empty where there is none."""
-    found = _grouped_problems(plan)
-    if not found:
+    """Return the problems as text; empty if there are none."""
+    problems = _grouped_problems(plan)
+    if not problems:
         return ""
-    lines = [f"Preflight: {len(found)} problem{'s' * (len(found) != 1)}; apply changes nothing before they are fixed."]
-    for problem, names in found.items():
+    lines = [f"Preflight: {len(problems)} problem{'s' * (len(problems) != 1)}; fix them before apply can start."]
+    for problem, names in problems.items():
         where = in_short(names)
         lines += ["", *_wrapped(f"{where}: {problem.role}", "  ", "    ")]
         lines += _wrapped(f"{problem.object}: {problem.problem}", "    ", "      ")
@@ -129,20 +129,19 @@ def problems_text(plan: Plan) -> str:
 
 
 def _grouped_problems(plan: Plan) -> dict[PreflightProblem, list[str]]:
-    found: dict[PreflightProblem, list[str]] = {}
+    nodes_by_problem: dict[PreflightProblem, list[str]] = {}
     for node in plan.nodes:
         for problem in node.problems:
-            found.setdefault(problem, []).append(node.name)
-    return found
+            nodes_by_problem.setdefault(problem, []).append(node.name)
+    return nodes_by_problem
 
 
 def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None, *, verbose: bool = False) -> str:
-    """Return the plan for a person: nodes with the same steps together, each step with its class and its reasons.
+    """Return the plan as text: nodes with the same steps together, each step with its class and reasons.
 
-    Of a role that was never applied that is the reason, and all else follows from it; the document has the others too,
-    and so has the text where a job can be hurt.
-    After the nodes stand the `diffs`, those that are the same on several nodes once. With `verbose` nodes whose details
-    differ have blocks of their own.
+    For a role that was never applied, that is the only reason shown, unless the step can disrupt jobs; the document has
+    the others too. The `diffs` follow the nodes, equal ones once. With `verbose`, nodes whose details differ have
+    separate blocks.
     """
     lines: list[str] = []
     for names, node, others in _alike(plan, verbose=verbose):
@@ -157,28 +156,28 @@ def as_text(plan: Plan, diffs: Sequence[RoleDiff] | None = None, *, verbose: boo
 
 
 _Block = tuple[list[str], NodePlan, bool]
-"""Names of nodes, what is told of them, and whether some of them differ in details."""
+"""Names of nodes, the plan shown for them, and whether some of them differ in details."""
 
 
 def _alike(plan: Plan, *, verbose: bool) -> list[_Block]:
-    """Return the nodes that there is something to tell of, those with the same to tell together."""
-    told = [_shown(node) for node in plan.nodes if node.steps or node.error or node.findings]
-    same = _together([([node.name], node, False) for node in told], _whole)
+    """Return the blocks of nodes with steps, errors or findings; nodes with equal ones share a block."""
+    shown_plans = [_shown(node) for node in plan.nodes if node.steps or node.error or node.findings]
+    blocks = _together([([node.name], node, False) for node in shown_plans], _whole)
     if verbose:
-        return same
-    outlines = {id(node): _outline(node) for _, node, _ in same}
+        return blocks
+    outlines = {id(node): _outline(node) for _, node, _ in blocks}
     sizes = Counter(outlines.values())
-    return _together(same, lambda node: o if sizes[o := outlines[id(node)]] > _MOST_ALIKE else _whole(node))
+    return _together(blocks, lambda node: o if sizes[o := outlines[id(node)]] > _MOST_ALIKE else _whole(node))
 
 
 def _together(blocks: Sequence[_Block], key: Callable[[NodePlan], Hashable]) -> list[_Block]:
-    found: dict[Hashable, _Block] = {}
+    merged: dict[Hashable, _Block] = {}
     for names, node, others in blocks:
-        had = found.setdefault(key(node), ([], node, False))
-        had[0].extend(names)
-        if others or _whole(had[1]) != _whole(node):
-            found[key(node)] = (had[0], had[1], True)
-    return list(found.values())
+        previous = merged.setdefault(key(node), ([], node, False))
+        previous[0].extend(names)
+        if others or _whole(previous[1]) != _whole(node):
+            merged[key(node)] = (previous[0], previous[1], True)
+    return list(merged.values())
 
 
 def _shown(node: NodePlan) -> NodePlan:
@@ -195,7 +194,7 @@ def _whole(node: NodePlan) -> Hashable:
 
 
 def _outline(node: NodePlan) -> Hashable:
-    """Return what is the same of nodes to which the same happened: no numbers, and nothing that follows a colon."""
+    """Return the grouping key of similar nodes, without numbers and text after a colon."""
     steps = tuple(
         (step.role, step.step_class, _heads(step.reasons), _heads(step.waits_for), _heads(step.disturbs))
         for step in node.steps
@@ -214,15 +213,15 @@ def _unnumbered(text: str) -> str:
 def _names(names: list[str], node: NodePlan, *, others: bool) -> list[str]:
     lines = textwrap.wrap(in_short(names), layout.width(), break_on_hyphens=False)
     if others:
-        lines += _wrapped(f"(details of {node.name}; the others' differ: -v)", "  ", "  ")
+        lines += _wrapped(f"(details of {node.name}; those of the other nodes differ: -v)", "  ", "  ")
     if node.error:
         lines += _wrapped(f"{'cannot be planned' if node.reachable else 'unreachable'}: {node.error}", "  ", "    ")
         lines += _wrapped(f"hint: {node.remedy}", "    ", "      ") if node.remedy else []
     for finding in node.findings:
-        lines += _wrapped(f"found: {finding}", "  ", "    ")
+        lines += _wrapped(f"pre-existing: {finding}", "  ", "    ")
     if node.kept and node.steps:
-        said = ", ".join(f"{name} {_brief(value)}" for name, value in node.kept)
-        lines += _wrapped(f"kept as others set it up: {said}", "  ", "    ")
+        settings = ", ".join(f"{name} {_brief(value)}" for name, value in node.kept)
+        lines += _wrapped(f"preserved settings: {settings}", "  ", "    ")
     return lines
 
 
@@ -247,9 +246,9 @@ def _steps(node: NodePlan) -> list[str]:
     if node.dependencies:
         names = [package.name for package in node.dependencies]
         more = len(names) - _MOST_PACKAGES
-        told = ", ".join(names[:_MOST_PACKAGES]) + (f" and {more} more (--json has all)" if more > 0 else "")
-        plural = "s" * (len(names) != 1)
-        lines += _wrapped(f"with {len(names)} package{plural} that these depend on: {told}", "  + ", "    ")
+        shown = ", ".join(names[:_MOST_PACKAGES]) + (f" and {more} more (--json has all)" if more > 0 else "")
+        plural = "y" if len(names) == 1 else "ies"
+        lines += _wrapped(f"with {len(names)} dependenc{plural}: {shown}", "  + ", "    ")
     return lines
 
 
@@ -269,13 +268,13 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 
 
 def _last_word(plan: Plan) -> list[str]:
-    """Say what an apply would do, in one line."""
+    """Return a summary of what an apply would do."""
     steps: list[Step] = [step for node in plan.nodes for step in node.steps]
-    kept = sum(bool(node.kept) for node in plan.nodes)
+    adoptable = sum(bool(node.kept) for node in plan.nodes)
     adopt = (
-        f"On {kept} node{'s' * (kept != 1)} what others set up is kept: provision adopt writes it into the inventory."
+        f"{adoptable} node{'s have' if adoptable != 1 else ' has'} preserved settings; to record them: provision adopt"
     )
-    last = textwrap.wrap(adopt, layout.width()) if kept else []
+    last = textwrap.wrap(adopt, layout.width()) if adoptable else []
     if not steps:
         return last
     waiting = sum(bool(set(step.waits_for) - set(step.owners)) for step in steps)
@@ -283,18 +282,18 @@ def _last_word(plan: Plan) -> list[str]:
     going = [step for step in steps if step.step_class is not StepClass.SAFE and not step.waits_for]
     idle, disturbing = sum(not step.disturbs for step in going), sum(bool(step.disturbs) for step in going)
     parts = [f"{len(steps)} step{'s' * (len(steps) != 1)} to run"]
-    parts += [f"{idle} of them can hurt jobs, and none runs there"] if idle else []
-    parts += [f"{disturbing} of them may disturb running jobs, as --disruptive allows"] if disturbing else []
+    parts += [f"{idle} of them require an idle node, and no job runs there"] if idle else []
+    parts += [f"{disturbing} of them may disturb running jobs (allowed by --disruptive)"] if disturbing else []
     parts += [f"{waiting} wait{'s' * (waiting == 1)} for jobs to end (--disruptive NODE overrides)"] if waiting else []
     parts += [f"{preserved} would undo a preserved difference (--force ROLE overrides)"] if preserved else []
     return [*textwrap.wrap("; ".join(parts) + ".", layout.width()), *last]
 
 
 def _diffs(diffs: Sequence[RoleDiff]) -> list[str]:
-    """Return the differences of files, each with a line that says where."""
+    """Return the diffs of files, each with a line that names its nodes, role and path."""
     same: dict[tuple[str, FileDiff], list[str]] = {}
     for each in diffs:
-        files = each.files if each.files or each.note else (FileDiff("", note="nothing to show: no file would change"),)
+        files = each.files if each.files or each.note else (FileDiff("", note="no file would change"),)
         for file in (*files, FileDiff("", note=each.note)) if each.note else files:
             names = same.setdefault((each.role, file), [])
             names += [each.node] if each.node not in names else []
@@ -311,4 +310,4 @@ def _file_lines(file: FileDiff) -> list[str]:
         return _wrapped(f"({file.note})", "", "")
     lines = file.diff.split("\n")
     left = len(lines) - _MOST_LINES
-    return lines if left <= 0 else [*lines[:_MOST_LINES], f"({left} more lines; --json has them all)"]
+    return lines if left <= 0 else [*lines[:_MOST_LINES], f"({left} more lines; --json has all)"]

@@ -1,8 +1,7 @@
-"""Taking secrets out of texts and documents before they leave this machine.
+"""Removal of secrets from texts and documents before they leave the controller.
 
-Three nets, each enough for what it knows: values that are known to be secret (passwords of the inventory), keys that
-name a secret (`secret_names`), and shapes that only secrets have (`secret_shapes`). Time is linear in the
-length of the text.
+Three methods complement each other: known secret values (passwords of the inventory), keys that name a secret
+(`secret_names`), and formats that only secrets have (`secret_shapes`). Time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from provision.report.secret_shapes import REMOVED, address_credentials, shape_p
 __all__ = ["REMOVED", "Redactor", "secrets_of"]
 
 _SHORTEST = 4
-"""A known value below this length is only taken out where its key says so: it would match half of any text."""
+"""A known value shorter than this is only removed if its key names a secret: it would match too much of any text."""
 
 _KEY = re.compile(
     r"(?i)(pass(word|wd|phrase)?$|passw|passphrase|secret|token|credential|private_?key|api_?key|access_?key|_pass$"
@@ -31,7 +30,7 @@ _NO_SECRET = re.compile(r"(?i)(_enabled|_allowed|_seconds|_file|_path|_count|_na
 
 
 def secrets_of(value: Any, *, key: str = "") -> set[str]:
-    """Return every string inside `value` that is a Secret or stands under a key that names a secret."""
+    """Return every string inside `value` that is a Secret or has a key that names a secret."""
     if isinstance(value, Secret):
         return {value.reveal()}
     if isinstance(value, str):
@@ -39,10 +38,10 @@ def secrets_of(value: Any, *, key: str = "") -> set[str]:
         return {value, *address_credentials(value)} if named else address_credentials(value)
     if isinstance(value, Mapping):
         return _logins(value) | {
-            found for name, item in value.items() for found in secrets_of(item, key=_deeper(key, str(name)))
+            secret for name, item in value.items() for secret in secrets_of(item, key=_deeper(key, str(name)))
         }
     if isinstance(value, list | tuple | set | frozenset):
-        return {found for item in value for found in secrets_of(item, key=key)}
+        return {secret for item in value for secret in secrets_of(item, key=key)}
     return set()
 
 
@@ -53,7 +52,7 @@ def _is_secret(key: str, value: str) -> bool:
 
 
 def _logins(values: Mapping[Any, Any]) -> set[str]:
-    """``user:password`` of a login, which programs write in base64."""
+    """Return ``user:password`` of each credential, which programs write in base64."""
     users = [str(item) for name, item in values.items() if str(name).endswith(("user", "username", "login"))]
     passwords = [item for name, item in values.items() if isinstance(item, str | Secret) and _names_secret(str(name))]
     shown = [item.reveal() if isinstance(item, Secret) else item for item in passwords]
@@ -65,15 +64,15 @@ def _names_secret(key: str) -> bool:
 
 
 def _deeper(key: str, name: str) -> str:
-    """A key inside something secret is secret as well: ``registry_secret: {name: value}``."""
+    """Return the key for an item; items inside a secret are secret too: ``registry_secret: {name: value}``."""
     return key if key and _names_secret(key) and not _NO_SECRET.search(name) else name
 
 
 class Redactor:
-    """Takes secrets out; the known ones in every spelling in which programs print them.
+    """Removes secrets, known ones in every encoding in which programs print them.
 
     Args:
-        known: values that are secret, whatever stands around them.
+        known: secret values.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:
@@ -85,11 +84,11 @@ class Redactor:
         """Return `text` without secrets."""
         for value in self._known:
             text = text.replace(value, REMOVED)
-        # Both are searched in the same text: what one removes could be what the other recognises a secret by.
+        # Both search the original text, because one could remove what the other recognises a secret by.
         return without_arguments(without(text, [*shape_places(text), *assigned_secrets(text)]))
 
     def data(self, value: Any, *, key: str = "") -> Any:
-        """Return a JSON-like value without secrets; what stands under a key that names a secret is taken out whole."""
+        """Return a JSON-like value without secrets; values whose key names a secret are removed completely."""
         if isinstance(value, Secret):
             return REMOVED
         if isinstance(value, Mapping):

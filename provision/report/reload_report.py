@@ -1,4 +1,4 @@
-"""What came of a reload, as JSON and as text."""
+"""Results of ``reload`` as JSON and as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODULE = len("nvidia_peermem")
 
 
 def as_document(nodes: Sequence[NodeReload]) -> dict[str, Any]:
-    """Return what ``reload --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``reload --json``; keys are an interface and only ever added."""
     return {
         "ok": all(node.result.ok for node in nodes),
         "nodes": [
@@ -40,7 +40,7 @@ def as_document(nodes: Sequence[NodeReload]) -> dict[str, Any]:
 
 
 def as_text(nodes: Sequence[NodeReload]) -> str:
-    """Return a table with a row for each result, then each remedy with the nodes that it is for."""
+    """Return a table with a row for each result, then each remedy with its nodes."""
     groups = grouped(((node.name, replace(node, name="")) for node in nodes), lambda _, node: node, _outline)
     rows = [(in_short(group.names), group.value, group.note) for group in groups]
     width = min(max([len(names) for names, _, _ in rows] + [4]), _LONGEST_NAME)
@@ -58,7 +58,7 @@ def as_text(nodes: Sequence[NodeReload]) -> str:
         lines += ["", *_wrap(head, "  "), *_wrap(f"  remedy: {remedy}", "    ")]
     if any(node.simulated for node in nodes):
         where = in_short([node.name for node in nodes if node.simulated])
-        lines += ["", *_wrap(f"SIMULATED on {where}: stand-ins of the lab, no proof of real hardware.", "  ")]
+        lines += ["", *_wrap(f"SIMULATED on {where}: components of the lab, no proof of real hardware.", "  ")]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What a reset would do, or came to, as JSON and as text."""
+"""Results of ``reset``, or its plan, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_document", "as_plan", "as_text"]
 
 
 def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[str, Any]:
-    """Return what ``reset --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``reset --json``; keys are an interface and only ever added."""
     return {
         "ok": all(node.result.ok for node in nodes),
         "dry_run": dry_run,
@@ -42,7 +42,7 @@ def as_document(nodes: Sequence[NodeReset], *, dry_run: bool = False) -> dict[st
 
 
 def as_plan(nodes: Sequence[NodeReset]) -> str:
-    """Return what would be done, nodes with the same together, at most 80 columns wide."""
+    """Return the planned steps, with equal nodes together, at most 80 columns wide."""
     lines: list[str] = []
     for group in _alike(nodes):
         lines += [*_head(group), *_details(group.value), ""]
@@ -50,9 +50,9 @@ def as_plan(nodes: Sequence[NodeReset]) -> str:
 
 
 def as_text(nodes: Sequence[NodeReset]) -> str:
-    """Return how it went: a summary, then nodes with the same result together, what stays, and what went wrong."""
+    """Return the results: a summary, then nodes with the same result together, with remains and errors."""
     good = sum(node.result in {ResetResult.RESET, ResetResult.NOTHING} for node in nodes)
-    lines = [f"{good} of {len(nodes)} nodes are as they were before.", ""]
+    lines = [f"{good} of {len(nodes)} nodes have no changes of provision left.", ""]
     for group in _alike(nodes):
         lines += [*_head(group), *_details(group.value, steps=False)]
     return "\n".join(lines)
@@ -76,10 +76,10 @@ def _head(group: Group[NodeReset]) -> list[str]:
 def _state(node: NodeReset) -> str:
     count = f"{len(node.steps)} step{'s' * (len(node.steps) != 1)}"
     return {
-        ResetResult.PLANNED: f"{count} to undo what was done",
+        ResetResult.PLANNED: f"{count} to undo",
         ResetResult.NOTHING: "nothing to undo",
         ResetResult.RESET: f"reset, {count}",
-        ResetResult.REFUSED: "refused, nothing is changed",
+        ResetResult.REFUSED: "refused, nothing was changed",
         ResetResult.FAILED: "failed",
         ResetResult.UNREACHABLE: "unreachable",
     }[node.result]
@@ -89,11 +89,11 @@ def _details(node: NodeReset, *, steps: bool = True) -> list[str]:
     lines: list[str] = []
     for number, step in enumerate(node.steps if steps else (), 1):
         lines += _wrap(f"{number:>4}  {step}", " " * 6)
-    for word, sentences in (("stays", node.left), ("in the way", node.refused)):
+    for word, sentences in (("remains", node.left), ("blocked by", node.refused)):
         for sentence in sentences:
             lines += _wrap(f"  {word}: {sentence}", " " * 6)
     if node.refused:
-        lines += _wrap("  hint: wait until that has ended, or do it all the same: --disruptive NODE", " " * 6)
+        lines += _wrap("  hint: wait until that has ended, or override: --disruptive NODE", " " * 6)
     if node.error:
         lines += _wrap(f"  {node.error.message}", " " * 6)
         shown = [line for line in node.error.output.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Which names announce a secret, and where the value that follows such a name in a text begins and ends."""
+"""Names that announce a secret, and the position of the value that follows such a name in a text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _STRONG = re.compile(
     r"|amz_signature|goog_signature|access_signature)$"
 )
 _WEAK = re.compile(r"(^auth|_auth|_key|[a-z0-9]pass)$")
-"""Names that are secrets mostly; their value says whether: see `is_plain`."""
+"""Names that usually announce a secret; the value decides, see `is_plain`."""
 _IN_ADDRESS = re.compile(r"(sig|signature|code|key)$")
-"""Names of parameters of an address, after ``?`` or ``&``."""
+"""Names of URL parameters, after ``?`` or ``&``."""
 _ORDINARY = re.compile(
     r"(bypass|compass|trespass|surpass|overpass|underpass|multipass"
     r"|(^|_)(public|pub|host|sort|cache|primary|foreign|apt|gpg|signing|repository|partition|index|image|recipe"
@@ -35,13 +35,13 @@ _BLANK = re.compile(r"[^\S\n]*+")
 _BLOCK = re.compile(r"[|>][-+0-9]*[ \t]*")
 _NO_WORD_END = re.compile(r"[^\s\\\"']+")
 _LONGEST_PLAIN = 2048
-"""No plain value is longer. Names in a plain value are read again: this limits how often."""
+"""The maximum length of a plain value. Names in a plain value are searched again, so this limits the time."""
 _QUOTE = re.compile(r"(\\*)([\"'])")
 _BRACKETS = {"{": "}", "[": "]"}
 
 
 def names_secret(name: str) -> str:
-    """Return ``"strong"`` for a name that announces a secret, ``"weak"`` where the value decides, else nothing."""
+    """Return ``"strong"`` for a name that announces a secret, ``"weak"`` if the value decides, else an empty string."""
     spread = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").replace(".", "_").strip("_")
     if _ORDINARY.search(spread):
         return ""
@@ -49,17 +49,17 @@ def names_secret(name: str) -> str:
 
 
 def is_plain(value: str) -> bool:
-    """Return whether a value is no secret by its looks: a number, a path, an address, a public key, yes or no."""
+    """Return whether a value looks harmless: a number, a path, a URL, a public key, yes or no."""
     return len(value) <= _LONGEST_PLAIN and _PLAIN.fullmatch(value.strip().strip("\"'")) is not None
 
 
 def assigned_secrets(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where in `text` the value of a secret stands: ``name: value``, ``name=value``, ``--name value``."""
+    """Yield the positions of secret values in `text`: ``name: value``, ``name=value``, ``--name value``."""
     done = 0
-    found = [(match, False) for match in _NAME.finditer(text)] + [(match, True) for match in _OPTION.finditer(text)]
-    found += [(match, False) for match in _TWO_WORDS.finditer(text)]
+    matches = [(match, False) for match in _NAME.finditer(text)] + [(match, True) for match in _OPTION.finditer(text)]
+    matches += [(match, False) for match in _TWO_WORDS.finditer(text)]
     line = _Line(text)
-    for match, option in sorted(found, key=lambda each: each[0].start()):
+    for match, option in sorted(matches, key=lambda each: each[0].start()):
         strength = _strength(text, match, option=option)
         if not strength or match.start() < done:
             continue
@@ -72,7 +72,7 @@ def assigned_secrets(text: str) -> Iterator[tuple[int, int]]:
 
 
 class _Line:
-    """The line of a text that a name is in. It only moves forward, so that no character is counted for every name.
+    """The line of a text that contains a name. It only moves forward, so that time stays linear.
 
     Args:
         text: the whole text.
@@ -83,7 +83,7 @@ class _Line:
         self.move_to(0)
 
     def move_to(self, place: int) -> None:
-        """Make it the line that contains `place`."""
+        """Move to the line that contains `place`."""
         if place <= self.end:
             return
         self.start = self.text.rfind("\n", max(self.end, 0), place) + 1 or self.start
@@ -93,7 +93,7 @@ class _Line:
         self._quotes = {"'": (self.start, 0), '"': (self.start, 0)}
 
     def is_open(self, quote: str, place: int) -> bool:
-        """Return whether an odd number of these quotes is before a place."""
+        """Return whether an odd number of these quotes precedes a position."""
         last, count = self._quotes[quote]
         if place >= last:
             count += self.text.count(quote, last, place)
@@ -109,7 +109,7 @@ def _value_start(match: re.Match[str]) -> int:
 
 def _strength(text: str, match: re.Match[str], *, option: bool) -> str:
     name, before = match.group(), text[max(0, match.start() - 1) : match.start()]
-    if match.re is _TWO_WORDS:  # words of a sentence: only the plainest names count
+    if match.re is _TWO_WORDS:  # words of a sentence: only the clearest names count
         name = name[: -len(match["sep"])]
         return "strong" if names_secret(name) == "strong" else ""
     if option:
@@ -117,7 +117,7 @@ def _strength(text: str, match: re.Match[str], *, option: bool) -> str:
         return "" if "ask" in name or text[start : start + 1] in ("-", "") else names_secret(name)
     if before in ("?", "&") and _IN_ADDRESS.search(name.lower()):
         return "strong"
-    if before == "/" and ":" in match["sep"]:  # a path, and what is said of it
+    if before == "/" and ":" in match["sep"]:  # a path and a message about it
         return ""
     if name.lower() == "pass" and "=" in match["sep"]:
         return "weak"
@@ -129,7 +129,7 @@ def _is_nothing(value: str) -> bool:
 
 
 def _value(line: _Line, match: re.Match[str], start: int) -> tuple[int, int]:
-    """The value's place: to its closing quote, to the quote that name and value share, to the line's or word's end."""
+    """Return the value's position, up to a closing or enclosing quote, or the end of the word or line."""
     text = line.text
     quote = _QUOTE.match(text, start, line.end)
     if quote:
@@ -139,16 +139,16 @@ def _value(line: _Line, match: re.Match[str], start: int) -> tuple[int, int]:
         return start, _closing(text, start, line.end, _slashes(text, line.start, before), text[before])
     if match["after"]:
         return start, _json_end(line, start)
-    alone = match.start() in line.first
-    if alone and _BLOCK.fullmatch(text, start, line.end):
+    is_first = match.start() in line.first
+    if is_first and _BLOCK.fullmatch(text, start, line.end):
         return line.end, _block_end(text, line.end, match.start() - line.start)
-    if alone and (":" in match["sep"] or match["sep"] != "="):
+    if is_first and (":" in match["sep"] or match["sep"] != "="):
         return start, line.end
     return start, _word_end(line, start)
 
 
 def _slashes(text: str, start: int, end: int) -> int:
-    """Return how many backslashes are before `end`."""
+    """Return the number of backslashes before `end`."""
     at = end
     while at > start and text[at - 1] == "\\":
         at -= 1
@@ -156,7 +156,7 @@ def _slashes(text: str, start: int, end: int) -> int:
 
 
 def _closing(text: str, start: int, limit: int, slashes: int, quote: str) -> int:
-    """Where the quote ends: one that is escaped no deeper than the opening one; a doubled one goes on."""
+    """Return the end of the quote: the next one that is not escaped more deeply and not doubled."""
     at = start
     while (at := text.find(quote, at, limit)) >= 0:
         run = _slashes(text, start, at)
@@ -179,14 +179,14 @@ def _json_end(line: _Line, start: int) -> int:
             if not depth:
                 return at + 1
         return limit
-    if opening in _BRACKETS:  # an object over several lines: its own names are looked at
+    if opening in _BRACKETS:  # an object over several lines: its own names are searched
         return start
     end = _word_end(line, start)
     return start + len(text[start:end].rstrip(",}])"))
 
 
 def _word_end(line: _Line, start: int) -> int:
-    """The end of a shell word; a quote ends it where it closes one that was open before."""
+    """Return the end of a shell word; a quote ends it if it closes one that was open before."""
     text, at = line.text, start
     while at < line.end and not text[at].isspace():
         if text[at] == "\\":
@@ -201,7 +201,7 @@ def _word_end(line: _Line, start: int) -> int:
 
 
 def _block_end(text: str, start: int, indent: int) -> int:
-    """The end of a YAML block: its lines stand deeper than the name."""
+    """Return the end of a YAML block, whose lines are indented more than the name."""
     at = start
     while at < len(text):
         end = text.find("\n", at + 1)

@@ -1,10 +1,10 @@
-"""Tokens and keys that are recognised by their shape alone, whatever name they have.
+"""Tokens and keys that are recognised by their format, independent of their names.
 
-The table is our own. detect-secrets recognises less than half of these shapes, and its expressions take quadratic time;
-Kingfisher is 36 MB of native code with four seconds to start, and misses WireGuard, kubeconfig and Discord.
+detect-secrets recognises less than half of these formats, and its expressions take quadratic time; Kingfisher is 36 MB
+of native code with four seconds of start-up time, and misses WireGuard, kubeconfig and Discord.
 
-Each expression takes linear time: where it fails it has read a limited number of characters, or consumes what it has
-read. So repeated parts have an upper limit, or are followed by nothing that can fail.
+Each expression takes linear time: before it fails, it reads a limited number of characters or consumes them. Repeated
+parts therefore have an upper limit, or are followed by nothing that can fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _URLSAFE = "A-Za-z0-9_-"
 
 _KIND = "[A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?"
 _BLOCKS = (
-    # PEM and PGP, complete or cut off, and both inside base64 (kubeconfig's client-key-data, Kubernetes secrets).
+    # PEM and PGP, complete or truncated, and both inside base64 (kubeconfig's client-key-data, Kubernetes secrets).
     rf"-----BEGIN {_KIND}-----(?s:.*?)(?:-----END {_KIND}-----|\Z)",
     r"LS0tLS1CRUdJTiB(?:QUklWQVRF|SU0EgUFJJ|FQyBQUklW|EU0EgUFJJ|PUEVOU1NI|FTkNSWVBU|QR1AgUFJJ)" + rf"[{_BASE64}]*",
     rf"b3BlbnNzaC1rZXktdj[{_BASE64}]*(?:\r?\n[{_BASE64}]{{8,}})*",  # OpenSSH without its first and last line
@@ -41,7 +41,7 @@ _TOKENS = (
     r"(?:hf|api_org)_[A-Za-z0-9]{20,}",
     r"wandb_v\d_[A-Za-z0-9_]{20,}",
     r"(?<=wandb login )[A-Za-z0-9]{20,}",
-    r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{16,}",  # AWS; its secret keys have no shape, but names
+    r"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[A-Z0-9]{16,}",  # AWS; its secret keys are recognised by their names
     rf"AIza[{_URLSAFE}]{{30,}}",  # Google
     rf"ya29\.[{_URLSAFE}]{{20,}}",
     rf"GOCSPX-[{_URLSAFE}]{{20,}}",
@@ -69,7 +69,7 @@ _TOKENS = (
 )
 _SHAPES = tuple(re.compile(shape) for shape in (*_BLOCKS, *_TOKENS))
 _WEB_TOKEN = re.compile(rf"eyJ[{_URLSAFE}]{{10,}}+((?:\.[{_URLSAFE}]*+)++)|eyJ[{_URLSAFE}]*+")
-"""A JWT has two dots, a JWE four; without any it is other JSON in base64."""
+"""A JWT has two dots, a JWE four; without dots it is other JSON in base64."""
 
 _HEADER = r"(?:(?:proxy-)?authorization|(?:set-)?cookie)"
 _ARGUMENT = r"(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"']+)"
@@ -77,7 +77,7 @@ _LOGIN = r"(?:\"[^\":\n]*:[^\"\n]*\"?|'[^':\n]*:[^'\n]*'?|[^\s:\"'-]+:\S+)"
 _HEADERS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        # A header with its own quotes, one whose value is quoted, one that takes the rest of the line.
+        # A header inside quotes, one with a quoted value, one that extends to the end of the line.
         (rf"(?i)(?<=([\"']))({_HEADER}[ \t]*:[ \t]*)(?:\\.|(?!\1)[^\\\n])++", rf"\2{REMOVED}"),
         (rf"(?i)\b({_HEADER}\\*[\"']?\s*[:=]\s*\\*([\"']))(?:\\.|(?!\2)[^\\\n])++", rf"\1{REMOVED}"),
         (rf"(?i)\b({_HEADER}[ \t]*:[ \t]*)(?!\[removed\][\"'])[^\s\"'][^\n]*", rf"\1{REMOVED}"),
@@ -89,7 +89,7 @@ _HEADERS = tuple(
 _COMMANDS = tuple(
     (re.compile(rf"\b{command}\b[^\n]*"), re.compile(argument))
     for command, argument in (
-        # Passwords that programs take by a short option, anywhere in the rest of the line.
+        # Passwords in a short option, anywhere in the rest of the line.
         (r"(?:docker|podman|nerdctl|skopeo|buildah)\s{1,8}login", rf"(\s-p[ =]?){_ARGUMENT}"),
         (r"mysql\w{0,20}", rf"(\s-p)(?=\S){_ARGUMENT}"),
         ("curl", rf"(\s(?:-[A-Za-z]{{0,9}}?[uU]\s*|--(?:proxy-)?user[ =])){_LOGIN}"),
@@ -97,20 +97,20 @@ _COMMANDS = tuple(
 )
 
 _ADDRESS = re.compile(r"(?<=[A-Za-z0-9+.-]://)[^\s\"'<>]+")
-"""What follows the scheme of an address; it may contain further addresses."""
+"""The part of a URL after the scheme; it may contain further URLs."""
 _HOST = re.compile(r"[^/@:]*+")
 _PORT = re.compile(r"\d{1,5}/")
 
 
 def shape_places(text: str) -> list[tuple[int, int]]:
-    """Return the places of what looks like a credential by itself; they can overlap."""
+    """Return the positions of credentials that are recognised by their format; they can overlap."""
     places = [match.span() for shape in _SHAPES for match in shape.finditer(text)]
     places += [match.span() for match in _WEB_TOKEN.finditer(text) if match[1]]
     return places + [(start, end) for start, end, _ in _userinfos(text)]
 
 
 def without_arguments(text: str) -> str:
-    """Return `text` without the values of headers, and without the passwords that programs take by a short option."""
+    """Return `text` without the values of headers and without passwords in short options."""
     for pattern, replacement in _HEADERS:
         text = pattern.sub(replacement, text)
     for line, argument in _COMMANDS:
@@ -119,7 +119,7 @@ def without_arguments(text: str) -> str:
 
 
 def without(text: str, places: Iterable[tuple[int, int]]) -> str:
-    """Return `text` with each of its places replaced; those that overlap are one."""
+    """Return `text` with each position replaced; overlapping ones are replaced once."""
     parts, last = [], 0
     for start, end in sorted(places):
         if start >= last:
@@ -129,7 +129,7 @@ def without(text: str, places: Iterable[tuple[int, int]]) -> str:
 
 
 def address_credentials(text: str) -> set[str]:
-    """Return the passwords in the addresses that `text` contains."""
+    """Return the passwords in the URLs in `text`."""
     return {password for _, _, password in _userinfos(text) if password}
 
 
@@ -138,9 +138,9 @@ def _without_argument(argument: re.Pattern[str]) -> Callable[[re.Match[str]], st
 
 
 def _userinfos(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the place of user and password in each address, and the password.
+    """Yield the position of user and password in each URL, and the password.
 
-    A password ends at the last @ of the word: it contains @ and / where nobody has encoded them.
+    A password ends at the last @ of the word, because unencoded ones can contain @ and /.
     """
     for match in _ADDRESS.finditer(text):
         start, end = match.span()
@@ -160,5 +160,5 @@ def _userinfos(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _host_end(text: str, start: int, last: int) -> int:
-    found = _HOST.match(text, start, last)
-    return found.end() if found else start
+    match = _HOST.match(text, start, last)
+    return match.end() if match else start

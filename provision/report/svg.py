@@ -1,4 +1,4 @@
-"""Plots as SVG elements to stand in an HTML page: no library, no script, colours from the page's style sheet."""
+"""Plots as SVG elements for an HTML page, without libraries and scripts; colours come from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Bar", "Curve", "bars", "clean", "curves"]
 
 _WIDTH = 600
 _RIGHT = 175
-"""Room for a bar's figures."""
+"""Width of a bar's figures."""
 _PITCH, _TALL = 50, 14
 _LEFT_OF_CURVES, _HEIGHT = 64, 360
 _BOTTOM = _HEIGHT - 48
 _LETTER = 8.0
-"""Wider than most letters of the font size used, in units of the drawing."""
+"""Wider than most letters of the font, in units of the drawing."""
 COLOURS = 8
 
 
@@ -28,12 +28,12 @@ class Bar:
     value: float
     half: float | None
     """Half the length of its error bar."""
-    told: str
-    """The figures in words."""
+    figures: str
+    """The figures as text."""
     mark: float | None = None
-    """Where a dashed line stands, e.g. at linear speed-up."""
+    """Position of a dashed line, e.g. at linear speed-up."""
     striped: bool = False
-    """Drawn in another pattern: not to be taken like the others."""
+    """Drawn in another pattern to distinguish it."""
     series: int = 0
     """The number of its colour."""
 
@@ -44,20 +44,20 @@ class Curve:
 
     label: str
     points: tuple[tuple[int, float, float], ...]
-    """Number, value, half the length of the error bar; all positive but the last, which may be zero."""
+    """Number, value, half the length of the error bar; all positive except the last, which may be zero."""
     series: int = 0
-    """The number of its colour; beyond `COLOURS` colours repeat with a dashed line."""
+    """The number of its colour; numbers beyond `COLOURS` repeat colours with a dashed line."""
     ideal: float | None = None
-    """The value at one device from which linear speed-up is drawn, as a thin dotted line."""
+    """The value at one device for a dotted line of linear speed-up."""
 
 
 def clean(text: str) -> str:
-    """Return text as it may stand in a page: escaped, and without what no document may hold."""
+    """Return text for an HTML page: escaped, and without invalid characters."""
     return escape("".join(letter if letter.isprintable() else "\ufffd" for letter in text))
 
 
 def bars(title: str, unit: str, rows: Sequence[Bar], *, least: float = 0.0) -> str:
-    """Return a chart with a row for each bar: its label, and below it the bar from zero, error bar and figures.
+    """Return a chart with two lines for each bar: its label, then the bar from zero, error bar and figures.
 
     The axis goes up to the largest value, mark or `least`.
     """
@@ -81,7 +81,7 @@ def _bar(row: Bar, top: int, scale: float) -> list[str]:
     y, middle = top + 22, top + 22 + _TALL / 2
     kind = "bar striped" if row.striped else "bar"
     parts = [
-        f'<g class="series{row.series % COLOURS}"><title>{clean(row.label)}: {clean(row.told)}</title>',
+        f'<g class="series{row.series % COLOURS}"><title>{clean(row.label)}: {clean(row.figures)}</title>',
         f'<rect class="{kind}" x="0" y="{y}" width="{row.value * scale:.1f}" height="{_TALL}"/>',
     ]
     if row.half:
@@ -90,10 +90,10 @@ def _bar(row: Bar, top: int, scale: float) -> list[str]:
         x = row.mark * scale
         parts.append(f'<line class="mark" x1="{x:.1f}" y1="{y - 1}" x2="{x:.1f}" y2="{y + _TALL + 5}"/>')
     mark = (row.mark or 0) * scale
-    fits = mark - high > len(row.told) * _LETTER + 14  # between bar and mark
+    fits = mark - high > len(row.figures) * _LETTER + 14  # between bar and mark
     right = (high if fits else max(high, mark)) + 7
     parts.append(f'<text x="0" y="{top + 13}">{clean(_shortened(row.label, _WIDTH))}</text>')
-    parts.append(f'<text class="figure" x="{right:.1f}" y="{y + 12}">{clean(row.told)}</text></g>')
+    parts.append(f'<text class="figure" x="{right:.1f}" y="{y + 12}">{clean(row.figures)}</text></g>')
     return parts
 
 
@@ -104,19 +104,19 @@ def _whisker(low: float, high: float, y: float) -> str:
 def curves(title: str, across: str, up: str, lines: Sequence[Curve]) -> str:
     """Return a plot with a line for each curve; both axes begin at zero.
 
-    What the colours mean is for the page to say: ``series0``, ``series1``...
+    The page has to explain the colours ``series0``, ``series1``...
     """
     points = [point for line in lines for point in line.points]
     sizes = sorted({number for number, _, _ in points})
     ideals = [[(n, line.ideal * n) for n in (sizes[0], sizes[-1])] if line.ideal else [] for line in lines]
-    highest = max([*(value for _, value, _ in points), *(value for way in ideals for _, value in way)])
+    highest = max([*(value for _, value, _ in points), *(value for path in ideals for _, value in path)])
     plane = _Plane(sizes[-1], _steps(highest))
     parts = [_open(_WIDTH, _HEIGHT, title), *_axes(plane, sizes)]
     parts.append(f'<text class="tick" x="{_WIDTH}" y="{_HEIGHT - 8}" text-anchor="end">{clean(across)}</text>')
     parts.append(f'<text class="tick" x="0" y="12">{clean(up)}</text>')
-    for line, way in zip(lines, ideals, strict=True):
-        if way:
-            parts.append(f'<polyline class="ideal series{line.series % COLOURS}" points="{plane.way(way)}"/>')
+    for line, path in zip(lines, ideals, strict=True):
+        if path:
+            parts.append(f'<polyline class="ideal series{line.series % COLOURS}" points="{plane.path(path)}"/>')
     for line in lines:
         parts += _curve(plane, line)
     return "\n".join([*parts, "</svg>"])
@@ -124,7 +124,7 @@ def curves(title: str, across: str, up: str, lines: Sequence[Curve]) -> str:
 
 @dataclass(frozen=True)
 class _Plane:
-    """Where values stand in a plot: the largest number of devices, and the steps of the other axis."""
+    """Coordinates in a plot: the largest number of devices, and the steps of the other axis."""
 
     most: int
     steps: Sequence[float]
@@ -135,7 +135,7 @@ class _Plane:
     def y(self, value: float) -> float:
         return _BOTTOM - min(value, self.steps[-1]) / (self.steps[-1] or 1.0) * (_BOTTOM - 24)
 
-    def way(self, points: Sequence[tuple[int, float]]) -> str:
+    def path(self, points: Sequence[tuple[int, float]]) -> str:
         return " ".join(f"{self.x(number):.1f},{self.y(value):.1f}" for number, value in points)
 
 
@@ -148,17 +148,17 @@ def _axes(plane: _Plane, numbers: Sequence[int]) -> list[str]:
     last = -math.inf
     for number in numbers:
         x = plane.x(number)
-        if x - last > 4 * _LETTER:  # else its figure would touch the one before
+        if x - last > 4 * _LETTER:  # else the labels would overlap
             parts.append(f'<text class="tick" x="{x:.1f}" y="{_BOTTOM + 18}" text-anchor="middle">{number}</text>')
             last = x
     return parts
 
 
 def _curve(plane: _Plane, line: Curve) -> list[str]:
-    way = plane.way([(number, value) for number, value, _ in line.points])
+    path = plane.path([(number, value) for number, value, _ in line.points])
     kind = "curve" if line.series < COLOURS else "curve again"
     head = f'<g class="series{line.series % COLOURS}"><title>{clean(line.label)}</title>'
-    parts = [f'{head}<polyline class="{kind}" points="{way}"/>']
+    parts = [f'{head}<polyline class="{kind}" points="{path}"/>']
     for number, value, half in line.points:
         x = f"{plane.x(number):.1f}"
         if half:
@@ -174,7 +174,7 @@ def _open(width: int, height: int, title: str) -> str:
 
 
 def _steps(largest: float) -> list[float]:
-    """Return about five round steps from zero to no less than `largest`."""
+    """Return about five round steps from zero to at least `largest`."""
     if largest <= 0:
         return [0.0]
     rough = largest / 5

@@ -17,13 +17,13 @@ __all__ = ["as_document", "as_text", "head_lines", "place_title"]
 
 _LONGEST_NAME = 16
 _LEGEND = (
-    "NV# so many NVLink lanes; PIX one PCIe switch; PXB several; PHB a host bridge; NODE two host bridges of a NUMA "
+    "NV# number of NVLink lanes; PIX one PCIe switch; PXB several; PHB a host bridge; NODE two host bridges of a NUMA "
     "node; SYS two NUMA nodes"
 )
 
 
 def as_document(machine: MachineTopology) -> dict[str, Any]:
-    """Return the document that ``topo --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``topo --json``; keys are an interface and only ever added."""
     topology = machine.topology
     return {
         "node": machine.node,
@@ -64,7 +64,7 @@ def _node(part: Place | Group, names: Sequence[str]) -> dict[str, Any]:
 
 
 def as_text(machine: MachineTopology) -> str:
-    """Return matrix and tree for a person, at most 80 columns wide."""
+    """Return matrix and tree as text, at most 80 columns wide."""
     first, *more = head_lines(machine)
     lines = [*_wrap(first, "  "), *(part for line in more for part in _wrap(f"  {line}", "    "))]
     for block in _blocks(machine):
@@ -78,7 +78,7 @@ def as_text(machine: MachineTopology) -> str:
 
 
 def head_lines(machine: MachineTopology) -> list[str]:
-    """Return what is said of the machine as a whole: its name and links, products, stand-ins, what was chosen."""
+    """Return the summary of the machine: name and links, products, SIMULATED components, chosen GPUs."""
     name = f"{machine.node}: " if machine.node else ""
     products = sorted({known.product for known in machine.gpus.values() if known.product})
     lines = [f"{name}{summary(machine.topology)}"]
@@ -89,22 +89,22 @@ def head_lines(machine: MachineTopology) -> list[str]:
 
 
 def place_title(place: Place) -> str:
-    """Return what a part of the machine is called."""
+    """Return the title of a part of the machine."""
     cpus = f"CPUs {','.join(place.cpus)}" if place.cpus else ""
     if place.numa is None:
-        return cpus or "NUMA node not told"
+        return cpus or "unknown NUMA node"
     return f"NUMA node {place.numa}" + (f" ({cpus})" if cpus else "")
 
 
 def _slots(machine: MachineTopology) -> str:
-    """Return generation and width of the GPUs' slots where all that is told of them is the same."""
+    """Return generation and width of the GPUs' slots if they are all equal."""
     slots = {(known.pcie_generation, known.pcie_width) for known in machine.gpus.values()}
     generation, width = slots.pop() if len(slots) == 1 else (None, None)
     return f", PCIe generation {generation} x{width}" if generation and width else ""
 
 
 def _chosen(machine: MachineTopology) -> str:
-    """Return which GPUs are marked, the worst link among them, and the cards near them."""
+    """Return the chosen GPUs, the worst link among them, and the cards near them."""
     rows = [row for row in range(len(machine.topology.gpus)) if machine.is_chosen(row)]
     names, links = machine.names(), machine.topology.links
     text = f"chosen (*): {', '.join(names[row] for row in rows)}"
@@ -121,7 +121,7 @@ def _cost(link: str) -> int:
 
 
 def _blocks(machine: MachineTopology) -> Iterator[list[str]]:
-    """Yield the matrix as blocks of columns; GPUs and cards are parted where both together are too wide."""
+    """Yield the matrix as blocks of columns; GPUs and cards are separated if both together are too wide."""
     titles, count = _titles(machine), len(machine.topology.gpus)
     labels = _labels(machine, titles)
     links, margin = machine.topology.links, max(map(len, labels)) + 2
@@ -150,7 +150,7 @@ def _fitting(widths: Sequence[int], room: int) -> int:
 
 
 def _titles(machine: MachineTopology) -> list[str]:
-    """Return columns' titles as short as nvidia-smi's own: cards are numbered, and the rows' labels name them."""
+    """Return short column titles as in nvidia-smi: cards are numbered, and the row labels name them."""
     gpus = [f"GPU{gpu.index}{'*' * machine.is_chosen(row)}" for row, gpu in enumerate(machine.topology.gpus)]
     return [*gpus, *(f"NIC{number}" for number in range(len(machine.topology.nics)))]
 
@@ -166,7 +166,7 @@ def _short(name: str) -> str:
 
 
 def _branches(machine: MachineTopology, part: Place | Group, indent: str) -> Iterator[str]:
-    """Yield the lines below a title: devices of no group in one line, then each group."""
+    """Yield the lines below a title: devices without a group in one line, then each group."""
     branches = ([("", Group("", part.devices))] if part.devices else []) + [(g.kind, g) for g in part.groups]
     for number, (kind, group) in enumerate(branches):
         last = number == len(branches) - 1
@@ -179,14 +179,14 @@ def _branches(machine: MachineTopology, part: Place | Group, indent: str) -> Ite
 
 
 def _device(machine: MachineTopology, row: int) -> str:
-    """Return a device's name; its own blanks must not break, for its marks belong to it."""
+    """Return a device's label with non-breaking blanks."""
     name = machine.names()[row] + "*" * machine.is_chosen(row)
     known = machine.nics.get(name)
     if known is None or row < len(machine.topology.gpus):
         return name
     rate = f"{known.rate_gbit:g}\u00a0Gbit/s" if known.rate_gbit is not None else ""
-    told = "\u00a0".join(part for part in (rate, "" if known.active else "down") if part)
-    return f"{name}\u00a0({told})" if told else name
+    properties = "\u00a0".join(part for part in (rate, "" if known.active else "down") if part)
+    return f"{name}\u00a0({properties})" if properties else name
 
 
 def _wrap(text: str, indent: str) -> list[str]:

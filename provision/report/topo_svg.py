@@ -1,7 +1,7 @@
 """A machine's topology as an SVG drawing.
 
-All GPUs stand in one row, with NVLink above them and network cards below; a box around them for each group of the PCIe
-tree and each NUMA node, its name at its bottom. A box is as wide as its name at least, so that no two names meet.
+All GPUs are in one row, with NVLink above them and network cards below; each group of the PCIe tree and each NUMA node
+has a box with its name at the bottom. A box is at least as wide as its name, so that names do not overlap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINE = 18
 _PAD = 10
 _BOX = 34
 _CARDS_A_ROW = 4
-_ARC = 16  # rise of an NVLink for each place between its GPUs
+_ARC = 16  # height of an NVLink arc for each position between its GPUs
 _THICKEST = 8
 _MOST_LETTERS = 34
 _STYLE = (
@@ -39,13 +39,13 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class _Box:
-    """A part of the tree with its place on the sheet."""
+    """A part of the tree with its position on the sheet."""
 
     part: Place | Group
     x: float
     width: float
     level: int
-    """How many boxes are within it, one in the other."""
+    """Nesting depth of the boxes within it."""
     inner: tuple[_Box, ...]
 
 
@@ -55,7 +55,7 @@ def as_svg(machine: MachineTopology) -> str:
 
 
 class _Sheet:
-    """Where everything goes, and its shapes."""
+    """The layout and the shapes of the drawing."""
 
     def __init__(self, machine: MachineTopology) -> None:
         self.machine, self.names = machine, machine.names()
@@ -79,7 +79,7 @@ class _Sheet:
         self.centre = {row: x for box in self.boxes for row, x in self._centres(box)}
 
     def text(self) -> str:
-        """Return the file."""
+        """Return the text of the file."""
         size = f'width="{self.width:.0f}" height="{self.height:.0f}"'
         return "\n".join(
             [
@@ -96,10 +96,10 @@ class _Sheet:
 
     def _heading(self) -> Iterator[str]:
         for number, line in enumerate(self.head):
-            kind = "simulated" if line.startswith("SIMULATED") else "head" if number == 0 else "told"
+            kind = "simulated" if line.startswith("SIMULATED") else "head" if number == 0 else "detail"
             yield _text(_PAD, (number + 1) * _LINE, line, kind)
         if self.note:
-            yield _text(_PAD, (len(self.head) + 1) * _LINE, self.note, "told")
+            yield _text(_PAD, (len(self.head) + 1) * _LINE, self.note, "detail")
 
     def _box(self, part: Place | Group, x: float) -> _Box:
         inner: list[_Box] = []
@@ -114,7 +114,7 @@ class _Sheet:
         return _Box(part, x, max(at - x, label), level, tuple(inner))
 
     def _columns(self, devices: Sequence[int]) -> int:
-        """GPUs stand in one row; cards may take several."""
+        """Return the number of columns; GPUs are in one row, cards may use several."""
         gpus = sum(row < self.gpus for row in devices)
         return max(gpus, min(len(devices) - gpus, _CARDS_A_ROW))
 
@@ -124,7 +124,7 @@ class _Sheet:
         return max([own, *(self._nic_rows(inner) for inner in box.inner)])
 
     def _centres(self, box: _Box) -> Iterator[tuple[int, tuple[float, float]]]:
-        """Yield the middle of each device: its place across, and the top of its box."""
+        """Yield the position of each device: the horizontal centre, and the top of its box."""
         columns, step = self._columns(box.part.devices), self.column + _PAD
         gpus = [row for row in box.part.devices if row < self.gpus]
         for number, row in enumerate(box.part.devices):
@@ -161,11 +161,11 @@ class _Sheet:
         if known is None:
             return [name]
         rate = f"{known.rate_gbit:g} Gbit/s" if known.rate_gbit is not None else ""
-        told = " ".join(part for part in (rate, "" if known.active else "down") if part)
-        return [name, told] if told else [name]
+        properties = " ".join(part for part in (rate, "" if known.active else "down") if part)
+        return [name, properties] if properties else [name]
 
     def _nvlink(self) -> tuple[str, float]:
-        """Return what the lines above the GPUs mean, and how high they rise."""
+        """Return a note about the lines above the GPUs, and their height."""
         if switched := switched_lanes(self.machine.topology):
             return f"NVLink switches: {switched} lanes of each GPU", 2.0 * _LINE
         pairs = list(self._pairs())
@@ -185,7 +185,7 @@ class _Sheet:
         yield from self._switches() if switched_lanes(self.machine.topology) else self._arcs()
 
     def _switches(self) -> Iterator[str]:
-        """Yield a bar, and a line from it to each GPU that has links."""
+        """Yield a bar, and a line from it to each GPU with links."""
         joined = sorted({row for a, b, _ in self._pairs() for row in (a, b)})
         xs = [self.centre[row][0] for row in joined]
         y = (len(self.head) + 1) * _LINE + 8
@@ -214,7 +214,7 @@ def _cut(text: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """XML knows no control characters."""
+    """Return escaped text without control characters, which XML does not allow."""
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
@@ -226,5 +226,5 @@ def _rect(x: float, y: float, width: float, height: float, kind: str) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="4" class="{kind}"/>'
 
 
-def _path(curve: str, width: int, told: str) -> str:
-    return f'<path d="{curve}" class="nvlink" stroke-width="{width}"><title>{_safe(told)}</title></path>'
+def _path(curve: str, width: int, title: str) -> str:
+    return f'<path d="{curve}" class="nvlink" stroke-width="{width}"><title>{_safe(title)}</title></path>'

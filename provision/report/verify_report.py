@@ -1,4 +1,4 @@
-"""A verification as JSON and as text."""
+"""The results of a verification as JSON and as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["as_document", "as_text", "profile_document", "profile_text"]
 _CLUSTER = "(cluster)"
 _PAIRS_SHOWN = 8
 _HEADS = ("COMPONENT", "REQUIRED", "FOUND", "VERDICT")
-_FOUND = 22
+_PRESENT_WIDTH = 22
 _COUNTS = 48
 """Columns of the counts of a node."""
 _SELF = "--limit \0"
@@ -28,7 +28,7 @@ _SEEN_FIRST = (CheckStatus.FAIL, CheckStatus.WARN, CheckStatus.SKIP, CheckStatus
 
 
 def as_document(verification: Verification) -> dict[str, Any]:
-    """Return the document that ``verify --json`` prints; keys are an interface and only ever added."""
+    """Return the document of ``verify --json``; keys are an interface and only ever added."""
     document: dict[str, Any] = {
         "ok": verification.ok,
         "nodes": [
@@ -44,27 +44,27 @@ def as_document(verification: Verification) -> dict[str, Any]:
     return document
 
 
-def _collective_document(found: Collective) -> dict[str, Any]:
-    """Bandwidths are GB/s."""
+def _collective_document(collective: Collective) -> dict[str, Any]:
+    """Return the document of a collective benchmark; bandwidths are GB/s."""
     return {
-        "program": found.program,
-        "memory": found.memory,
-        "nodes": list(found.nodes),
-        "ranks": found.ranks,
-        "size_bytes": found.size_bytes,
-        "bus_bandwidth_gb_s": found.bus_bandwidth,
-        "predicted_gb_s": found.predicted,
-        "fraction": None if found.fraction is None else round(found.fraction, 4),
-        "minimum_fraction": found.minimum,
-        "wrong": found.wrong,
-        "simulated": found.simulated,
-        "left_out": [{"node": name, "reason": reason} for name, reason in found.left_out.items()],
-        "reason": found.reason or None,
+        "program": collective.program,
+        "memory": collective.memory,
+        "nodes": list(collective.nodes),
+        "ranks": collective.ranks,
+        "size_bytes": collective.size_bytes,
+        "bus_bandwidth_gb_s": collective.bus_bandwidth,
+        "predicted_gb_s": collective.predicted,
+        "fraction": None if collective.fraction is None else round(collective.fraction, 4),
+        "minimum_fraction": collective.minimum,
+        "wrong": collective.wrong,
+        "simulated": collective.simulated,
+        "left_out": [{"node": name, "reason": reason} for name, reason in collective.left_out.items()],
+        "reason": collective.reason or None,
     }
 
 
 def _pair_document(pair: PairBandwidth) -> dict[str, Any]:
-    """Numbers are Gbit/s; `device` and `port` are those of `a`, which sends."""
+    """Return the document of a pair; rates are Gbit/s, and `device` and `port` are those of the sender `a`."""
     return {
         "a": pair.a.node,
         "b": pair.b.node,
@@ -92,12 +92,12 @@ def _check_document(check: CheckResult) -> dict[str, Any]:
 def as_text(
     verification: Verification, *, verbose: bool = False, simulated: Sequence[tuple[str, Sequence[str]]] = ()
 ) -> str:
-    """Return the report for a person: the result, counts, then each warning and failure with the nodes that it is on.
+    """Return the report as text: the result, counts, then each warning and failure with its nodes.
 
     Args:
         verification: the results.
         verbose: show every check, a line of counts for each node, and each node's own details.
-        simulated: for each node the stand-ins that it carries.
+        simulated: the SIMULATED components of each node.
     """
     nodes = [*verification.nodes]
     if verification.cluster:
@@ -113,7 +113,7 @@ def as_text(
 
 
 def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str, Any]:
-    """Return what ``verify --profile NAME --json`` adds under ``profile``."""
+    """Return the part ``profile`` of ``verify --profile NAME --json``."""
     nodes = [
         {
             "name": node,
@@ -134,10 +134,10 @@ def profile_document(name: str, held: Mapping[str, Sequence[Held]]) -> dict[str,
 
 
 def profile_text(name: str, held: Mapping[str, Sequence[Held]]) -> str:
-    """Return what the guide asks for and nodes have: a table for each group of nodes that have the same."""
+    """Return required and present versions: a table for each group of equal nodes."""
     blocks = []
     for group in grouped(held.items(), lambda _, items: tuple(items)):
-        rows = [(item.component, item.required, _cut(item.found, _FOUND), _mark(item)) for item in group.value]
+        rows = [(item.component, item.required, _cut(item.found, _PRESENT_WIDTH), _mark(item)) for item in group.value]
         blocks.append("\n".join([f"profile {name} on {in_short(group.names)}:", *columns([_HEADS, *rows], "  ")]))
     return "\n\n".join(blocks)
 
@@ -147,7 +147,7 @@ def _mark(item: Held) -> str:
 
 
 def _counts(nodes: Sequence[NodeChecks], *, verbose: bool) -> list[str]:
-    """Return a line of counts for each group of nodes with the same counts; with `verbose` for each node."""
+    """Return a line of counts for each group of nodes with equal counts; with `verbose` for each node."""
 
     def whole(name: str, line: str) -> tuple[str, str]:
         return line, name if verbose or name == _CLUSTER else ""
@@ -169,16 +169,16 @@ def _cut(text: str, width: int) -> str:
 
 
 def _worst(statuses: Iterable[CheckStatus]) -> str:
-    found = set(statuses)
-    return next((status.value for status in (CheckStatus.FAIL, CheckStatus.WARN) if status in found), "pass")
+    present = set(statuses)
+    return next((status.value for status in (CheckStatus.FAIL, CheckStatus.WARN) if status in present), "pass")
 
 
 def _details(nodes: Sequence[NodeChecks], status: CheckStatus, *, verbose: bool) -> list[str]:
-    """Return a block for each result; nodes with the same result share it, and a remedy that names them all."""
-    found = [
+    """Return a block for each result; nodes with the same result share it, with a remedy that names all of them."""
+    items = [
         (node.name, _of_any_node(check, node.name)) for node in nodes for check in node.checks if check.status is status
     ]
-    groups: list[Group[CheckResult]] = grouped(found, lambda _, check: check, None if verbose else _outline)
+    groups: list[Group[CheckResult]] = grouped(items, lambda _, check: check, None if verbose else _outline)
     lines: list[str] = []
     for group in groups:
         check = group.value
@@ -197,7 +197,7 @@ def _details(nodes: Sequence[NodeChecks], status: CheckStatus, *, verbose: bool)
 def _short_limits(remedy: str) -> str:
     """Return the remedy with ranges instead of lists of nodes."""
     lists = re.compile(r"--limit ([\w.-]+(?:,[\w.-]+){3,})")
-    return lists.sub(lambda found: f"--limit {as_limit(found[1].split(','))}", remedy)
+    return lists.sub(lambda match: f"--limit {as_limit(match[1].split(','))}", remedy)
 
 
 def _outline(name: str, check: CheckResult) -> Hashable:
@@ -206,46 +206,51 @@ def _outline(name: str, check: CheckResult) -> Hashable:
 
 
 def _pairs(pairs: Sequence[PairBandwidth]) -> list[str]:
-    """List the slowest measurements, failed ones first."""
+    """Return the slowest measurements, failed ones first."""
     if not pairs:
         return []
 
     def speed(pair: PairBandwidth) -> float:
         return -1.0 if pair.gbit_s is None else pair.gbit_s / (pair.line_rate_gbit_s or 1.0)
 
-    lines = ["", "bandwidth between containers in Gb/s, the slowest first:"]
+    lines = ["", "bandwidth between containers in Gbit/s, slowest first:"]
     for pair in sorted(pairs, key=speed)[:_PAIRS_SHOWN]:
         rate = "" if pair.line_rate_gbit_s is None else f" of {pair.line_rate_gbit_s:g}"
         value = "failed" if pair.gbit_s is None else f"{pair.gbit_s:.3g}{rate} ({pair.memory} memory)"
         lines += _wrap(f"  {pair.a} -> {pair.b}  {value}", "    ")
     if len(pairs) > _PAIRS_SHOWN:
-        lines.append(f"  and {len(pairs) - _PAIRS_SHOWN} more (all of them: --json)")
+        lines.append(f"  and {len(pairs) - _PAIRS_SHOWN} more (--json has all)")
     return lines
 
 
-def _collective(found: Collective) -> list[str]:
-    """Return the measured all-reduce; why there is none is told by its check."""
-    if found.bus_bandwidth is None:
+def _collective(collective: Collective) -> list[str]:
+    """Return the measured all-reduce; a missing one is explained by its check."""
+    if collective.bus_bandwidth is None:
         return []
-    predicted = "" if found.fraction is None else f", {found.fraction:.0%} of the predicted {found.predicted:.4g}"
-    mark = "  SIMULATED GPUs" if found.simulated else ""
-    count = len(found.nodes)
+    predicted = (
+        ""
+        if collective.fraction is None
+        else f", {collective.fraction:.0%} of the predicted {collective.predicted:.4g}"
+    )
+    mark = "  SIMULATED GPUs" if collective.simulated else ""
+    count = len(collective.nodes)
     line = (
-        f"all-reduce over {found.ranks} ranks on {count} node{'s' * (count != 1)} ({found.program}, {found.memory} "
-        f"memory): {found.bus_bandwidth:.4g} GB/s bus bandwidth{predicted}{mark}"
+        f"all-reduce over {collective.ranks} ranks on {count} node{'s' * (count != 1)} "
+        f"({collective.program}, {collective.memory} memory): "
+        f"{collective.bus_bandwidth:.4g} GB/s bus bandwidth{predicted}{mark}"
     )
     return ["", *_wrap(line, "  ")]
 
 
 def _of_any_node(check: CheckResult, name: str) -> CheckResult:
-    """Take the node's own name out of the remedy's ``--limit``, so that equal findings are equal."""
+    """Remove the node's own name from the remedy's ``--limit``, so that equal findings are equal."""
     if not check.remedy:
         return check
     return replace(check, remedy=re.sub(rf"--limit {re.escape(name)}(?![\w.,-])", lambda _: _SELF, check.remedy))
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    """Wrap at blanks; a word that is longer than a line (a digest, a path) is cut rather than let run out."""
+    """Wrap at blanks; a word that is longer than a line (a digest, a path) is broken."""
     lines = textwrap.wrap(text, layout.width(), subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True)
     return lines or [""]
 
@@ -257,7 +262,7 @@ def _stand_ins(simulated: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
             owners.setdefault(tuple(things), []).append(name)
     lines: list[str] = []
     for group, names in owners.items():
-        head = f"SIMULATED on {in_short(names)} (stand-ins of the lab, no proof of real hardware):"
+        head = f"SIMULATED on {in_short(names)} (components of the lab, no proof of real hardware):"
         lines += ["", *_wrap(head, "  ")]
         for thing in group:
             lines += _wrap(f"  {thing}", "    ")
@@ -265,13 +270,13 @@ def _stand_ins(simulated: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def _result(verification: Verification) -> list[str]:
-    """Return the summary: what failed, and on which nodes."""
+    """Return the summary: the failures, and their nodes."""
     checks = list(verification.all_checks())
     failed = sum(check.status is CheckStatus.FAIL for check in checks)
     warned = sum(check.status is CheckStatus.WARN for check in checks)
     notes = f", {warned} warning{'s' * (warned != 1)}" if warned else ""
     if not failed:
-        return [f"{layout.state('ok')}: nothing failed in {len(checks)} checks{notes}."]
+        return [f"{layout.state('ok')}: no failures in {len(checks)} checks{notes}."]
     bad = [node.name for node in verification.nodes if any(check.status is CheckStatus.FAIL for check in node.checks)]
     where = f" on {len(bad)} of {len(verification.nodes)} nodes ({in_short(bad)})" if bad else ""
     text = f"{layout.state('NOT OK')}: {failed} check{'s' * (failed != 1)} failed{where}{notes}."

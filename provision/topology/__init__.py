@@ -1,1 +1,1 @@
-"""Which GPUs and network cards of a node lie near each other, and which of them a job should get."""
+"""GPU and NIC topology of a node, and the choice of GPUs for a job."""

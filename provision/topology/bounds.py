@@ -1,9 +1,9 @@
-"""What the cheapest ways to put GPUs together cannot contain, by what every way costs at least.
+"""Lower bounds on the cost of a GPU allocation, which rule out offers that no cheapest allocation contains.
 
-Every GPU is given the same price: the one at which the nodes' own best choices add up to the total (the Lagrange
-multiplier of the relaxed problem). What these choices cost beyond the price of their GPUs, summed, is a bound that no
-way is below. A choice that is dearer than its node's best by more than what a known way is above that bound is in no
-cheapest way.
+Every GPU gets the same price: the one at which the best choices of the nodes add up to the total (the Lagrange
+multiplier of the relaxed problem). The cost of these choices beyond the price of their GPUs, summed over the nodes, is
+a lower bound for every allocation. A choice that exceeds its node's best by more than the gap between this bound and
+the cost of a known allocation is in no cheapest allocation.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from itertools import pairwise
 __all__ = ["Bounds", "Choices", "Offer"]
 
 Offer = Sequence[tuple[int, int]]
-"""What a node may give: number and cost, in the order in which equal ones are preferred."""
+"""Number of GPUs and cost of each option of a node, in order of preference among equal ones."""
 Choices = Sequence[tuple[int, int]]
-"""The same and ``(0, 0)`` behind it, or what is left of that."""
+"""An offer and ``(0, 0)`` at its end, or a subset of that."""
 _Kinds = Mapping[int, Choices]
-"""By the identity of their offer, which equal nodes share."""
+"""Choices by the identity of their offer, which equal nodes share."""
 
 
 class Bounds:
-    """What every way to put `total` GPUs together costs at least.
+    """Lower bounds on the cost of allocating `total` GPUs.
 
     Args:
-        leaves: leaf switch by leaf switch the offers of its nodes.
-        total: how many are needed.
-        leaf_cost: what using a leaf switch costs by itself, at least 0.
+        leaves: offers of the nodes of each leaf switch.
+        total: number of GPUs to allocate.
+        leaf_cost: cost of using one more leaf switch, at least 0.
     """
 
     def __init__(self, leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int) -> None:
@@ -38,26 +38,26 @@ class Bounds:
         self._prices = prices = _Prices(self._kinds, Counter(id(offer) for leaf in leaves for offer in leaf))
         price = prices.at(total)
         self.enough = price is not None
-        """Whether the nodes have so many at all."""
+        """Whether the nodes have `total` GPUs."""
         self._price = price or 0
         self._beyond = {
             kind: [prices.unit * cost - self._price * number for number, cost in choices]
             for kind, choices in self._kinds.items()
         }
         self._used = [prices.unit * leaf_cost + sum(min(self._beyond[id(offer)]) for offer in leaf) for leaf in leaves]
-        """The least that each leaf switch costs once it is used; when it is not, it costs nothing."""
+        """The least cost of each leaf switch when it is used; an unused one costs nothing."""
         self._least = self._price * total + sum(min(0, cost) for cost in self._used)
 
     def limits(self) -> list[int | None]:
-        """Return a cost below which the cheapest way is as a rule, to look there first, and the cost of a known way.
+        """Return cost limits to try in turn: one that usually suffices, then the cost of a known allocation.
 
-        None: no way is known, and none may cost too much.
+        ``[None]`` means that no allocation is known, so the cost is not limited.
         """
-        known = self._some_way()
-        return [None] if known is None else [(self._least // self._prices.unit + known) // 2, known]
+        known_cost = self._some_way()
+        return [None] if known_cost is None else [(self._least // self._prices.unit + known_cost) // 2, known_cost]
 
     def useful(self, at_most: int | None) -> list[list[Choices]] | None:
-        """Return for each node the choices that ways of at most this cost may contain; None where there is no way."""
+        """Return the choices of each node in allocations of at most this cost; None if there is no such allocation."""
         if not self.enough:
             return None
         if at_most is None:
@@ -68,20 +68,20 @@ class Bounds:
         return [self._within(slack, leaf, used) for leaf, used in zip(self.leaves, self._used, strict=True)]
 
     def _within(self, slack: int, leaf: Sequence[Offer], used: int) -> list[Choices]:
-        """Keep the choices of a leaf switch's nodes that take a way no further than `slack` above the bound."""
+        """Return the choices of the nodes of a leaf switch that exceed the bound by at most `slack`."""
         most = slack + min(0, used)
-        kept: dict[int, Choices] = {}
+        useful_choices: dict[int, Choices] = {}
         for kind in {id(offer) for offer in leaf}:
             beyond = self._beyond[kind]
             others = used - min(beyond)
             rows = zip(self._kinds[kind], beyond, strict=True)
-            kept[kind] = [one for one, own in rows if (others + own if one[0] else min(0, others)) <= most]
-        return [kept[id(offer)] for offer in leaf]
+            useful_choices[kind] = [one for one, own in rows if (others + own if one[0] else min(0, others)) <= most]
+        return [useful_choices[id(offer)] for offer in leaf]
 
     def _some_way(self) -> int | None:
-        """Return the cost of a way that is likely a cheap one: steps by price, then one node made to fit.
+        """Return the cost of one cheap allocation, or None if the heuristic finds none.
 
-        None without such a way.
+        It takes the cheapest steps, then adjusts one node to match the total.
         """
         nodes = [(number, id(offer)) for number, leaf in enumerate(self.leaves) for offer in leaf]
         costs = {kind: dict(choices) for kind, choices in self._kinds.items()}
@@ -101,7 +101,7 @@ class Bounds:
 
 
 class _Prices:
-    """The steps by which nodes give more at the least cost, and what a GPU costs in each, in fractions of `unit`."""
+    """The steps by which nodes add GPUs at the least cost, and the price per GPU of each step in units of 1/`unit`."""
 
     def __init__(self, kinds: _Kinds, counts: Mapping[int, int]) -> None:
         hulls = {kind: _hull(choices) for kind, choices in kinds.items()}
@@ -114,7 +114,7 @@ class _Prices:
         self._counts = counts
 
     def at(self, total: int) -> int | None:
-        """Return the price of the last of so many GPUs; None where there are not so many."""
+        """Return the price of the last of `total` GPUs, or None if there are fewer."""
         steps = [(price, size * self._counts[kind]) for kind, steps in self.steps.items() for price, size in steps]
         for price, size in sorted(steps):
             total -= size
@@ -124,7 +124,7 @@ class _Prices:
 
 
 def _hull(choices: Choices) -> list[tuple[int, int]]:
-    """Return the choices that are cheapest at some price, by number: the lower convex hull."""
+    """Return the lower convex hull of the choices, ordered by number of GPUs."""
     hull: list[tuple[int, int]] = []
     for x, y in sorted(choices):
         while len(hull) > 1 and _above(hull[-2], hull[-1], (x, y)):
@@ -139,7 +139,7 @@ def _above(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
 
 
 def _by_price(nodes: Sequence[int], prices: _Prices, total: int) -> list[int]:
-    """Return what each node gives when the cheapest steps are taken, as far as they fit into the total."""
+    """Return the GPUs of each node when the cheapest steps that fit into the total are used."""
     steps = (
         (price, at, place, size)
         for at, kind in enumerate(nodes)

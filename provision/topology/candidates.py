@@ -1,4 +1,4 @@
-"""A machine as the score of its GPUs sees it, and a node of the cluster as the choice sees it."""
+"""The machine model that GPU sets are scored on, and the node model that jobs are placed on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Candidate", "Machine", "Mode", "Port", "faulty"]
 
 
 class Mode(StrEnum):
-    """To which jobs a node gives its GPUs; a node has one mode."""
+    """The kind of jobs that a node accepts; a node has one mode."""
 
     DEFAULT = "default"
     TOPOLOGY = "topology"
@@ -23,36 +23,36 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Port:
-    """What a network card can do for a job; rates are tenths of GB/s, one way."""
+    """A network card as a job uses it; rates are tenths of GB/s in one direction."""
 
     rate: int
-    """0: the card is not active, or not for jobs."""
+    """0: the card is inactive or not used by jobs."""
     layer: str = ""
-    """``InfiniBand`` or ``Ethernet``; empty where nobody knows. Cards of different layers do not talk to each other."""
+    """``InfiniBand`` or ``Ethernet``; empty if unknown. Cards with different link layers cannot communicate."""
     rail: str = ""
-    """The network that the card is on, in a fabric in which cards of different rails do not meet."""
+    """The rail of the card, in a fabric whose rails are not connected."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """All that the scores of its sets of GPUs depend on; nodes with equal machines are scored once.
+    """The properties that determine the scores of GPU sets; nodes with equal machines are scored once.
 
-    Rates are tenths of GB/s, one way.
+    Rates are tenths of GB/s in one direction.
     """
 
     topology: Topology
     lane: int = DEFAULT_LANE
-    """One NVLink lane."""
+    """Rate of one NVLink lane."""
     lanes: int | None = None
-    """NVLink lanes of a GPU, by its product."""
+    """NVLink lanes per GPU of the product."""
     pcie: int = DEFAULT_PCIE
-    """A slot, of GPUs and cards alike."""
+    """Rate of a PCIe slot, for GPUs and network cards."""
     inter_cpu: int | None = None
-    """Between two sockets; None: no less than PCIe gets."""
+    """Rate between two sockets; None: not lower than that of PCIe."""
     ports: tuple[Port, ...] = ()
     """In the order of ``topology.nics``."""
     p2p: tuple[tuple[int, ...], ...] | None = None
-    """Measured between GPUs, in the order of ``topology.gpus``; it replaces the products' figures."""
+    """Measured rates between GPUs, in the order of ``topology.gpus``; they replace the product's rates."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,19 @@ class Candidate:
     busy: frozenset[int] = frozenset()
     """Indices of GPUs that are in use."""
     faulty: frozenset[int] = frozenset()
-    """Indices of GPUs that no job should get before their node is mended."""
+    """Indices of GPUs that must not get jobs until their fault is fixed."""
     mig: frozenset[int] = frozenset()
-    """Indices of GPUs that are cut into MIG instances, which no two of can work together."""
+    """Indices of GPUs in MIG mode, whose instances cannot be combined."""
     instances: Mapping[int, tuple[str, ...]] = field(default_factory=dict, compare=False)
-    """Of these the UUIDs of the instances, as far as they are known."""
+    """UUIDs of the MIG instances by GPU index, as far as known."""
     mode: Mode | None = None
-    """None: nobody has said, and the node is there for every kind of job."""
+    """None: no mode is configured, and the node accepts jobs of every mode."""
     leaf: str = ""
     rack: str = ""
     domain: str = ""
-    """The NVLink domain that joins this node's GPUs with other nodes' (``cluster_nvlink_domain``)."""
+    """The NVLink domain that connects GPUs of several nodes (``cluster_nvlink_domain``)."""
 
 
 def faulty(topology: Topology) -> frozenset[int]:
-    """Return the indices of the GPUs that the matrix shows to be out of order, such as those off the NVLink fabric."""
+    """Return the indices of the GPUs that the matrix shows to be faulty, e.g. not connected to the NVLink fabric."""
     return frozenset(index for fault in find_faults(topology) if fault.certain for index in fault.gpus)

@@ -1,4 +1,4 @@
-"""What a set of a machine's GPUs gets to other nodes, in tenths of GB/s one way."""
+"""Bandwidth from a set of GPUs to other nodes, in tenths of GB/s in one direction."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from provision.topology.products import DEFAULT_NIC
 __all__ = ["Cards", "Network", "members"]
 
 _STAGED_PERCENT = 55
-"""What is left of a way to the network that leads through the host's memory."""
+"""The share of the bandwidth that remains when data is staged in host memory."""
 _PIX, _ONE_SOCKET = frozenset({"PIX"}), frozenset(PCIE_CLASSES) - {"SYS"}
 
 
 def members(mask: int) -> tuple[int, ...]:
-    """Return the rows that a mask stands for, ascending."""
+    """Return the rows of a bit mask, ascending."""
     return tuple(row for row in range(mask.bit_length()) if mask >> row & 1)
 
 
 @dataclass(frozen=True)
 class Network:
-    """Which network cards a job uses."""
+    """The network cards that a job uses."""
 
     layer: str = ""
-    """The link layer of their ports; empty where nobody knows any."""
+    """The link layer of their ports; empty if unknown."""
     rails: frozenset[str] | None = None
-    """The rails that every node of the job reaches; None where cards of all rails meet. Without any rail in common
-    traffic changes rails in the hosts."""
+    """The rails that every node of the job reaches; None if all rails are connected. Without a common rail, traffic
+    between rails passes through the hosts."""
 
 
 class Cards:
-    """The network cards of one machine; sets of GPUs are bit masks over the rows of its matrix."""
+    """The network cards of one machine; GPU sets are bit masks over the rows of its matrix."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -44,9 +44,9 @@ class Cards:
         self._reaches: dict[Network, tuple[list[int], list[int]]] = {}
 
     def outside(self, mask: int, network: Network) -> int:
-        """Return what the set gets to other nodes: the cards that share a PCIe switch with one of its GPUs, summed.
+        """Return the bandwidth to other nodes: the sum of the cards that share a PCIe switch with a GPU of the set.
 
-        Without such a card data is staged in the host's memory, by the best card that there is. 0: the set reaches not
+        Without such a card, data is staged in host memory through the best card. 0 means that the set does not reach
         all rails of the network.
         """
         near = self.near(mask, network)
@@ -63,7 +63,7 @@ class Cards:
         return tuple(nic for nic in usable if self._near[nic] & mask and (not rails or ports[nic].rail in rails))
 
     def own(self, mask: int, network: Network) -> tuple[int, int]:
-        """Return how many GPUs of the set can have a card of their own: one that is PIX to them, one that is near."""
+        """Return how many GPUs of the set can have a card of their own at PIX, and at PIX or PXB."""
         if network not in self._reaches:
             usable = self._of(network)
             self._reaches[network] = [self._pix[nic] for nic in usable], [self._near[nic] for nic in usable]
@@ -71,7 +71,7 @@ class Cards:
         return _matched(mask, pix), _matched(mask, near)
 
     def _of(self, network: Network) -> list[int]:
-        """Return the cards that can be used."""
+        """Return the usable cards of the network."""
         if network not in self._usable:
             layers = {"", network.layer}
             ports = enumerate(self._machine.ports)
@@ -93,7 +93,7 @@ class Cards:
         return self._at(_ONE_SOCKET)
 
     def _at(self, classes: frozenset[str]) -> tuple[int, ...]:
-        """Return for each card the GPUs that are so near to it."""
+        """Return for each card the mask of the GPUs that are linked to it by one of these classes."""
         links, count = self._machine.topology.links, len(self._machine.topology.gpus)
         cards = range(len(self._machine.ports))
         return tuple(sum(1 << row for row in range(count) if links[row][count + nic] in classes) for nic in cards)
@@ -108,13 +108,13 @@ class Cards:
             for nic in self._of(network)
             if (rate := self._rate(nic))
         ]
-        if not self._machine.ports:  # the matrix names none, and a node without a network is in no cluster
+        if not self._machine.ports:  # the matrix lists no card, but every cluster node has a network
             rates = [min(DEFAULT_NIC, self._machine.pcie)]
         return max(rates, default=0) * _STAGED_PERCENT // 100
 
 
 def _matched(mask: int, reaches: Sequence[int]) -> int:
-    """Return how many GPUs of a set can be served by a card each; `reaches` are the GPUs that each card could serve."""
+    """Return how many GPUs of a set can be served by a card each; `reaches` has the GPUs that each card can serve."""
     kinds = Counter(reaches)
     if any(a & b for a, b in combinations(kinds, 2)):
         return _matched_one_by_one([reach & mask for reach in reaches])
@@ -122,7 +122,7 @@ def _matched(mask: int, reaches: Sequence[int]) -> int:
 
 
 def _matched_one_by_one(reach: Sequence[int]) -> int:
-    """Cards below switches serve the same GPUs or others; a matrix in which some overlap needs a matching."""
+    """Return the size of a maximum matching of GPUs and cards, for a matrix in which the cards' GPUs overlap."""
     served: dict[int, int] = {}
 
     def serve(card: int, tried: set[int]) -> bool:

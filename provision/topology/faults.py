@@ -1,4 +1,4 @@
-"""What a matrix shows that is no topology to schedule on but a fault of the machine, or of the text."""
+"""Faults of a machine, or of the printed text, that its matrix shows."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from provision.topology.links import PCIE_CLASSES, lanes
 __all__ = ["Fault", "find_faults", "switched_lanes"]
 
 _MOST_LANES = 18
-"""No GPU has more NVLink lanes: a row that seems to counts those to the NVLink switches once for each peer."""
+"""The most NVLink lanes of any GPU. If a row has more, the lanes lead to switches and are counted once per peer."""
 _SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One finding."""
+    """One fault."""
 
     text: str
     gpus: tuple[int, ...] = ()
-    """Indices of the GPUs that no job should get before it is mended."""
+    """Indices of the GPUs that must not get jobs until the fault is fixed."""
     certain: bool = True
-    """False where an intact machine of an unusual make could look the same."""
+    """False if an intact machine of an unusual design could have the same matrix."""
 
 
 @lru_cache(maxsize=64)
 def find_faults(topology: Topology) -> tuple[Fault, ...]:
-    """Return what is wrong, worst first; nothing for a sound machine. Nodes of one kind share the answer."""
+    """Return the faults, worst first. The result is cached because nodes of one kind share their matrix."""
     return (*_off_the_fabric(topology), *_one_way(topology), *_contradictions(topology))
 
 
 def switched_lanes(topology: Topology) -> int:
-    """Return how many NVLink lanes each GPU has to NVLink switches; 0 where GPUs are wired directly or not at all.
+    """Return the NVLink lanes of each GPU to NVLink switches; 0 if GPUs are connected directly or not at all.
 
-    Where the lanes that a row shows exceed what a GPU has, they go to switches, and each GPU has them in total.
-    Three GPUs or fewer of a switched machine do not reach that figure, and count as wired directly.
+    If a row has more lanes than any GPU, the lanes lead to switches, and each GPU has the printed number in total.
+    Three or fewer GPUs of a switched machine do not exceed that limit and count as directly connected.
     """
     rows = _nvlinks(topology)
     if max((sum(row) for row in rows), default=0) <= _MOST_LANES:
@@ -59,7 +59,7 @@ def _usual(rows: Sequence[Sequence[int]]) -> int:
 
 
 def _off_the_fabric(topology: Topology) -> Iterator[Fault]:
-    """GPUs without links, or with fewer, while the others have them to each other."""
+    """Yield faults for GPUs with fewer NVLinks than the others, or none."""
     rows, names = _nvlinks(topology), [gpu.index for gpu in topology.gpus]
     switched = switched_lanes(topology)
     usual, certain = switched or _full_mesh(rows), bool(switched)
@@ -77,7 +77,7 @@ def _off_the_fabric(topology: Topology) -> Iterator[Fault]:
     fewer = [number for number, row in enumerate(rows) if number not in off and 0 < max(row) < usual]
     if fewer:
         shown = ", ".join(f"{max(rows[number])} of {usual} (GPU{names[number]})" for number in fewer)
-        yield Fault(f"NVLink lanes are missing: {shown}", tuple(names[number] for number in fewer), certain)
+        yield Fault(f"missing NVLink lanes: {shown}", tuple(names[number] for number in fewer), certain)
     on = [number for number in range(len(rows)) if number not in {*off, *fewer}]
     apart = [(a, b) for a, b in combinations(on, 2) if not rows[a][b] and not rows[b][a]]
     if apart:
@@ -90,25 +90,25 @@ def _off_the_fabric(topology: Topology) -> Iterator[Fault]:
 
 
 def _full_mesh(rows: Sequence[Sequence[int]]) -> int:
-    """Return the lanes between all that have any, where those are three or more and all alike; else 0."""
+    """Return the lanes per pair if three or more GPUs are connected, all with the same number of lanes; else 0."""
     wired = [number for number, row in enumerate(rows) if any(row)]
     kinds = {rows[a][b] for a in wired for b in wired if a != b}
     return kinds.pop() if len(kinds) == 1 and len(wired) > 2 else 0  # noqa: PLR2004 - a bridge joins two
 
 
 def _one_way(topology: Topology) -> Iterator[Fault]:
-    """Pairs that are linked one way otherwise than the other."""
+    """Yield a fault if the class of a link depends on its direction."""
     names, links = _names(topology), topology.links
     odd = [(a, b) for a, b in combinations(range(len(links)), 2) if links[a][b] != links[b][a]]
     if odd:
-        shown = [f"{names[a]} to {names[b]} is {links[a][b]}, back it is {links[b][a]}" for a, b in odd]
+        shown = [f"{names[a]}-{names[b]} {links[a][b]}, {names[b]}-{names[a]} {links[b][a]}" for a, b in odd]
         count = len(topology.gpus)
         gpus = {topology.gpus[number].index for pair in odd for number in pair if number < count}
         yield Fault(f"the matrix is not symmetric: {_few(shown)}", tuple(sorted(gpus)))
 
 
 def _contradictions(topology: Topology) -> Iterator[Fault]:
-    """Of three devices on a tree, the two that lie farthest apart do so by way of the third: two classes are equal."""
+    """Yield a fault for three devices that fit no tree: in a tree, the two farthest of the three classes are equal."""
     names, near = _names(topology), {kind: rank for rank, kind in enumerate(PCIE_CLASSES)}
     rank = [[near.get(cell, -1) for cell in row] for row in topology.links]
     odd = []

@@ -1,8 +1,8 @@
-"""The cheapest way to put a number of GPUs together from nodes, each of which gives some or none.
+"""The cheapest allocation of a number of GPUs from nodes that each give some or none.
 
-Costs are integers that hold several criteria, the weightiest on top; so the sum of two is both, criterion by criterion.
-What no cheapest way contains is left out first, and most nodes are settled by that; among the rest all ways are tried,
-node by node and total by total.
+Costs are integers that encode several criteria, the most important in the highest digits, so that adding two costs adds
+each criterion. Choices that no cheapest allocation contains are removed first, which decides most nodes; dynamic
+programming over nodes and totals decides the others.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from provision.topology.bounds import Bounds, Choices, Offer
 __all__ = ["Offer", "cheapest", "picks"]
 
 _IMPOSSIBLE = 1 << 400
-"""Far more than any cost; costs may be below zero, so that nothing is compared with this itself."""
+"""Far more than any cost. Costs may be negative, so sums are compared with half of it."""
 
 
 def cheapest(
     leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, *, at_most: int | None = None
 ) -> int | None:
-    """Return the least cost of `total`; None where nothing adds up to it.
+    """Return the least cost of allocating `total` GPUs, or None if it is impossible.
 
     Args:
-        leaves: leaf switch by leaf switch the offers of its nodes.
-        total: how many are needed.
-        leaf_cost: what using a leaf switch costs by itself, at least 0.
-        at_most: ways that cost more do not count.
+        leaves: offers of the nodes of each leaf switch.
+        total: number of GPUs to allocate.
+        leaf_cost: cost of using one more leaf switch, at least 0.
+        at_most: upper limit of the cost.
     """
     for rest, limit in _rests(leaves, total, leaf_cost, at_most):
         cost = rest.least(limit)
@@ -40,9 +40,9 @@ def cheapest(
 def picks(
     leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, *, at_most: int | None = None
 ) -> list[int] | None:
-    """Return what each node gives in the cheapest way, 0 for nothing; None where nothing adds up.
+    """Return the number of GPUs of each node in the cheapest allocation, or None if there is none.
 
-    Of equal ways the one that uses the first node is taken, then the second and so on, and earlier offers first.
+    Among equal allocations, the first node is preferred, then the second and so on, and earlier offers first.
     """
     for rest, limit in _rests(leaves, total, leaf_cost, at_most):
         given = rest.picks(limit)
@@ -54,7 +54,7 @@ def picks(
 def _rests(
     leaves: Sequence[Sequence[Offer]], total: int, leaf_cost: int, at_most: int | None
 ) -> Iterator[tuple[_Rest, int | None]]:
-    """Yield what is to be decided and what it may cost; the next one where nothing costs so little."""
+    """Yield the undecided part and a cost limit; the next pair has a higher limit in case the first has no result."""
     bounds = Bounds(leaves, total, leaf_cost)
     limits = bounds.limits() if at_most is None else [at_most]
     rests = [(rest, limit) for limit in limits if (rest := _Rest.of(bounds, limit)) is not None]
@@ -65,9 +65,9 @@ def _rests(
 
 @dataclass(frozen=True)
 class _Node:
-    """What a node gives at least, and its cost; and what it may give and cost more, in the order of preference.
+    """The least number of GPUs of a node with its cost, and the further choices relative to it, in order of preference.
 
-    Nothing more is one of the latter, and the only one where the node is settled.
+    Zero further GPUs is one of the choices, and the only one if the node is decided.
     """
 
     least: tuple[int, int]
@@ -85,7 +85,7 @@ class _Node:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """The nodes of a leaf switch, and whether one of them surely gives something."""
+    """The nodes of a leaf switch, and whether one of them certainly gives a GPU."""
 
     nodes: Sequence[_Node]
     used: bool
@@ -93,9 +93,9 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class _Table:
-    """The least cost of each total, from `low` on, by the nodes from one on.
+    """The least cost of each total from `low` on, for the nodes from one on.
 
-    Twice: as long as the leaf switch of that node is not in use, and once it is.
+    `fresh` applies while the leaf switch of that node is unused, `opened` once it is used.
     """
 
     low: int
@@ -109,7 +109,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Rest:
-    """What is still to be decided: so many more from the nodes that are not settled, at a cost beyond what is."""
+    """The undecided part: `total` GPUs from the undecided nodes, in addition to `cost` of the decided ones."""
 
     leaves: Sequence[_Leaf]
     total: int
@@ -118,34 +118,34 @@ class _Rest:
 
     @classmethod
     def of(cls, bounds: Bounds, at_most: int | None) -> _Rest | None:
-        """Leave out what no way of at most this cost contains; None where nothing adds up."""
-        kept = bounds.useful(at_most)
-        if kept is None:
+        """Remove the choices that no allocation of at most this cost contains; None if there is no such allocation."""
+        useful_choices = bounds.useful(at_most)
+        if useful_choices is None:
             return None
-        found: list[_Leaf] = []
-        for leaf in kept:
-            known = {id(choices): _Node.of(choices) for choices in leaf}
-            nodes = [known[id(choices)] for choices in leaf]
-            found.append(_Leaf(nodes, any(node.least[0] for node in nodes)))
-        surely = [node.least for leaf in found for node in leaf.nodes]
-        total = bounds.total - sum(number for number, _ in surely)
-        cost = sum(own for _, own in surely) + bounds.leaf_cost * sum(leaf.used for leaf in found)
-        return cls(found, total, cost, bounds.leaf_cost) if total >= 0 else None
+        undecided: list[_Leaf] = []
+        for leaf in useful_choices:
+            node_by_choices = {id(choices): _Node.of(choices) for choices in leaf}
+            nodes = [node_by_choices[id(choices)] for choices in leaf]
+            undecided.append(_Leaf(nodes, any(node.least[0] for node in nodes)))
+        decided = [node.least for leaf in undecided for node in leaf.nodes]
+        total = bounds.total - sum(number for number, _ in decided)
+        cost = sum(own for _, own in decided) + bounds.leaf_cost * sum(leaf.used for leaf in undecided)
+        return cls(undecided, total, cost, bounds.leaf_cost) if total >= 0 else None
 
     @property
     def open(self) -> int:
-        """How many choices there are."""
+        """Return the number of remaining choices."""
         return sum(len(node.more) for leaf in self.leaves for node in leaf.nodes)
 
     def least(self, at_most: int | None) -> int | None:
-        """Return the least cost of all; None where nothing adds up to `at_most`."""
+        """Return the least total cost, or None if it exceeds `at_most`."""
         last = None
         for table in self._tables():
             last = table
         return self._cost(last, at_most)
 
     def picks(self, at_most: int | None) -> list[int] | None:
-        """Return what each node gives; None where nothing adds up to `at_most`."""
+        """Return the number of GPUs of each node, or None if the cost exceeds `at_most`."""
         tables = list(self._tables())
         if self._cost(tables[-1] if tables else None, at_most) is None:
             return None
@@ -163,13 +163,13 @@ class _Rest:
         return given
 
     def _cost(self, first: _Table | None, at_most: int | None) -> int | None:
-        """Return the least cost by the table of the first node, unless that is too much."""
+        """Return the least cost according to the table of the first node, or None if it exceeds `at_most`."""
         more = _IMPOSSIBLE if first is None else first.cost(self.total, opened=self.leaves[0].used)
         too_much = at_most is not None and self.cost + more > at_most
         return None if too_much or more >= _IMPOSSIBLE >> 1 else self.cost + more
 
     def _chosen(self, node: _Node, after: _Table, total: int, cost: int, *, opened: bool) -> int:
-        """Return the first of the node's choices that makes the least cost; where no other does, nothing more does."""
+        """Return the node's first choice that achieves the least cost; 0 if no positive one does."""
         for number, own in node.more:
             extra = 0 if opened or not number else self.leaf_cost
             if after.cost(total - number, opened=opened or bool(number)) + own + extra == cost:
@@ -177,13 +177,13 @@ class _Rest:
         return 0
 
     def _tables(self) -> Iterator[_Table]:
-        """Yield the tables from behind the last open node to the first, one more behind each leaf.
+        """Yield the tables from the last undecided node to the first, and one more after each leaf switch.
 
-        None when all that the nodes can give is too little.
+        Yield nothing if the nodes cannot give enough.
         """
         unsettled = (node.more for leaf in self.leaves for node in leaf.nodes if not node.settled)
         most = accumulate((max(number for number, _ in more) for more in unsettled), initial=0)
-        lows = [max(0, self.total - before) for before in most]  # what the nodes from one on have to give, at least
+        lows = [max(0, self.total - before) for before in most]  # the least that the nodes from one on have to give
         if lows[-1]:
             return
         table, used = _Table(0, [0], [0]), True
@@ -198,7 +198,7 @@ class _Rest:
                     yield table
 
     def _with_node(self, after: _Table, node: _Node, low: int) -> _Table:
-        """Put a node before those of a table."""
+        """Return the table with one more node in front."""
         behind = low - after.low
         with_more = _with_one_of([choice for choice in node.more if choice[0]], after, (low, self.total))
         opened = _lower(after.opened[behind:], with_more, 0)
@@ -207,7 +207,7 @@ class _Rest:
 
 
 def _with_one_of(offers: Choices, after: _Table, span: tuple[int, int]) -> list[int]:
-    """Return the least cost of each total within `span`, with one of the offers of a node whose leaf is in use."""
+    """Return the least cost of each total within `span` with one of the node's offers, if its leaf switch is in use."""
     low, high = span
     end = after.low + len(after.opened)
     best = [_IMPOSSIBLE] * (min(high + 1, end + max(number for number, _ in offers)) - low)
@@ -221,6 +221,6 @@ def _with_one_of(offers: Choices, after: _Table, span: tuple[int, int]) -> list[
 
 
 def _lower(without: Sequence[int], with_more: Sequence[int], extra: int) -> list[int]:
-    """Return the lower of two costs of each total; the second is `extra` higher than it says."""
+    """Return the lower of two costs for each total, after adding `extra` to the second."""
     both = [a if a <= (b := other + extra) else b for a, other in zip(without, with_more, strict=False)]
     return both + [other + extra for other in with_more[len(without) :]]

@@ -1,4 +1,4 @@
-"""What a node can give to a job, and what each way of giving it costs."""
+"""The GPU sets that a node can give to a job, and their costs."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from provision.topology.score import SetScores
 __all__ = ["Costs", "FreeNode", "Pick", "Sum", "sets"]
 
 _MANY = 8
-"""Of more free GPUs what stays free is not looked at partition by partition."""
+"""With more free GPUs than this, the rest is scored by group sizes instead of by all partitions."""
 
 
 class Sum(IntEnum):
-    """The criteria that are sums over the nodes of a job; less is better in each."""
+    """Criteria that are sums over the nodes of a job; less is better."""
 
     NODES = 0
     LEAVES = 1
     PIX_NICS = 2
-    """GPUs with a card of their own below the same PCIe switch, below zero."""
+    """GPUs with a card of their own at PIX, negated."""
     NEAR_NICS = 3
-    """GPUs with a card of their own that is PIX or PXB, below zero."""
+    """GPUs with a card of their own at PIX or PXB, negated."""
     NUMA = 4
     LOST = 5
-    """What a node was worth to jobs of the same size on it, less what it is worth after."""
+    """Value of the node to further jobs of the same size, before minus after."""
     NUMA_LEFT = 6
-    """NUMA nodes of the best sets that stay free, after less before."""
+    """NUMA nodes of the best remaining sets, after minus before."""
     BROKEN = 7
-    """Nodes that were wholly free."""
+    """Nodes that were completely free."""
     FREE = 8
-    """Free GPUs of the nodes before the job: fewest fits best."""
+    """Free GPUs of the nodes before the job; the tightest fit is best."""
     WEIGHTS = 9
-    """How well all pairs are joined, below zero."""
+    """Sum of the link weights of all pairs, negated."""
 
 
 @dataclass(frozen=True)
 class FreeNode:
-    """A node and the GPUs that a job may get there."""
+    """A node and its GPUs that a job may use."""
 
     name: str
     scores: SetScores
     free: int
-    """The set of GPUs that are free."""
+    """Mask of the free GPUs."""
     leaf: str = ""
     barred: frozenset[int] = frozenset()
-    """Sets that are not to be used, where the question is what the next best is."""
+    """Sets to exclude, to find the next best placement."""
 
 
 @dataclass(frozen=True)
 class Pick:
-    """A set of GPUs of a node that a job may get."""
+    """A set of GPUs of a node that a job may use."""
 
     mask: int
     rate: int
-    """The bandwidth of a job that has this set among its own."""
+    """The bandwidth of a job that uses this set."""
     sums: tuple[int, ...]
-    """By `Sum`."""
+    """Values indexed by `Sum`."""
 
 
 Rate = Callable[[SetScores, int], int]
@@ -67,13 +67,13 @@ OwnNics = Callable[[SetScores, int], tuple[int, int]]
 
 
 def sets(node: FreeNode, size: int, rate: Rate, own_nics: OwnNics) -> Iterator[Pick]:
-    """Yield the sets of `size` free GPUs of the node, in the order of their GPUs; of equally good ones the first.
+    """Yield the sets of `size` free GPUs of the node in the order of their GPUs; of equal sets only the first.
 
     Args:
         node: the node.
-        size: how many GPUs it gives.
-        rate: the bandwidth of a job that has these GPUs among its own.
-        own_nics: how many GPUs of a set can have a card of their own: one that is PIX, one that is near.
+        size: number of GPUs.
+        rate: bandwidth of a job that uses a set.
+        own_nics: number of GPUs of a set that can have a card of their own, at PIX and at PIX or PXB.
     """
     scores, free = node.scores, node.free
     many = free.bit_count() > _MANY
@@ -100,18 +100,18 @@ def _worth(scores: SetScores, free: int, size: int, *, many: bool) -> tuple[int,
 
 
 class Costs:
-    """How several sums become one number, the weightiest on top, that can be added up.
+    """Encodes several sums as one integer that can be added, the most important in the highest digits.
 
     Args:
-        order: the sums that count, the weightiest first.
-        picks: all that is added up.
-        nodes: how many of them at most.
+        order: the sums to encode, the most important first.
+        picks: all sets whose costs may be added.
+        nodes: the maximum number of added costs.
     """
 
     def __init__(self, order: Sequence[Sum], picks: Iterable[Pick], nodes: int) -> None:
         most = [0] * len(Sum)
         for pick in picks:
-            most = [max(known, abs(value)) for known, value in zip(most, pick.sums, strict=True)]
+            most = [max(highest, abs(value)) for highest, value in zip(most, pick.sums, strict=True)]
         most[Sum.LEAVES] = 1
         self._factors: dict[Sum, int] = {}
         factor = 1
@@ -124,17 +124,17 @@ class Costs:
         return sum(pick.sums[which] * factor for which, factor in self._factors.items())
 
     def limit(self, cost: int, last: Sum) -> int:
-        """Return the most that is told of a sum of costs by `cost`, the same down to the sum `last` and no further."""
+        """Return the upper limit of a full cost that equals `cost` down to the sum `last`."""
         factor = self._factors[last]
         return cost * factor + factor // 2
 
     @property
     def of_leaf(self) -> int:
-        """The cost of using one more leaf switch."""
+        """Return the cost of using one more leaf switch."""
         return self._factors.get(Sum.LEAVES, 0)
 
     def nodes(self, cost: int) -> int:
-        """Return how many nodes a sum of costs is for; they have to be among the sums."""
+        """Return the number of nodes in a total cost; NODES has to be among the encoded sums."""
         for which, factor in reversed(self._factors.items()):
             count = (cost + factor // 2) // factor
             if which is Sum.NODES:

@@ -1,4 +1,4 @@
-"""Reads what CUDA's sample program p2pBandwidthLatencyTest measured between the GPUs of a node."""
+"""Parses the output of the CUDA sample p2pBandwidthLatencyTest."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ _ROW = re.compile(r"\s*(\d{1,3})((?:\s+\d{1,6}(?:\.\d{1,6})?)+)\s*$")
 
 
 def parse_p2p(text: str, name: str) -> Matrix:
-    """Return the bandwidth from each GPU to each other, one way, in tenths of GB/s and in the program's order.
+    """Return the bandwidth from each GPU to each other, in one direction, in tenths of GB/s and in the program's order.
 
-    What was measured one way counts; where both ways at once alone were measured, half of it does. Of the two ways
-    between two GPUs the slower is taken. Figures without peer access are those of copies through the host, and are
-    read only where there are no others.
+    Unidirectional results are preferred; of bidirectional ones, half is used. The slower direction between two GPUs
+    counts. Results without peer access are copies through the host, and are used only if there are no others.
 
     Args:
         text: the program's output.
-        name: what to call the text in errors.
+        name: name of the text in errors.
 
     Raises:
-        UsageError: it holds no whole matrix of bandwidths.
+        UsageError: the text has no complete matrix of bandwidths.
     """
-    found: dict[tuple[str, str], list[list[float]]] = {}
-    for kind, told, figures in _matrices(text):
-        found.setdefault((kind.lower(), told.lower()), figures)  # writes come first, then there may be reads
+    figures_by_test: dict[tuple[str, str], list[list[float]]] = {}
+    for kind, p2p, figures in _matrices(text):
+        figures_by_test.setdefault((kind.lower(), p2p.lower()), figures)  # writes come first; reads may follow
     for access in ("enabled", "disabled"):
-        for way, share in (("uni", 10.0), ("bi", 5.0)):
-            rows = found.get((way, access), [])
+        for direction, share in (("uni", 10.0), ("bi", 5.0)):
+            rows = figures_by_test.get((direction, access), [])
             if rows and all(len(row) == len(rows) for row in rows):
-                return _both_ways([[int(value * share) for value in row] for row in rows])
+                return _slower_direction([[int(value * share) for value in row] for row in rows])
     raise UsageError(
-        f"{name} holds no bandwidths between GPUs",
-        remedy="Give the whole output of p2pBandwidthLatencyTest, run with CUDA_DEVICE_ORDER=PCI_BUS_ID.",
+        f"{name}: no bandwidths between GPUs",
+        remedy="Give the complete output of p2pBandwidthLatencyTest, run with CUDA_DEVICE_ORDER=PCI_BUS_ID.",
     )
 
 
 def _matrices(text: str) -> Iterator[tuple[str, str, list[list[float]]]]:
-    """Yield the kind of each matrix of bandwidths and its rows."""
+    """Yield the direction, P2P setting and rows of each matrix of bandwidths."""
     rows: list[list[float]] = []
     for line in text.splitlines():
         title, row = _TITLE.match(line), _ROW.match(line)
@@ -57,6 +56,6 @@ def _matrices(text: str) -> Iterator[tuple[str, str, list[list[float]]]]:
             rows = []
 
 
-def _both_ways(rates: list[list[int]]) -> Matrix:
+def _slower_direction(rates: list[list[int]]) -> Matrix:
     count = range(len(rates))
     return tuple(tuple(min(rates[a][b], rates[b][a]) for b in count) for a in count)

@@ -1,7 +1,6 @@
-"""What lies between each two GPUs of a machine, in tenths of GB/s one way.
+"""Bandwidth between each two GPUs of a machine, in tenths of GB/s in one direction.
 
-In which order the factors below put links is certain; the factors themselves are coarse, and a measured matrix replaces
-them.
+The factors below rank links reliably, but their values are approximate; a measured matrix replaces them.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from provision.topology.links import PCIE_CLASSES, lanes
 __all__ = ["Pairs"]
 
 _MOST_LANES = 18
-"""No GPU has more NVLink lanes: a row that seems to counts those to the NVLink switches once for each peer."""
+"""The most NVLink lanes of any GPU. If a row has more, the lanes lead to switches and are counted once per peer."""
 _PERCENT: Mapping[str, int] = {"PIX": 100, "PXB": 95, "PHB": 75, "NODE": 65, "SYS": 50}
-"""Class -> what a ring through it gets of a PCIe slot."""
+"""Class -> percentage of a PCIe slot's rate that a ring through it gets."""
 _SYS, _NODE = PCIE_CLASSES.index("SYS"), PCIE_CLASSES.index("NODE")
 
 
@@ -30,18 +29,18 @@ class Pairs:
         self.count = len(topology.gpus)
         self.lanes = _nvlinks(topology)
         self.switched = any(sum(row) > (machine.lanes or _MOST_LANES) for row in self.lanes)
-        """Whether the NVLinks lead to switches: then a row shows more lanes than a GPU has."""
+        """Whether NVLinks lead to switches: then a row shows more lanes than a GPU has."""
         self._machine = machine
         self._classes = _pcie_classes(topology, self.lanes)
         every = range(self.count)
         self.nvlink = tuple(tuple(self._nvlink_rate(a, b) for b in every) for a in every)
-        """0 where there is none."""
+        """0 without NVLink."""
         self.pcie = tuple(tuple(self._pcie_rate(a, b) for b in every) for a in every)
-        """None for two GPUs that NVLink joins, where nothing tells of their way over PCIe."""
+        """None for two GPUs that are connected by NVLink if their PCIe path is unknown."""
         self.weight = tuple(tuple(self.nvlink[a][b] + (self.pcie[a][b] or 0) for b in every) for a in every)
-        """How well two GPUs are joined: NVLink and PCIe both count."""
+        """The sum of the NVLink and PCIe rates of two GPUs."""
         self.numa = self._numa_nodes()
-        """The NUMA node of each GPU; where they are not told, GPUs that are SYS to each other lie on two."""
+        """The NUMA node of each GPU; if unknown, GPUs that are SYS to each other count as different nodes."""
 
     def _nvlink_rate(self, a: int, b: int) -> int:
         if not self.lanes[a][b]:
@@ -59,27 +58,27 @@ class Pairs:
         return min(rate, self._machine.inter_cpu or rate) if rank == _SYS else rate
 
     def _numa_nodes(self) -> tuple[int | None, ...]:
-        told = tuple(gpu.numa for gpu in self._machine.topology.gpus)
-        if None not in told:
-            return told
-        found: list[int | None] = []
+        reported = tuple(gpu.numa for gpu in self._machine.topology.gpus)
+        if None not in reported:
+            return reported
+        inferred: list[int | None] = []
         for row in range(self.count):
             near = (other for other in range(row) if self._classes[row][other] != _SYS)
             first = next(near, None)
-            found.append(row if first is None else found[first])
-        return tuple(found)
+            inferred.append(row if first is None else inferred[first])
+        return tuple(inferred)
 
 
 def _nvlinks(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """Return the NVLink lanes between each two GPUs; the fewer where the two ways are told differently."""
+    """Return the NVLink lanes between each two GPUs; the lower number if the directions differ."""
     count, links = len(topology.gpus), topology.links
     return tuple(tuple(min(lanes(links[a][b]), lanes(links[b][a])) for b in range(count)) for a in range(count))
 
 
 def _pcie_classes(topology: Topology, wired: Sequence[Sequence[int]]) -> list[list[int | None]]:
-    """Return the rank of the PCIe class between each two GPUs; None where NVLink hides it and nothing tells.
+    """Return the rank of the PCIe class between each two GPUs; None if NVLink hides it and it cannot be inferred.
 
-    Classes are those of a tree: what NVLink hides shows in how far the two are from a third, GPU or card.
+    PCIe classes form a tree, so a class that NVLink hides follows from the classes of both to a third GPU or card.
     """
     links = topology.links
     shown = [[PCIE_CLASSES.index(cell) if cell in PCIE_CLASSES else None for cell in row] for row in links]
@@ -92,7 +91,7 @@ def _pcie_classes(topology: Topology, wired: Sequence[Sequence[int]]) -> list[li
 
 
 def _hidden(topology: Topology, shown: Sequence[Sequence[int | None]], a: int, b: int) -> int | None:
-    """Return the rank of a class that NVLink hides."""
+    """Return the rank of a PCIe class that NVLink hides."""
     both = [(x, y) for x, y in zip(shown[a], shown[b], strict=True) if x is not None and y is not None]
     certain = next((max(x, y) for x, y in both if x != y), None)
     if certain is not None:

@@ -1,4 +1,4 @@
-"""What is asked for, and where it goes."""
+"""Requests for GPUs, and their placements."""
 
 from __future__ import annotations
 
@@ -12,74 +12,74 @@ __all__ = ["Key", "Placement", "Places", "Request", "Worker"]
 
 @dataclass(frozen=True)
 class Places:
-    """The nodes that a job may be placed on, and what is to be said of them."""
+    """The nodes that a job may be placed on, with warnings about them."""
 
     candidates: tuple[Candidate, ...]
     warnings: tuple[str, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
-    """Nodes that take no job now, and why."""
+    """Nodes that accept no job now, and the reason."""
     lost: tuple[str, ...] = ()
-    """Of those the ones that were not reached."""
+    """The excluded nodes that were unreachable."""
     simulated: tuple[str, ...] = ()
-    """Nodes whose GPUs are stand-ins of the lab."""
+    """Nodes with SIMULATED GPUs of the lab."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A job: so many workers, each with so many GPUs of one node."""
+    """A job: a number of workers, each with a number of GPUs of one node."""
 
     gpus: int
     workers: int
     uniform: bool = False
-    """Every node gives the same number of GPUs, as one ``--nproc-per-node`` for all wants it."""
+    """Every node gives the same number of GPUs, as a single ``--nproc-per-node`` requires."""
     pack: bool = False
-    """Use the fewest nodes, then leave the most useful GPUs to other jobs."""
+    """Use the fewest nodes, then preserve the most useful GPUs for other jobs."""
     mode: Mode = Mode.DEFAULT
-    """Only nodes of this mode, and those whose mode nobody has said."""
+    """Use only nodes of this mode and those without a configured mode."""
     most_per_node: int = 0
     """The most workers on one node; 0 for any number."""
 
     @property
     def total(self) -> int:
-        """GPUs of all workers."""
+        """Return the number of GPUs of all workers."""
         return self.gpus * self.workers
 
     @property
     def takes_mig(self) -> bool:
-        """Whether a GPU in MIG mode will do: its instances are shared out, and no two of them can work together."""
+        """Return whether the job can use one instance of a GPU in MIG mode; instances cannot be combined."""
         return self.mode is Mode.SHARE and self.total == 1
 
 
 @dataclass(frozen=True)
 class Key:
-    """By what placements are compared; rates are tenths of GB/s."""
+    """The criteria by which placements are compared; rates are tenths of GB/s."""
 
     bandwidth: int
-    """Of the weakest node, inside or to the others; UNLIMITED for a single GPU."""
+    """Of the slowest node, inside or to the others; UNLIMITED for a single GPU."""
     nodes: int
     cross_leaf_hops: int
-    """Steps from leaf switch to leaf switch along the ring of the nodes in rank order."""
+    """Changes of leaf switch along the ring of the nodes in rank order."""
     spread: int
-    """Most GPUs of a node less the fewest."""
+    """Highest minus lowest number of GPUs per node."""
     pix_nics: int
-    """GPUs with a network card of their own that is PIX; 0 on a single node, where none is needed."""
+    """GPUs with a network card of their own at PIX; 0 on a single node, which needs none."""
     near_nics: int
-    """GPUs with a network card of their own that is PIX or PXB."""
+    """GPUs with a network card of their own at PIX or PXB."""
     numa_nodes: int
     """Summed over the nodes."""
     lost: int
-    """What the nodes could give to further jobs of the same size before, less what they can after."""
+    """Value of the nodes to further jobs of the same size, before minus after."""
     numa_left: int
-    """NUMA nodes of the best sets that stay free, after less before."""
+    """NUMA nodes of the best remaining sets, after minus before."""
     nodes_broken: int
-    """Nodes that were wholly free."""
+    """Nodes that were completely free."""
     free: int
-    """GPUs that were free on the job's nodes."""
+    """Free GPUs of the job's nodes before the job."""
     weights: int
-    """How well all pairs of GPUs are joined."""
+    """Sum of the link weights of all pairs of GPUs."""
 
     def order(self, *, pack: bool) -> tuple[int, ...]:
-        """Return what is compared, weightiest first; less is better."""
+        """Return the criteria in order of importance; less is better."""
         left_free = (self.lost, self.numa_left, self.nodes_broken, self.free)
         on_nodes = (self.spread, -self.pix_nics, -self.near_nics, self.numa_nodes)
         if pack:
@@ -89,22 +89,22 @@ class Key:
 
 @dataclass(frozen=True)
 class Worker:
-    """What one worker gets; workers stand in rank order."""
+    """The GPUs and cards of one worker; workers are in rank order."""
 
     node: str
     gpus: tuple[int, ...]
     """nvidia-smi's indices, ascending."""
     order: tuple[int, ...]
-    """The same along their best ring: what the worker should see as its first GPU, its second and so on."""
+    """The same GPUs along their best ring, the order in which the worker should number them."""
     nics: tuple[str, ...]
-    """The network cards that share a PCIe switch with one of them; else those of the job's other GPUs on the node."""
+    """The network cards that share a PCIe switch with a GPU of the worker, else with a GPU of the job on the node."""
     mig: tuple[int, ...] = ()
-    """Those that are in MIG mode: the worker gets one of their instances, by its UUID."""
+    """The GPUs in MIG mode; the worker gets one instance of each, by UUID."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a job goes, or why it does not fit; then there are neither workers nor a key."""
+    """The nodes and GPUs of a job, or the reason why it does not fit; then it has neither workers nor a key."""
 
     request: Request
     reason: str
@@ -115,14 +115,14 @@ class Placement:
     nodes: tuple[str, ...] = ()
     """In rank order."""
     runner_up: Placement | None = None
-    """The next best, where it was asked for and there is one."""
+    """The next best placement, if requested and available."""
 
     @property
     def fits(self) -> bool:
-        """Whether there is room for all workers at once."""
+        """Return whether all workers can be placed at once."""
         return self.key is not None
 
     @property
     def bandwidth(self) -> int | None:
-        """The expected bus bandwidth in tenths of GB/s; None for a single GPU, which has none to expect."""
+        """Return the expected bus bandwidth in tenths of GB/s; None for a single GPU, which has none."""
         return None if self.key is None or self.key.bandwidth >= UNLIMITED else self.key.bandwidth

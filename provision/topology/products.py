@@ -1,6 +1,6 @@
-"""What the links of products carry: GB/s one way, as whole tenths, as NCCL's own model counts them.
+"""Link rates of products in tenths of GB/s in one direction, as in NCCL's model.
 
-Lanes are those of NCCL's ``topo.h``; PCIe is what it makes of 16 lanes of a generation.
+NVLink rates are those of NCCL's ``topo.h``; PCIe rates are its values for 16 lanes of a generation.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 DEFAULT_LANE = 200
-"""One NVLink lane where nobody says of which product."""
+"""One NVLink lane of an unknown product."""
 DEFAULT_PCIE = 120
-"""A PCIe slot where nobody says of which generation."""
+"""A PCIe slot of unknown generation."""
 DEFAULT_NIC = 125
-"""A network card where nobody says its rate: 100 Gbit/s."""
+"""A network card of unknown rate: 100 Gbit/s."""
 
 
 _CAPABILITIES: tuple[tuple[tuple[int, int], Lanes], ...] = (
@@ -39,7 +39,7 @@ _CAPABILITIES: tuple[tuple[tuple[int, int], Lanes], ...] = (
     ((7, 0), Lanes(200)),
     ((6, 0), Lanes(180)),
 )
-"""From this compute capability on, newest first."""
+"""By the first compute capability they apply to, newest first."""
 
 PCIE: Mapping[int, int] = {1: 30, 2: 60, 3: 120, 4: 240, 5: 480, 6: 960}
 """Generation -> tenths of GB/s of 16 lanes."""
@@ -62,31 +62,31 @@ INTER_CPU: Mapping[str, int] = {
 def lanes(product: str, capability: str = "") -> Lanes | None:
     """Return the NVLink lanes of a product (``H100``, ``NVIDIA H100 80GB HBM3``), else of its compute capability.
 
-    The name of an architecture (``hopper``) means its typical product. None when nothing is known; a product without
-    NVLink needs no lanes, and none is returned for it either.
+    The name of an architecture (``hopper``) means its typical product. None for unknown products and those without
+    NVLink.
     """
     known = find_product(typical_product(product) or product)
     if known is not None and known.nvlink is not None:
         return known.nvlink
-    found = re.fullmatch(r"(\d{1,2})\.(\d)", capability)
-    if not found:
+    match = re.fullmatch(r"(\d{1,2})\.(\d)", capability)
+    if not match:
         return None
-    version = (int(found[1]), int(found[2]))
+    version = (int(match[1]), int(match[2]))
     return next((known for since, known in _CAPABILITIES if version >= since), None)
 
 
 def typical_product(name: str) -> str:
-    """Return the typical product of an architecture; empty for any other name."""
+    """Return the typical product of an architecture; an empty string for any other name."""
     known = ARCHITECTURES.get(find_architecture(name)) if find_product(name) is None else None
     return known.typical if known else ""
 
 
 def pcie_rate(generation: int, width: int = _PCIE_WIDTH) -> int | None:
-    """Return the tenths of GB/s of a PCIe slot; None for a generation that is not known."""
+    """Return the tenths of GB/s of a PCIe slot; None for an unknown generation."""
     whole = PCIE.get(generation)
     return None if whole is None else whole * min(width, _PCIE_WIDTH) // _PCIE_WIDTH
 
 
 def nic_rate(gbit: float) -> int:
-    """Return the tenths of GB/s of a port of so many Gbit/s."""
+    """Return the tenths of GB/s of a port with `gbit` Gbit/s."""
     return int(gbit * 10) // 8

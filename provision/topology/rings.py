@@ -1,4 +1,4 @@
-"""How many rings fit on direct NVLinks, and the best order of GPUs along one ring."""
+"""The number of rings that fit on direct NVLinks, and the best order of GPUs along one ring."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import combinations, permutations, product
 __all__ = ["best_ring", "ring_count"]
 
 _MOST = 8
-"""Machines with direct NVLinks have at most eight GPUs; a longer ring is not searched for."""
+"""Machines with direct NVLinks have at most eight GPUs; longer rings are not searched."""
 _MOST_STEPS = 1 << 14
-"""NCCL gives up its own search here too; machines that are built, whole or with dead lanes, need a tenth of it."""
+"""Limit of search steps, as in NCCL; existing machines, with or without failed lanes, need a tenth of it."""
 
 Matrix = tuple[tuple[int, ...], ...]
 Arc = tuple[int, int]
@@ -19,10 +19,10 @@ Arc = tuple[int, int]
 
 @cache
 def ring_count(lanes: Matrix) -> int:
-    """Return how many directed rings through all GPUs fit on the lanes at once; a lane carries one ring each way.
+    """Return how many directed rings through all GPUs fit on the lanes at once; a lane carries one ring per direction.
 
     Args:
-        lanes: square and symmetric, the number of lanes between each two of at least two GPUs. More than eight GPUs
+        lanes: square and symmetric matrix of the lanes between at least two GPUs. More than eight GPUs
             have no ring: machines of that size have switches.
     """
     size = len(lanes)
@@ -32,7 +32,7 @@ def ring_count(lanes: Matrix) -> int:
 
 
 class _Packing:
-    """Looks for the largest number of rings by trying all sets of them in one fixed order."""
+    """Searches all sets of rings in a fixed order for the largest one."""
 
     def __init__(self, lanes: Matrix) -> None:
         self._left = [list(row) for row in lanes]
@@ -43,12 +43,12 @@ class _Packing:
         self._steps = 0
 
     def best(self) -> int:
-        """Return that number; no search goes on once the smallest cut is reached, or after too many steps."""
+        """Return the number of rings; stop at the smallest cut or after the step limit."""
         self._search(0, 0)
         return self._best
 
     def _search(self, first: int, count: int) -> None:
-        """Add rings from number `first` on to `count` that are laid already."""
+        """Add rings from number `first` on to the `count` rings already placed."""
         self._best = max(self._best, count)
         self._steps += 1
         if count + min(map(sum, self._left)) <= self._best:
@@ -72,7 +72,7 @@ class _Packing:
 
 
 def _smallest_cut(lanes: Matrix) -> int:
-    """Return how many lanes join the weakest part with the rest: every ring leaves every part at least once."""
+    """Return the fewest lanes between a part and the rest; every ring leaves every part at least once."""
     everyone = range(len(lanes))
     parts = (part for size in range(1, len(lanes) // 2 + 1) for part in combinations(everyone, size))
     return min(sum(lanes[a][b] for a, b in product(part, everyone) if b not in part) for part in parts)
@@ -80,25 +80,25 @@ def _smallest_cut(lanes: Matrix) -> int:
 
 def _rings(lanes: Matrix) -> list[tuple[Arc, ...]]:
     """Return all directed rings through all GPUs that have a lane at every step."""
-    found: list[tuple[Arc, ...]] = []
+    rings: list[tuple[Arc, ...]] = []
 
     def extend(path: tuple[int, ...]) -> None:
         if len(path) == len(lanes):
             if lanes[path[-1]][0]:
-                found.append(tuple(zip(path, (*path[1:], 0), strict=True)))
+                rings.append(tuple(zip(path, (*path[1:], 0), strict=True)))
             return
         for other in range(1, len(lanes)):
             if lanes[path[-1]][other] and other not in path:
                 extend((*path, other))
 
     extend((0,))
-    return found
+    return rings
 
 
 def best_ring(members: Sequence[int], weights: Matrix) -> tuple[int, ...]:
-    """Return `members` in the order of their best ring: the largest smallest weight of a step, then the largest sum.
+    """Return `members` in the order of their best ring: by the smallest weight of a step, then by the sum of weights.
 
-    Of equal rings the first in the members' order is taken; so is it for more members than are searched.
+    Of equal rings, the first in the order of the members is used; more than eight members keep their order.
     """
     if len({weights[a][b] for a, b in combinations(members, 2)}) <= 1 or len(members) > _MOST:
         return tuple(members)

@@ -1,6 +1,6 @@
-"""What every set of a machine's GPUs is worth to a job.
+"""Scores of GPU sets of a machine.
 
-Figures are tenths of GB/s one way, as integers, so that comparisons are exact. A set of GPUs is a bit mask over the
+Rates are tenths of GB/s in one direction, as integers, so that comparisons are exact. A GPU set is a bit mask over the
 rows of the machine's matrix.
 """
 
@@ -18,14 +18,14 @@ from provision.topology.rings import best_ring, ring_count
 __all__ = ["UNLIMITED", "SetScores"]
 
 UNLIMITED = 1 << 24
-"""The bandwidth inside a set of one GPU: it needs no ring."""
+"""The bandwidth of a set of one GPU, which needs no ring."""
 _FEW = 8
-"""Of so many GPUs all partitions are looked at."""
+"""Up to this number of GPUs, all partitions are compared."""
 _LEVELS, _LEVEL = 6, 1 << 16
 
 
 class SetScores:
-    """The scores of the sets of one machine; each is worked out once."""
+    """The cached scores of the GPU sets of one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -40,15 +40,15 @@ class SetScores:
         self._left: dict[tuple[int, int], tuple[int, int]] = {}
 
     def mask(self, indices: Collection[int]) -> int:
-        """Return the set of the GPUs that nvidia-smi gives these indices."""
+        """Return the set of the GPUs with these nvidia-smi indices."""
         return sum(1 << row for row, gpu in enumerate(self.machine.topology.gpus) if gpu.index in indices)
 
     def indices(self, rows: Sequence[int]) -> tuple[int, ...]:
-        """Return nvidia-smi's indices of rows, in the rows' order."""
+        """Return the nvidia-smi indices of rows, in the order of the rows."""
         return tuple(self.machine.topology.gpus[row].index for row in rows)
 
     def inside(self, mask: int) -> int:
-        """Return what a ring through the set gets: the best of switched NVLink, direct NVLink and PCIe."""
+        """Return the bandwidth of a ring through the set: the best of switched NVLink, direct NVLink and PCIe."""
         if mask not in self._inside:
             alone = mask.bit_count() < 2  # noqa: PLR2004
             self._inside[mask] = UNLIMITED if alone else max(self._over_nvlink(mask), self._over_pcie(mask))
@@ -64,17 +64,17 @@ class SetScores:
         return min((rings * pairs.nvlink[a][b] // pairs.lanes[a][b] for a, b in wired), default=0)
 
     def _over_pcie(self, mask: int) -> int:
-        """Classes are those of a tree, so the worst one inside a set is what every ring through it crosses."""
+        """Return the rate of the farthest class in the set; in a tree, every ring crosses it."""
         rate = _weakest(mask, self._pairs.pcie, self._pcie)
         return 0 if rate == UNLIMITED else rate
 
     def in_domain(self, mask: int) -> int:
-        """Return what a ring gets that leads on over NVLink to other nodes of the same NVLink domain."""
+        """Return the bandwidth of a ring that continues over NVLink to other nodes of the same NVLink domain."""
         own = [max(self._pairs.lanes[row], default=0) or self.machine.lanes or 0 for row in members(mask)]
         return min(self.inside(mask), min(own) * self.machine.lane)
 
     def weights(self, mask: int) -> int:
-        """Return how well all pairs of a set are joined, summed; NVLink and PCIe both count."""
+        """Return the sum of the link weights of all pairs of a set, NVLink and PCIe."""
         if mask not in self._weights:
             rest = mask & (mask - 1)
             row = self._pairs.weight[(mask ^ rest).bit_length() - 1]
@@ -88,7 +88,7 @@ class SetScores:
         return self._rings[mask]
 
     def numa_nodes(self, mask: int) -> int:
-        """Return over how many NUMA nodes the set spreads."""
+        """Return the number of NUMA nodes of the set."""
         return sum(bool(node & mask) for node in self._numa)
 
     @cached_property
@@ -97,10 +97,10 @@ class SetScores:
         numa = self._pairs.numa
         return tuple(sum(1 << row for row, other in enumerate(numa) if other == node) for node in dict.fromkeys(numa))
 
-    # What stays free
+    # Remaining free GPUs
 
     def left(self, free: int, size: int) -> tuple[int, int]:
-        """Return what these GPUs are worth to jobs of `size` each: rates and NUMA nodes of their best sets, summed."""
+        """Return the value of free GPUs to jobs of `size` each: rates and NUMA nodes of their best sets, summed."""
         if free.bit_count() < size:
             return 0, 0
         if size == 1:
@@ -113,9 +113,9 @@ class SetScores:
         low = free & -free
         best = self.left(free ^ low, size)
         for others in combinations(members(free ^ low), size - 1):
-            found = self._with(low | sum(1 << row for row in others), free, size)
-            if (found[0], -found[1]) > (best[0], -best[1]):
-                best = found
+            value = self._with(low | sum(1 << row for row in others), free, size)
+            if (value[0], -value[1]) > (best[0], -best[1]):
+                best = value
         return best
 
     def _with(self, taken: int, free: int, size: int) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class SetScores:
         return rate + self.inside(taken), nodes + self.numa_nodes(taken)
 
     def partition(self, mask: int, size: int) -> tuple[int, ...]:
-        """Return the set cut into sets of `size` GPUs that together are worth most, by their first GPUs."""
+        """Return the partition of the set into sets of `size` GPUs with the highest value, by their first GPUs."""
         if size == 1 or mask.bit_count() > _FEW:
             ring = self.ring(mask)
             return tuple(sum(1 << row for row in ring[at : at + size]) for at in range(0, len(ring), size))
@@ -136,9 +136,9 @@ class SetScores:
         return tuple(parts)
 
     def largest(self, free: int) -> int:
-        """Return how many of the free GPUs can work together at the best bandwidth, the next and so on, as one number.
+        """Return how many free GPUs work together at the best bandwidth, the next best and so on, as one integer.
 
-        It stands in for `left` where there are too many partitions.
+        It replaces `left` if there are too many partitions.
         """
         value = 0
         for groups in self._groups:
@@ -147,7 +147,7 @@ class SetScores:
 
     @cached_property
     def _groups(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each bandwidth between two GPUs, best first, the GPUs that have it to each other."""
+        """Return for each bandwidth between two GPUs, best first, the groups of GPUs that have it to each other."""
         pairs = {1 << a | 1 << b: self.inside(1 << a | 1 << b) for a, b in combinations(range(self.count), 2)}
         levels = sorted(set(pairs.values()), reverse=True)[:_LEVELS]
         return tuple(self._joined([pair for pair, rate in pairs.items() if rate >= level]) for level in levels)
@@ -161,12 +161,12 @@ class SetScores:
 
 
 def _weakest(mask: int, rates: Sequence[Sequence[int | None]], known: dict[int, int]) -> int:
-    """Return the lowest rate between two GPUs of a set, UNLIMITED where none is known."""
+    """Return the lowest rate between two GPUs of a set; UNLIMITED if none is known."""
     rest = mask & (mask - 1)
     if not rest:
         return UNLIMITED
     if mask not in known:
         row = rates[(mask ^ rest).bit_length() - 1]
-        told = [rate for other in members(rest) if (rate := row[other]) is not None]
-        known[mask] = min(_weakest(rest, rates, known), *told, UNLIMITED)
+        row_rates = [rate for other in members(rest) if (rate := row[other]) is not None]
+        known[mask] = min(_weakest(rest, rates, known), *row_rates, UNLIMITED)
     return known[mask]

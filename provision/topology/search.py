@@ -1,8 +1,8 @@
-"""The best way to place a job on nodes that all take part in the same way, criterion after criterion.
+"""Search for the best placement of a job on nodes, criterion by criterion.
 
-Most criteria are sums over the nodes, and the knapsack finds their least. Two are not: the bandwidth, that of the
-weakest node, and the spread of the counts. Each narrows what may be used, by bisection over the bandwidths and by
-windows of counts, as far as the sums that weigh more stay at their least.
+Most criteria are sums over the nodes, which the knapsack minimises. Two are not: the bandwidth, which is that of the
+slowest node, and the spread of the GPU counts. Each restricts the sets: by bisection over the bandwidths, and by
+windows of counts, as far as the more important sums stay minimal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["BALANCED", "PACKED", "Known", "Order", "Rule", "Search", "Window"]
 
 
 class Rule(IntEnum):
-    """The criteria that are no sums."""
+    """Criteria that are not sums."""
 
     BANDWIDTH = 100
     SPREAD = 101
@@ -30,34 +30,34 @@ Order = tuple[Sum | Rule, ...]
 _LEFT_FREE = (Sum.LOST, Sum.NUMA_LEFT, Sum.BROKEN, Sum.FREE)
 _BETWEEN = (Sum.NODES, Sum.LEAVES, Rule.SPREAD, Sum.PIX_NICS, Sum.NEAR_NICS, Sum.NUMA)
 BALANCED: Order = (Rule.BANDWIDTH, *_BETWEEN, *_LEFT_FREE, Sum.WEIGHTS)
-"""Leaf switches stand behind the number of nodes and before the spread: a node more costs more than a hop over the
-spine, and counts that differ cost nothing at all where a launcher takes them (where not, ask for uniform ones)."""
+"""Leaf switches rank after the number of nodes and before the spread: one more node costs more than a hop over the
+spine, and different counts cost nothing if the launcher accepts them (`Request.uniform` is for those that do not)."""
 PACKED: Order = (
     *(Sum.NODES, Rule.BANDWIDTH, Sum.LEAVES, *_LEFT_FREE),
     *(Rule.SPREAD, Sum.PIX_NICS, Sum.NEAR_NICS, Sum.NUMA, Sum.WEIGHTS),
 )
-"""The fewest nodes first, so that a job that fits one node never uses the network; then the bandwidth. Among equals,
-the GPUs that are least useful to other jobs."""
+"""The fewest nodes first, so that a job that fits on one node never uses the network; then the bandwidth. Of equal
+placements, the one whose GPUs are least useful to other jobs."""
 
 Window = tuple[int, int]
 Table = Mapping[int, Sequence[Pick]]
-"""By number of GPUs what a node can give."""
+"""The sets that a node can give, by number of GPUs."""
 Kind = tuple[SetScores, int, frozenset[int]]
-"""Nodes with the same scores, free sets and barred sets give the same."""
+"""Nodes with the same scores, free sets and excluded sets give the same sets."""
 Known = dict[Kind, dict[int, list[Pick]]]
 
 
 class Search:
-    """Places GPUs on nodes, which stand in rank order, those of a leaf together.
+    """Places GPUs on nodes, which are in rank order and grouped by leaf switch.
 
     Args:
-        nodes: where the job may go.
-        total: how many GPUs it needs.
-        step: how many of them have to be on one node: the GPUs of a worker.
-        windows: the least and the most that each node of the job gives; one window has to fit.
-        rate: the bandwidth of a job that has a set among its own.
-        own_nics: how many GPUs of a set can have a card of their own: one that is PIX, one that is near.
-        known: sets that searches with the same `rate` and `own_nics` have looked at; they are kept there.
+        nodes: nodes that the job may use.
+        total: number of GPUs.
+        step: GPUs of a worker, which have to be on one node.
+        windows: alternative ranges of GPUs per node.
+        rate: bandwidth of a job that uses a set.
+        own_nics: number of GPUs of a set that can have a card of their own, at PIX and at PIX or PXB.
+        known: cache of sets, shared by searches with the same `rate` and `own_nics`.
     """
 
     def __init__(
@@ -75,24 +75,26 @@ class Search:
         self._total = total
         self._windows = list(windows)
         self._floor = 0
-        """The least bandwidth that is good enough so far."""
+        """The least acceptable bandwidth so far."""
         self._known: tuple[int, Sum] | None = None
-        """The least cost by the sums down to one, which narrowing has kept."""
+        """The least cost of the sums so far, and the last of them; narrowing preserves it."""
         most = max((high for _, high in windows), default=0)
-        kept: Known = {} if known is None else known
+        cached: Known = {} if known is None else known
         kinds: dict[Kind, Table] = {}
         for node in nodes:
             kind = (node.scores, node.free, node.barred)
             if kind not in kinds:
-                found = kept.setdefault(kind, {})
+                picks_by_size = cached.setdefault(kind, {})
                 sizes = range(step, min(most, node.free.bit_count()) + 1, step)
-                found.update({size: list(sets(node, size, rate, own_nics)) for size in sizes if size not in found})
-                kinds[kind] = {size: found[size] for size in sizes}
+                picks_by_size.update(
+                    {size: list(sets(node, size, rate, own_nics)) for size in sizes if size not in picks_by_size}
+                )
+                kinds[kind] = {size: picks_by_size[size] for size in sizes}
         self._tables = [kinds[node.scores, node.free, node.barred] for node in nodes]
         self._kinds = list(kinds.values())
 
     def best(self, order: Order) -> list[tuple[FreeNode, Pick]] | None:
-        """Return the nodes of the best placement and what each gives; None when the job does not fit."""
+        """Return the nodes of the best placement and the set of each; None if the job does not fit."""
         if not any(map(self._reached, self._windows)):
             return None
         sums: tuple[Sum, ...] = ()
@@ -106,7 +108,7 @@ class Search:
         return self._placed(sums)
 
     def bandwidth(self) -> int | None:
-        """Return the best bandwidth that the job can have; None when it does not fit."""
+        """Return the best possible bandwidth of the job; None if it does not fit."""
         if not any(map(self._reached, self._windows)):
             return None
         self._raise_floor(())
@@ -115,31 +117,31 @@ class Search:
     # Narrowing
 
     def _raise_floor(self, sums: tuple[Sum, ...]) -> None:
-        """Ask for as much bandwidth as there is without a higher cost."""
+        """Raise the bandwidth limit as far as the least cost of `sums` allows."""
         rates = sorted({pick.rate for pick in self._all_picks()})
-        wanted = self._wanted(sums)
+        least_cost = self._minimal(sums)
         low, high = 0, len(rates) - 1
         while low < high:
             middle = (low + high + 1) // 2
             self._floor = rates[middle]
-            low, high = (middle, high) if self._least(sums, at_most=wanted) == wanted else (low, middle - 1)
+            low, high = (middle, high) if self._least(sums, at_most=least_cost) == least_cost else (low, middle - 1)
         self._floor = rates[low]
 
     def _narrow(self, sums: tuple[Sum, ...]) -> None:
-        """Keep the windows of the smallest spread that can do without a higher cost."""
-        wanted = self._wanted(sums)
-        if wanted is None:
+        """Restrict the windows to the smallest spread that the least cost of `sums` allows."""
+        least_cost = self._minimal(sums)
+        if least_cost is None:
             return
-        nodes = self._costs(sums).nodes(wanted)
+        nodes = self._costs(sums).nodes(least_cost)
         spreads: dict[int, list[Window]] = {}
         for window in self._windows:
             for low, high in self._parts(window):
                 spreads.setdefault(high - low, []).append((low, high))
         for spread in sorted(spreads):
             likely = (window for window in dict.fromkeys(spreads[spread]) if self._likely(window, nodes))
-            found = [window for window in likely if self._least(sums, [window], at_most=wanted) == wanted]
-            if found:
-                self._windows = found
+            feasible = [window for window in likely if self._least(sums, [window], at_most=least_cost) == least_cost]
+            if feasible:
+                self._windows = feasible
                 return
 
     def _parts(self, window: Window) -> Iterator[Window]:
@@ -147,14 +149,14 @@ class Search:
         yield from ((low, high) for low in sizes for high in sizes if low <= high)
 
     def _likely(self, window: Window, nodes: int) -> bool:
-        """Return whether so many nodes could add up, by the least and the most that they give."""
+        """Return whether `nodes` nodes could add up to the total, judged by the least and the most that they give."""
         by_kind = {id(table): self._sizes(table, window) for table in self._kinds}
         offered = [sizes for table in self._tables if (sizes := by_kind[id(table)])]
         most = sum(sorted((max(sizes) for sizes in offered), reverse=True)[:nodes])
         return len(offered) >= nodes and sum(sorted(map(min, offered))[:nodes]) <= self._total <= most
 
     def _reached(self, window: Window) -> bool:
-        """Return whether numbers inside the window add up to the total: bit n of a number stands for the sum n."""
+        """Return whether counts inside the window add up to the total; bit n of `sums` represents the sum n."""
         by_kind = {id(table): self._sizes(table, window) for table in self._kinds}
         within = (1 << self._total + 1) - 1
         sums = 1
@@ -169,15 +171,15 @@ class Search:
         low, high = window
         return [size for size in table if low <= size <= high and self._good(table[size])]
 
-    def _good(self, found: Sequence[Pick]) -> list[Pick]:
-        return [pick for pick in found if pick.rate >= self._floor]
+    def _good(self, candidates: Sequence[Pick]) -> list[Pick]:
+        return [pick for pick in candidates if pick.rate >= self._floor]
 
     # Costs
 
     def _least(
         self, sums: tuple[Sum, ...], windows: Sequence[Window] | None = None, *, at_most: int | None = None
     ) -> int | None:
-        """Return the least cost; without any sums 0 where the job fits; None where it does not for `at_most`."""
+        """Return the least cost, 0 without sums; None if the job does not fit or exceeds `at_most`."""
         reached = [window for window in (self._windows if windows is None else windows) if self._reached(window)]
         if not sums:
             return 0 if reached else None
@@ -185,27 +187,27 @@ class Search:
         at_most = self._limit(costs) if at_most is None else at_most
         for window in reached:
             leaves = self._leaves(self._offers(costs, window))
-            found = cheapest(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
-            if found is not None:
-                least = at_most = found
+            cost = cheapest(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
+            if cost is not None:
+                least = at_most = cost
         return least
 
     def _limit(self, costs: Costs) -> int | None:
-        """Return what the placement cannot cost more than, by what the weightier sums are at their least."""
+        """Return an upper limit of the cost, from the least costs of the more important sums."""
         return None if self._known is None else costs.limit(*self._known)
 
-    def _wanted(self, sums: tuple[Sum, ...]) -> int | None:
-        """Return the least cost, which nothing that comes later will raise."""
-        wanted = self._least(sums)
-        if sums and wanted is not None:
-            self._known = wanted, sums[-1]
-        return wanted
+    def _minimal(self, sums: tuple[Sum, ...]) -> int | None:
+        """Return the least cost and record it; no later step raises it."""
+        least_cost = self._least(sums)
+        if sums and least_cost is not None:
+            self._known = least_cost, sums[-1]
+        return least_cost
 
     def _placed(self, sums: tuple[Sum, ...]) -> list[tuple[FreeNode, Pick]]:
-        """Return the first of the placements of least cost, by the nodes' order and the GPUs'."""
+        """Return the first placement of least cost, in the order of the nodes and GPUs."""
         costs = self._costs(sums)
         at_most = self._limit(costs)
-        found: list[tuple[int, list[tuple[int, tuple[int, ...]]], list[tuple[FreeNode, Pick]]]] = []
+        placements: list[tuple[int, list[tuple[int, tuple[int, ...]]], list[tuple[FreeNode, Pick]]]] = []
         for window in self._windows:
             leaves = self._leaves(self._offers(costs, window))
             given = picks(leaves, self._total, self._leaf_cost(costs), at_most=at_most)
@@ -215,8 +217,8 @@ class Search:
             order = [(number, members(pick.mask)) for number, pick in used]
             total = sum(costs.of(pick) for _, pick in used)
             opened = len({self._nodes[number].leaf for number, _ in used}) * self._leaf_cost(costs)
-            found.append((total + opened, order, [(self._nodes[number], pick) for number, pick in used]))
-        return min(found, key=lambda entry: entry[:2])[2]
+            placements.append((total + opened, order, [(self._nodes[number], pick) for number, pick in used]))
+        return min(placements, key=lambda entry: entry[:2])[2]
 
     def _pick(self, number: int, size: int, costs: Costs) -> Pick:
         return min(self._good(self._tables[number][size]), key=costs.of)
@@ -240,4 +242,4 @@ class Search:
         return Costs(sums, self._all_picks(), min(len(self._nodes), self._total))
 
     def _all_picks(self) -> list[Pick]:
-        return [pick for table in self._kinds for found in table.values() for pick in found]
+        return [pick for table in self._kinds for table_picks in table.values() for pick in table_picks]

@@ -1,7 +1,7 @@
-"""Chooses nodes and GPUs for a job, all of them or none.
+"""Chooses nodes and GPUs for all workers of a job, or none.
 
-Three kinds of places are compared: a single node; the nodes of one NVLink domain, for which no network counts; any
-nodes, joined by one network. Among the nodes of each kind `Search` finds the best, and the best of all by `Key` wins.
+Three kinds of scopes are compared: a single node; the nodes of one NVLink domain, which need no network; any nodes,
+connected by one network. `Search` finds the best placement of each scope, and `Key` compares them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from provision.topology.shortage import offered, shortage
 __all__ = ["place"]
 
 _FEW_RAILS = 8
-"""Of so many rails all combinations are tried."""
+"""Up to this number of rails, all combinations are tried."""
 _TRIED = 8
-"""For the next best placement so many nodes of the best are made to give something else, one at a time."""
+"""The number of nodes of the best placement that are varied, one at a time, to find the runner-up."""
 
 Barred = Mapping[str, frozenset[int]]
 Used = list[tuple[FreeNode, Pick]]
@@ -37,10 +37,10 @@ def place(candidates: Sequence[Candidate], request: Request, *, explain: bool = 
     Args:
         candidates: all nodes, with distinct names.
         request: the job.
-        explain: find the next best placement too; it differs from the best on one of its first eight nodes.
+        explain: also find the next best placement, which differs on one of the first eight nodes of the best.
 
     Returns:
-        The placement; when not all workers can be placed at once none is, and the reason says what is missing.
+        The placement; if not all workers can be placed at once, it has none, and the reason says what is missing.
     """
     chooser = _Chooser(candidates, request)
     best = chooser.best({})
@@ -52,12 +52,12 @@ def place(candidates: Sequence[Candidate], request: Request, *, explain: bool = 
 
 @dataclass(frozen=True)
 class _Scope:
-    """Nodes of which any may take part, and how the bandwidth of a job counts there."""
+    """Nodes of which any may be used, and how the bandwidth of a job is computed there."""
 
     nodes: Sequence[FreeNode]
     several: bool = True
     network: Network | None = None
-    """What joins several nodes; None is NVLink."""
+    """The network between several nodes; None is NVLink."""
 
     def rate(self, scores: SetScores, mask: int) -> int:
         if not self.several:
@@ -80,7 +80,7 @@ class _Choice:
 
 
 class _Chooser:
-    """Knows the nodes, in rank order: rack by rack, those of a leaf together, then by name."""
+    """The nodes in rank order: by rack, leaf switch and name."""
 
     def __init__(self, candidates: Sequence[Candidate], request: Request) -> None:
         self._request = request
@@ -97,7 +97,7 @@ class _Chooser:
         self._known: dict[tuple[bool, Network | None], Known] = {}
 
     def best(self, barred: Barred) -> _Choice | None:
-        """Return the best placement without the sets that are barred; None when the job does not fit."""
+        """Return the best placement without the excluded sets; None if the job does not fit."""
         best: _Choice | None = None
         for scope in self._scopes(barred):
             if best is not None and self._hopeless(scope, best.key):
@@ -119,11 +119,11 @@ class _Chooser:
         return best
 
     def _order(self, choice: _Choice) -> tuple[tuple[int, ...], list[tuple[int, tuple[int, ...]]]]:
-        """Of equal keys the first nodes count, then the first GPUs."""
+        """Return the sort key of a choice; of equal placements, the first nodes count, then the first GPUs."""
         where = [(self._place[node.name], members(pick.mask)) for node, pick in choice.used]
         return choice.key.order(pack=self._request.pack), where
 
-    # Where to look
+    # Scopes
 
     def _scopes(self, barred: Barred) -> Iterator[_Scope]:
         def without(nodes: Sequence[FreeNode]) -> list[FreeNode]:
@@ -152,7 +152,7 @@ class _Chooser:
         return [(size, size) for size in range(step, most + 1, step) if total % size == 0]
 
     def _hopeless(self, scope: _Scope, best: Key) -> bool:
-        """Return whether several nodes, or a combination of rails, cannot do better than `best`."""
+        """Return whether several nodes, or a combination of rails, cannot be better than `best`."""
         if self._request.pack and best.nodes == 1:
             return True
         network = scope.network
@@ -171,20 +171,20 @@ class _Chooser:
             return (nodes, -most) > (best.nodes, -best.bandwidth)
         return (-most, nodes) > (-best.bandwidth, best.nodes)
 
-    # What was found
+    # Results
 
     def runner_up(self, best: _Choice) -> Placement | None:
-        """Return the best placement that gives a node of the best another set, or none.
+        """Return the best placement in which one node of the best has another set or none.
 
-        Of nodes that are alike the last one is asked, so that the first ones stay.
+        Of equal nodes the last one is varied, so that the first ones stay.
         """
         alike = {(node.scores, node.free, node.leaf, pick.mask): node.name for node, pick in best.used[:_TRIED]}
-        found = [self.best({name: frozenset({mask})}) for (*_, mask), name in alike.items()]
-        others = [choice for choice in found if choice is not None]
+        variants = [self.best({name: frozenset({mask})}) for (*_, mask), name in alike.items()]
+        others = [choice for choice in variants if choice is not None]
         return self.placement(min(others, key=self._order)) if others else None
 
     def placement(self, choice: _Choice) -> Placement:
-        """Return it as nodes, GPUs and network cards."""
+        """Return the placement of a choice as nodes, GPUs and network cards."""
         nodes = tuple(node.name for node, _ in choice.used)
         leaves = tuple(node.leaf for node, _ in choice.used)
         workers = tuple(worker for node, pick in choice.used for worker in self._workers(choice.scope, node, pick))
@@ -203,12 +203,12 @@ class _Chooser:
 
 @lru_cache(maxsize=1024)
 def _scores(machine: Machine) -> SetScores:
-    """Equal machines share their scores, from one placement to the next too."""
+    """Return cached scores; equal machines share them across placements."""
     return SetScores(machine)
 
 
 def _key(scope: _Scope, used: Used) -> Key:
-    """Return the key of a placement; on one node no network counts."""
+    """Return the key of a placement; on one node, the network does not count."""
     several = len(used) > 1
     rates = [scope.rate(node.scores, pick.mask) if several else node.scores.inside(pick.mask) for node, pick in used]
     sums = [sum(pick.sums[which] for _, pick in used) for which in Sum]
@@ -231,7 +231,7 @@ def _key(scope: _Scope, used: Used) -> Key:
 
 
 def _in_rank_order(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """A leaf whose nodes are in several racks counts as one of the first of them."""
+    """Sort the nodes; a leaf switch whose nodes are in several racks belongs to the first of them."""
     racks: dict[str, list[tuple[int, str]]] = {}
     for one in candidates:
         rack = _natural(one.rack)
@@ -244,19 +244,19 @@ def _in_rank_order(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _leaf(candidate: Candidate) -> str:
-    """A rack stands for its leaf switch where the inventory names none."""
+    """Return the leaf switch, or the rack if the inventory names no switch."""
     return candidate.leaf or candidate.rack
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Order gpu2 before gpu10."""
+    """Return a sort key that orders gpu2 before gpu10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _networks(nodes: Sequence[FreeNode]) -> Iterator[Network]:
-    """Yield the networks that could join the nodes: one link layer, and a combination of rails where there are any.
+    """Yield the networks that can connect the nodes: a link layer, and a combination of rails if there are any.
 
-    More rails come first: as a rule they are faster.
+    More rails come first because they are usually faster.
     """
     ports = {port for scores in {node.scores for node in nodes} for port in scores.machine.ports if port.rate}
     for layer in sorted({port.layer for port in ports if port.layer}) or [""]:
@@ -268,14 +268,14 @@ def _networks(nodes: Sequence[FreeNode]) -> Iterator[Network]:
 
 
 def _combinations(rails: set[str], nodes: Sequence[FreeNode], layer: str) -> list[frozenset[str]]:
-    """Return sets of rails: all, or of many rails those that nodes share, two by two."""
+    """Return the combinations of rails to try: all, or, if there are many rails, those that pairs of nodes share."""
     if len(rails) <= _FEW_RAILS:
-        found = {frozenset(some) for size in range(len(rails) + 1) for some in combinations(sorted(rails), size)}
+        rail_sets = {frozenset(some) for size in range(len(rails) + 1) for some in combinations(sorted(rails), size)}
     else:
         kinds = {(node.scores, node.free) for node in nodes}
         reach = {
             frozenset(s.machine.ports[nic].rail for nic in s.cards.near(free, Network(layer))) - {""}
             for s, free in kinds
         }
-        found = {a & b for a in reach for b in reach} | {frozenset()}
-    return sorted(found, key=lambda some: (-len(some), sorted(some)))
+        rail_sets = {a & b for a in reach for b in reach} | {frozenset()}
+    return sorted(rail_sets, key=lambda some: (-len(some), sorted(some)))

@@ -1,4 +1,4 @@
-"""Which GPUs a job may get, and what is missing where they are too few."""
+"""The GPUs that a job may use, and the reason why a job does not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 8
 
 
 def offered(candidate: Candidate, request: Request) -> frozenset[int]:
-    """Return the indices of the GPUs that the job may get on a node."""
+    """Return the indices of the GPUs of a node that the job may use."""
     if candidate.mode is not None and candidate.mode is not request.mode:
         return frozenset()
     free = frozenset(gpu.index for gpu in candidate.machine.topology.gpus) - candidate.busy - candidate.faulty
@@ -21,23 +21,23 @@ def offered(candidate: Candidate, request: Request) -> frozenset[int]:
 
 
 def shortage(candidates: Sequence[Candidate], request: Request) -> str:
-    """Return why the job does not fit: how much is missing, what is free where, and the largest job that would fit."""
+    """Return why the job does not fit: missing workers, free GPUs per node, and the largest job that would fit."""
     free = {candidate.name: len(offered(candidate, request)) for candidate in candidates}
     limit = request.most_per_node
     places = [min(count // request.gpus, limit or count) for count in free.values()]
     most = _most_alike(places) if request.uniform else sum(places)
     missing = request.workers - most
-    gang = "a job starts with all its workers or not at all"
+    gang = "a job needs all its workers at once"
     if missing > 0:
-        lack = f"{missing} of {_count(request.workers, 'worker')} cannot be placed, and {gang}"
+        lack = f"insufficient GPUs for {missing} of {_count(request.workers, 'worker')}; {gang}"
     else:
-        lack = f"no number of workers that is the same on every node adds up to {request.workers}, and {gang}"
+        lack = f"no equal number of workers per node adds up to {request.workers}; {gang}"
     per_node = f", at most {_count(limit, 'worker')} on a node" if limit else ""
-    parts = (lack, f"a worker takes {_count(request.gpus, 'GPU')} of one node{per_node}", f"free: {_free(free)}")
+    parts = (lack, f"a worker uses {_count(request.gpus, 'GPU')} of one node{per_node}", f"free: {_free(free)}")
     largest = (
         f"the largest job that fits now has {_count(most, 'worker')}" if most else "no job of such workers fits now"
     )
-    return "; ".join([*parts, largest, *_kept_back(candidates, request)])
+    return "; ".join([*parts, largest, *_excluded(candidates, request)])
 
 
 def _most_alike(places: Sequence[int]) -> int:
@@ -55,20 +55,20 @@ def _free(free: dict[str, int]) -> str:
     return f"{shown} and {others} more on {_count(len(some) - _SHOWN, 'node')}" if others else shown
 
 
-def _kept_back(candidates: Sequence[Candidate], request: Request) -> Iterator[str]:
-    """Yield what is there and not for this job."""
+def _excluded(candidates: Sequence[Candidate], request: Request) -> Iterator[str]:
+    """Yield the GPUs that are excluded from this job, with the reason."""
     other = [c for c in candidates if c.mode not in {None, request.mode}]
     if other:
         modes = ", ".join(f"{c.name} {c.mode}" for c in other[:_SHOWN])
         more = f" and {len(other) - _SHOWN} more" if len(other) > _SHOWN else ""
-        yield f"not asked, being of another mode than {request.mode}: {modes}{more}"
+        yield f"excluded because their mode is not {request.mode}: {modes}{more}"
     broken = [c for c in candidates if c not in other and c.faulty]
     if broken:
         yield f"faulty: {', '.join(f'{c.name} {len(c.faulty)}' for c in broken[:_SHOWN])}"
     cut = [c for c in candidates if c not in other and c.mig and not request.takes_mig]
     if cut:
         shown = ", ".join(f"{c.name} {len(c.mig)}" for c in cut[:_SHOWN])
-        yield f"in MIG mode, for single shared GPUs alone: {shown}"
+        yield f"in MIG mode, available only to single shared GPUs: {shown}"
 
 
 def _count(number: int, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""A machine's links in one sentence."""
+"""A summary of a machine's links in one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["nvlinks", "summary"]
 
 @lru_cache(maxsize=64)
 def summary(topology: Topology) -> str:
-    """Return what links the GPUs, and how many of them have a card near them."""
+    """Return the links between the GPUs, and the number of GPUs near a network card."""
     count = len(topology.gpus)
     parts = [f"{count} GPU{'s' * (count != 1)}"]
     if count > 1:
@@ -26,14 +26,14 @@ def summary(topology: Topology) -> str:
 
 
 def nvlinks(topology: Topology) -> str:
-    """Return how NVLink joins the GPUs; without any, the farthest class of PCIe among them."""
+    """Return how NVLink connects the GPUs; without NVLink, the farthest PCIe class among them."""
     count = len(topology.gpus)
     pairs = [topology.links[a][b] for a, b in combinations(range(count), 2)]
-    found = sorted({lanes(link) for link in pairs} - {0})
-    if not found:
+    lane_counts = sorted({lanes(link) for link in pairs} - {0})
+    if not lane_counts:
         return f"no NVLink, {max(pairs, key=PCIE_CLASSES.index)} at the farthest"
     if switched := switched_lanes(topology):
-        return f"joined by NVLink switches, {switched} lanes each"
-    numbers = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+        return f"connected by NVLink switches, {switched} lanes each"
+    numbers = str(lane_counts[0]) if len(lane_counts) == 1 else f"{lane_counts[0]} to {lane_counts[-1]}"
     joined = sum(bool(lanes(link)) for link in pairs)
     return f"NVLinks of {numbers} lanes between {joined} of {len(pairs)} pairs"

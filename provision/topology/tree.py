@@ -1,7 +1,7 @@
-"""The machine as a tree: NUMA node, then groups of the PCIe tree, then GPUs and network cards.
+"""A machine as a tree: NUMA node, then groups of the PCIe tree, then GPUs and network cards.
 
-Classes of PCIe are those of a tree, so that devices which are linked by a class or a nearer one, directly or by way of
-others, are one group (single linkage). NVLink hides the PCIe class between two GPUs; a card near both tells it.
+PCIe classes form a tree, so devices that are linked by a class or a nearer one, directly or through others, are one
+group (single linkage). NVLink hides the PCIe class between two GPUs; a card near both reveals it.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from provision.topology.links import PCIE_CLASSES
 __all__ = ["Group", "Place", "tree"]
 
 _GROUPED = ("PIX", "PXB", "PHB")
-"""Classes within one NUMA node that make a group, nearest first."""
+"""Classes within one NUMA node that form a group, nearest first."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Devices that are linked by `kind` or nearer, beyond what groups within it say."""
+    """Devices that are linked by `kind` or a nearer class, in addition to those of its subgroups."""
 
     kind: str
     devices: tuple[int, ...] = ()
-    """Rows of the matrix that are in no group within; GPUs first, as the rows are."""
+    """Rows of the matrix that are in no subgroup, in order."""
     groups: tuple[Group, ...] = ()
 
     def members(self) -> tuple[int, ...]:
-        """Return all rows, those of groups within too, in order."""
+        """Return all rows in order, including those of subgroups."""
         return tuple(sorted([*self.devices, *(row for group in self.groups for row in group.members())]))
 
 
 @dataclass(frozen=True)
 class Place:
-    """A NUMA node, or where none is told the CPUs that GPUs are near; both None for what nothing tells of."""
+    """A NUMA node, or, if unknown, the CPUs near its GPUs; both are empty for devices without any affinity."""
 
     numa: int | None
     cpus: tuple[str, ...]
@@ -47,15 +47,15 @@ class Place:
 
 
 def tree(topology: Topology) -> tuple[Place, ...]:
-    """Return the places of a machine in the order of their first devices, the one that nothing tells of last."""
+    """Return the NUMA nodes of a machine ordered by their first devices, the one without any affinity last."""
     parts = _grouped(topology, range(len(topology.links)), len(_GROUPED))
     homes: dict[tuple[int | None, tuple[str, ...]], list[int | Group]] = {}
     for part in parts:
         homes.setdefault(_home(topology, _rows(part), parts), []).append(part)
     places = [
-        Place(numa, _cpus(topology, [row for part in found for row in _rows(part)]), *_sorted(found))
-        for (numa, cpus), all_found in homes.items()
-        for found in (_apart(topology, all_found) if numa is None and cpus else [all_found])
+        Place(numa, _cpus(topology, [row for part in members for row in _rows(part)]), *_sorted(members))
+        for (numa, cpus), parts_at_home in homes.items()
+        for members in (_apart(topology, parts_at_home) if numa is None and cpus else [parts_at_home])
     ]
     return tuple(sorted(places, key=lambda place: (place.numa is None and not place.cpus, place.members()[0])))
 
@@ -65,14 +65,14 @@ def _rows(part: int | Group) -> tuple[int, ...]:
 
 
 def _sorted(parts: Iterable[int | Group]) -> tuple[tuple[int, ...], tuple[Group, ...]]:
-    """Part devices from groups; groups in the order of their first devices, GPUs before cards."""
+    """Separate devices from groups; groups are ordered by their first devices, GPUs before cards."""
     listed = list(parts)
     groups = sorted((part for part in listed if isinstance(part, Group)), key=Group.members)
     return tuple(part for part in listed if isinstance(part, int)), tuple(groups)
 
 
 def _grouped(topology: Topology, rows: Sequence[int], level: int) -> list[int | Group]:
-    """Return what `rows` fall into by the first `level` classes; a group that is no wider than the next is left out."""
+    """Return the groups of `rows` by the first `level` classes; a group that equals its only subgroup is omitted."""
     if level == 0:
         return list(rows)
     near = frozenset(_GROUPED[:level])
@@ -87,55 +87,55 @@ def _grouped(topology: Topology, rows: Sequence[int], level: int) -> list[int | 
 
 
 def _linked(topology: Topology, rows: Sequence[int], near: frozenset[str]) -> Iterator[list[int]]:
-    """Yield the sets of rows that links of these classes hold together."""
+    """Yield the sets of rows that are connected by links of these classes."""
     left = list(rows)
     while left:
-        found, fresh = [], [left.pop(0)]
+        connected, fresh = [], [left.pop(0)]
         while fresh:
             row = fresh.pop()
-            found.append(row)
+            connected.append(row)
             joined = [other for other in left if topology.links[row][other] in near]
             left = [other for other in left if other not in joined]
             fresh += joined
-        yield sorted(found)
+        yield sorted(connected)
 
 
 def _apart(topology: Topology, parts: Sequence[int | Group]) -> Iterator[list[int | Group]]:
-    """Yield parts that can be of one NUMA node: CPUs may be those of a job rather than those near a GPU."""
+    """Yield parts that can be on one NUMA node, because the CPU affinity may be that of a job instead of the GPUs."""
     left = list(parts)
     while left:
-        found, fresh = [], [left.pop(0)]
+        together, fresh = [], [left.pop(0)]
         while fresh:
             part = fresh.pop()
-            found.append(part)
+            together.append(part)
             joined = [other for other in left if not _across(topology, _rows(part), _rows(other))]
             left = [other for other in left if other not in joined]
             fresh += joined
-        yield sorted(found, key=_rows)
+        yield sorted(together, key=_rows)
 
 
 def _across(topology: Topology, rows: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether all that is known of the PCIe paths between two parts is that they cross NUMA nodes."""
+    """Return whether the only known PCIe class between two parts is that across NUMA nodes."""
     known = {topology.links[row][other] for row in rows for other in others} & set(PCIE_CLASSES)
     return known == {PCIE_CLASSES[-1]}
 
 
 def _home(topology: Topology, rows: Sequence[int], parts: Sequence[int | Group]) -> tuple[int | None, tuple[str, ...]]:
-    """Return the NUMA node of devices, or the CPUs; cards without any are where the parts are that are NODE to them."""
-    told = _told(topology, rows)
-    if told is not None:
-        return told
+    """Return the NUMA node of devices, or the CPUs; cards without either belong to parts that are NODE to them."""
+    reported = _affinity(topology, rows)
+    if reported is not None:
+        return reported
     around = {
         home
         for part in parts
         if any(topology.links[row][other] == PCIE_CLASSES[3] for row in rows for other in _rows(part))
-        and (home := _told(topology, _rows(part))) is not None
+        and (home := _affinity(topology, _rows(part))) is not None
     }
     return around.pop() if len(around) == 1 else (None, ())
 
 
-def _told(topology: Topology, rows: Sequence[int]) -> tuple[int | None, tuple[str, ...]] | None:
-    """Return what is told of the first of `rows` of which anything is: of GPUs rather than of cards."""
+def _affinity(topology: Topology, rows: Sequence[int]) -> tuple[int | None, tuple[str, ...]] | None:
+    """Return the affinity of the first of `rows` that has one, GPUs before cards."""
     count = len(topology.gpus)
     numas = [topology.gpus[row].numa if row < count else topology.nics[row - count].numa for row in rows]
     numa = next((node for node in numas if node is not None), None)
@@ -146,5 +146,5 @@ def _told(topology: Topology, rows: Sequence[int]) -> tuple[int | None, tuple[st
 
 
 def _cpus(topology: Topology, rows: Sequence[int]) -> tuple[str, ...]:
-    found = (topology.gpus[row].cpus for row in rows if row < len(topology.gpus))
-    return next((cpus for cpus in found if cpus), ())
+    affinities = (topology.gpus[row].cpus for row in rows if row < len(topology.gpus))
+    return next((cpus for cpus in affinities if cpus), ())

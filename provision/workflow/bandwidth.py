@@ -1,4 +1,4 @@
-"""Measuring the bandwidth between the nodes' containers, in rounds, and leaving nothing of it behind."""
+"""Measures the bandwidth between the nodes' containers in rounds, and cleans up afterwards."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Say = Callable[[str], None]
 
 _LOOK_SECONDS = 120
 _GIVE_UP_AFTER = 3
-"""Partners that a node fails with, and none that it works with, before the rest is spared the wait."""
+"""The number of partners after which a node is skipped if all its measurements failed."""
 _PORT_TRIES = 4
 _PORT_SPREAD = 1000
-"""Where a server begins to look for a free port differs by so much, so that two that start at once do not meet."""
+"""Range of random first ports, so that two servers that start at once rarely collide."""
 _AT_ONCE = 64
 _TEXT_LIMIT = 262_144
-"""Bytes that one end of a measurement may print."""
+"""Maximum output of one end of a measurement in bytes."""
 _WATCH_SLACK_SECONDS = 40
-"""The guard on the node comes first; this is for a node that does not answer at all."""
+"""The guard on the node acts first; this timeout is for a node that does not answer."""
 
 
 def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> Bandwidth:
-    """Measure between all pairs of idle nodes, or a sample where they are many; `facts` are of the nodes reached.
+    """Measure between all pairs of idle nodes, or a sample if there are many; `facts` are of the reachable nodes.
 
-    `say` is told the rounds and the time they take before the first begins, and then each round.
+    `say` is called with the number of rounds and their duration, and then with each round.
     """
     from provision.checks import bandwidth_plan, rounds
 
@@ -59,7 +59,7 @@ def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> 
         table.play(planned)
         more = rounds.follow_up(names, table.measured(), table.bad())
         if more:
-            say(f"bandwidth: {len(more)} more rounds, to tell slow nodes from slow ways")
+            say(f"bandwidth: {len(more)} more rounds, to separate slow nodes from slow paths")
             table.play(more)
     in_host = any(pair.memory == "host" for pair in table.pairs)
     why = sorted({party.memory.why_host for party in parties.values()} - {""}) if in_host else []
@@ -70,7 +70,7 @@ def measure(nodes: Sequence[Node], facts: Mapping[str, NodeFacts], say: Say) -> 
 def _parties(
     nodes: Sequence[Node], facts: Mapping[str, NodeFacts]
 ) -> tuple[dict[str, Party], dict[str, str], dict[str, str]]:
-    """Return who takes part, who is left out and whose data ports are broken, with the reasons."""
+    """Return the participants, and the excluded and broken nodes with the reasons."""
     from provision.checks.bandwidth_plan import Party, busy, memory, not_ready
     from provision.connectors import each
     from provision.facts import Unknown
@@ -80,10 +80,10 @@ def _parties(
     idle_hosts = {node.name: NO_JOBS for node in nodes if not node.takes_jobs}
     nodes = [node for node in nodes if node.takes_jobs]
     rails = {n.name: node_rails(n.name, n.variables, facts[n.name]) for n in nodes if n.name in facts}
-    left_out = idle_hosts | {node.name: "it was not reached" for node in nodes if node.name not in facts}
+    left_out = idle_hosts | {node.name: "unreachable" for node in nodes if node.name not in facts}
     broken = _broken(rails)
-    for name, found in rails.items():
-        reason = (not found.endpoints and name not in broken and found.absent) or busy(facts[name])
+    for name, rail in rails.items():
+        reason = (not rail.endpoints and name not in broken and rail.absent) or busy(facts[name])
         if reason and name not in broken:
             left_out[name] = reason
     able = [n for n in nodes if n.name in rails and rails[n.name].endpoints and not busy(facts[n.name])]
@@ -92,7 +92,7 @@ def _parties(
     parties: dict[str, Party] = {}
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            left_out[name] = f"it was not reached again: {answer.message}"
+            left_out[name] = f"no longer reachable: {answer.message}"
             continue
         ready = parse_readiness(answer.stdout, answer.stderr)
         if isinstance(ready, Unknown) or not_ready(ready):
@@ -105,16 +105,16 @@ def _parties(
 
 
 def _broken(rails: Mapping[str, NodeRails]) -> dict[str, str]:
-    """A node whose devices are not on the data network is broken only where those of others are."""
-    usual = any(found.endpoints for found in rails.values())
-    broken = {name: "; ".join(found.problems) for name, found in rails.items() if found.problems}
+    """Return nodes with broken data ports; missing ports only count if other nodes have them."""
+    usual = any(rail.endpoints for rail in rails.values())
+    broken = {name: "; ".join(rail.problems) for name, rail in rails.items() if rail.problems}
     lost = {n: f.absent for n, f in rails.items() if usual and f.absent and f.devices}
     return broken | lost
 
 
 @contextlib.contextmanager
 def _links(nodes: Sequence[Node]) -> Iterator[dict[str, Connector | Exception]]:
-    """Connect to all nodes; at the end of the connections, whatever still runs over them ends too."""
+    """Connect to all nodes; closing the connections ends everything that runs over them."""
     from provision.connectors import connect
     from provision.threads import outcomes
 
@@ -128,24 +128,24 @@ def _links(nodes: Sequence[Node]) -> Iterator[dict[str, Connector | Exception]]:
 
 
 class _Table:
-    """Plays rounds and keeps the results."""
+    """Runs rounds and collects the results."""
 
     def __init__(self, parties: Mapping[str, Party], links: Mapping[str, Connector | Exception], say: Say) -> None:
         self._parties, self._links, self._say = parties, links, say
         self.pairs: list[PairBandwidth] = []
 
     def measured(self) -> list[tuple[str, str]]:
-        """Return the pairs of nodes that were measured."""
+        """Return the measured pairs of nodes."""
         return [(pair.a.node, pair.b.node) for pair in self.pairs]
 
     def bad(self) -> set[tuple[str, str]]:
-        """Return the pairs of nodes with a measurement that failed or is slow."""
+        """Return the pairs of nodes with a failed or slow measurement."""
         from provision.checks.bandwidth import is_good
 
         return {(pair.a.node, pair.b.node) for pair in self.pairs if not is_good(pair)}
 
     def play(self, rounds: Sequence[Round]) -> None:
-        """Measure the pairs of each round at the same time."""
+        """Measure the pairs of each round concurrently."""
         from provision.threads import outcomes
 
         for number, round_ in enumerate(rounds, 1):
@@ -178,7 +178,7 @@ class _Table:
         for party in (sender, receiver):
             link = self._links[party.node]
             if isinstance(link, Exception):
-                return trial.outcome(None, f"{party.node} was not reached again: {link}")
+                return trial.outcome(None, f"{party.node} is no longer reachable: {link}")
         try:
             return _tried(trial, sender, receiver, self._links)
         except ProvisionError as error:
@@ -186,7 +186,7 @@ class _Table:
 
 
 def _tried(trial: Trial, sender: Party, receiver: Party, links: Mapping[str, Connector | Exception]) -> PairBandwidth:
-    """Start the receiving end, then the sending one; both are over when this returns."""
+    """Start the receiving end, then the sending one, and wait for both."""
     from provision.commands.perftest import FIRST_PORT, PORTS, TAKEN, guarded_script
     from provision.facts.perftest import explain
 
@@ -202,7 +202,7 @@ def _tried(trial: Trial, sender: Party, receiver: Party, links: Mapping[str, Con
             reason = f"no port from {first} to {first + PORTS - 1} is free"
         else:
             reason = explain(server.text, server.code, trial.limit_seconds)
-        if "Couldn't listen to port" not in server.text:  # else somebody was quicker than the guard's look
+        if "Couldn't listen to port" not in server.text:  # else another process took the port after the check
             break
     return trial.outcome(None, f"the receiving end in {receiver.node} did not start: {reason}")
 
@@ -219,14 +219,12 @@ def _sent(
     with _End(links[sender.node], script, limit) as client:
         client.rest()
     server.hang_up()
-    found = bandwidth(client.text)
-    return trial.outcome(
-        found, "" if found is not None else explain(f"{client.text}\n{server.text}", client.code, limit)
-    )
+    rate = bandwidth(client.text)
+    return trial.outcome(rate, "" if rate is not None else explain(f"{client.text}\n{server.text}", client.code, limit))
 
 
 class _End:
-    """One end of a measurement while it runs; leaving the context ends it."""
+    """A running end of a measurement; leaving the context ends it."""
 
     def __init__(self, link: Connector | Exception, script: str, limit: int) -> None:
         if isinstance(link, Exception):
@@ -247,23 +245,23 @@ class _End:
         self._process.close()
 
     def ready(self) -> int | None:
-        """Wait until the receiving end listens; return its port, None when it ended before."""
+        """Wait until the receiving end listens and return its port; None if it exited before."""
         from provision.commands.perftest import READY
 
         for _, chunk in self._output:
             self._take(chunk)
-            found = re.search(rf"^{READY} ([0-9]{{1,5}})$", self.text, re.MULTILINE)
-            if found and self.text[found.end() :].startswith("\n"):
-                return int(found[1])
+            match = re.search(rf"^{READY} ([0-9]{{1,5}})$", self.text, re.MULTILINE)
+            if match and self.text[match.end() :].startswith("\n"):
+                return int(match[1])
         return None
 
     def rest(self) -> None:
-        """Wait for the end."""
+        """Wait for the end of the output."""
         for _, chunk in self._output:
             self._take(chunk)
 
     def hang_up(self) -> None:
-        """End it if it has not ended by itself, and wait until it has."""
+        """Close the input and wait for the exit."""
         self._process.close_stdin()
         self.rest()
 
@@ -271,8 +269,8 @@ class _End:
         from provision.commands.perftest import END
 
         self.text += chunk.decode(errors="replace")
-        found = re.search(rf"^{END} ([0-9]{{1,3}})$", self.text, re.MULTILINE)
-        self.code = int(found[1]) if found else None
+        match = re.search(rf"^{END} ([0-9]{{1,3}})$", self.text, re.MULTILINE)
+        self.code = int(match[1]) if match else None
 
 
 def _named(pairs: Sequence[tuple[str, str]]) -> str:

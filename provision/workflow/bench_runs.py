@@ -1,4 +1,4 @@
-"""What a benchmark on nodes needs: the sizes to try, the program in a folder of its own, and what is kept of a run."""
+"""Preparation and records of benchmarks on nodes: sizes to try, the program's folder, and stored results."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ABOUT_LIMIT = 262_144
 
 
 def default_sizes(entries: Sequence[HostEntry]) -> list[int]:
-    """Return the numbers of slots to try: one, a node, and twice as many nodes each time up to all.
+    """Return the numbers of slots to try: one, one node, then twice as many nodes each time up to all.
 
-    On two nodes of eight GPUs: 1, 8, 16.
+    For two nodes of eight GPUs: 1, 8, 16.
     """
     slots = [entry.slots for entry in entries if entry.slots]
     counts = {1, len(slots)} | {2**power for power in range(len(slots).bit_length()) if 2**power <= len(slots)}
@@ -40,10 +40,10 @@ def default_sizes(entries: Sequence[HostEntry]) -> list[int]:
 
 
 def program_folder() -> Path:
-    """Return the folder with our own benchmark program and nothing else, to be copied into the containers.
+    """Return a folder that contains only our benchmark program, to be copied into the containers.
 
     Raises:
-        ProvisionError: it cannot be written.
+        ProvisionError: the folder is not writable.
     """
     source = Path(provision.benchmarks.__file__).parent / "files" / PROGRAM
     place = kept_benchmarks.folder() / "program"
@@ -57,16 +57,16 @@ def program_folder() -> Path:
             draft.replace(target)
     except OSError as error:
         raise ProvisionError(
-            f"the benchmark program cannot be written to {place}: {error.strerror}",
-            remedy="Make room there, or set XDG_STATE_HOME to another folder.",
+            f"{place}: cannot write the benchmark program ({error.strerror})",
+            remedy="Free disk space there, or set XDG_STATE_HOME to another folder.",
         ) from error
     return place
 
 
 def visible_environment(words: Sequence[str]) -> dict[str, str | None]:
-    """Return the variables of ``K=V`` and ``K`` as they may be kept: a secret's value, and one of ours, is None.
+    """Return the variables of ``K=V`` and ``K`` for the record; secrets and values of the environment are None.
 
-    Passwords inside addresses are taken out of the others.
+    Passwords in URLs are removed.
     """
     from provision.report.redaction import Redactor
     from provision.report.secret_names import is_plain, names_secret
@@ -80,13 +80,13 @@ def visible_environment(words: Sequence[str]) -> dict[str, str | None]:
     return shown
 
 
-def node_infos(seats: Sequence[HostEntry], facts: Mapping[str, NodeFacts | ProvisionError]) -> tuple[NodeInfo, ...]:
-    """Return the nodes that get ranks, one for each slot, with what is known of each."""
+def node_infos(entries: Sequence[HostEntry], facts: Mapping[str, NodeFacts | ProvisionError]) -> tuple[NodeInfo, ...]:
+    """Return the nodes with ranks, one per slot, and their known properties."""
     infos: list[NodeInfo] = []
-    for seat in seats:
-        found = facts.get(seat.name)
-        plain = NodeInfo(seat.name, seat.slots)
-        infos.append(_node_info(seat, found) if isinstance(found, NodeFacts) else plain)
+    for entry in entries:
+        node_facts = facts.get(entry.name)
+        plain = NodeInfo(entry.name, entry.slots)
+        infos.append(_node_info(entry, node_facts) if isinstance(node_facts, NodeFacts) else plain)
     return tuple(infos)
 
 
@@ -125,7 +125,7 @@ def _fabric(facts: NodeFacts) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has ended: with which code, what it printed, and after how many seconds."""
+    """The exit code, output and duration of a completed job."""
 
     exit_code: int
     output: str
@@ -133,19 +133,19 @@ class Ended:
 
 
 def finish(record: Record, ended: Ended) -> Record:
-    """Complete and keep the record of a benchmark; its runs are labelled by its name.
+    """Complete and store the record of a benchmark; its runs are labelled with its name.
 
     Raises:
-        NoResult: it printed none.
-        ProvisionError: the result cannot be kept.
+        NoResult: the output has no result.
+        ProvisionError: the result cannot be stored.
     """
     runs, unfinished = parse(ended.output, record.name)
     if not runs:
-        why = unfinished[0].told if unfinished else "it printed no result in the known form"
+        why = unfinished[0].reason if unfinished else "no result in a known format"
         raise NoResult(
-            f"the benchmark ended with code {ended.exit_code}, and there is no result to keep: {why}",
+            f"the benchmark exited with code {ended.exit_code} without a result: {why}",
             ended.exit_code,
-            remedy="Its output above says why; `provision verify` judges the nodes.",
+            remedy="Check its output above, then the nodes: provision verify",
             output=ended.output[-4000:],
         )
     done = replace(
@@ -162,18 +162,16 @@ def finish(record: Record, ended: Ended) -> Record:
 
 
 def _about(output: str) -> dict[str, Any]:
-    """Return what our own program says of itself; nothing of another."""
+    """Return the properties that our own program prints about itself; empty for other programs."""
     for line in output.splitlines():
-        _, found, text = line.partition(_ABOUT)
-        if found:
+        _, separator, text = line.partition(_ABOUT)
+        if separator:
             with suppress(InvalidDocument):
-                told = decode(
-                    text, dict[str, Any], node="", what="what the benchmark says of itself", limit=_ABOUT_LIMIT
-                )
-                return dict(printable_values(told))
+                about = decode(text, dict[str, Any], node="", what="benchmark description", limit=_ABOUT_LIMIT)
+                return dict(printable_values(about))
     return {}
 
 
 def now() -> str:
-    """Return the time in UTC, as records have it."""
+    """Return the time in UTC in the format of records."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,4 +1,4 @@
-"""An all-reduce over the containers of all idle nodes, started as a job of `provision run` is."""
+"""Runs an all-reduce over the containers of all idle nodes, as a job like those of `provision run`."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ Say = Callable[[str], None]
 
 _LOOK_SECONDS = 120
 _LIMIT_SECONDS = 900
-"""After this time every rank ends."""
+"""The time limit of every rank."""
 _OUTPUT_BYTES = 4 << 20
 _LAST_LINES = 5
 _MIB = 1 << 20
 _ROW = re.compile(rb"(?:\[[0-9]{1,7}\] )?\s{0,20}([0-9]{5,15})\s{1,20}[0-9]{4,15}\s")
 """The beginning of a line of the table: bytes and elements of a message."""
 _FEW = 2
-"""Ranks, or nodes: with one there is nothing to reduce over."""
+"""The minimum number of ranks."""
 _IMAGE = (
     "Add nccl-tests (built with MPI=1) or PyTorch to the training image; for nodes without GPUs mpi4py and NumPy, or "
     "PyTorch. Then run: provision apply"
 )
-_IDLE = "Run it again when the nodes are idle; `provision verify` reports what is wrong with the others."
+_IDLE = "Run it again when the nodes are idle; to check the others, run: provision verify"
 
 
 @dataclass(frozen=True)
 class _Program:
-    """One way to measure."""
+    """A benchmark program for an all-reduce."""
 
     title: str
     memory: str
     requires: frozenset[str]
-    """What the container needs."""
+    """The programs and modules that the container needs."""
     command: tuple[str, ...]
     launcher: str = "mpirun"
 
@@ -56,22 +56,22 @@ class _Program:
 def all_reduce(
     cluster: Cluster, nodes: Sequence[Node], facts: Mapping[str, NodeFacts | ProvisionError], say: Say
 ) -> Collective:
-    """Measure over all idle nodes that can take ranks; the GPUs are leased as long as it lasts.
+    """Measure over all idle nodes that can run ranks; their GPUs are leased during the measurement.
 
     Args:
-        cluster: with the roles' defaults.
-        nodes: those that were chosen.
-        facts: what is known of each, with the topology of its GPUs.
-        say: is told what is measured, before it begins.
+        cluster: the cluster with the roles' defaults.
+        nodes: the chosen nodes.
+        facts: facts of the nodes, including the topology of their GPUs.
+        say: callback for messages.
     """
     minimum = _minimum(nodes)
     entries, left_out = _entries(cluster, nodes, facts)
-    reached = {name: found for name, found in facts.items() if not isinstance(found, ProvisionError)}
+    reached = {name: known for name, known in facts.items() if not isinstance(known, ProvisionError)}
     entries, program, left_out = _program(cluster, entries, reached, left_out)
     if program is None or sum(entry.slots for entry in entries) < _FEW:
         why = "; ".join(f"{_few(names)}: {reason}" for reason, names in _by_reason(left_out).items())
         remedy = _IDLE if program or not entries else _IMAGE
-        return Collective(minimum=minimum, left_out=left_out, reason=why or "there is one rank", remedy=remedy)
+        return Collective(minimum=minimum, left_out=left_out, reason=why or "only one rank", remedy=remedy)
     ranks = sum(entry.slots for entry in entries)
     measured = Collective(
         program=program.title,
@@ -92,7 +92,7 @@ def all_reduce(
 def _entries(
     cluster: Cluster, nodes: Sequence[Node], facts: Mapping[str, NodeFacts | ProvisionError]
 ) -> tuple[list[HostEntry], dict[str, str]]:
-    """Return the nodes that can take ranks and are idle, and why the others are left out."""
+    """Return the idle nodes that can run ranks, and the reasons why the others are excluded."""
     from provision.workflow.survey import host_entries
 
     chosen = {node.name: facts[node.name] for node in nodes if node.name in facts}
@@ -108,28 +108,28 @@ def _entries(
 
 
 def _counts(node: Node, left_out: Mapping[str, str]) -> bool:
-    """A queue host without GPUs is not missed."""
+    """Return whether an exclusion is reported; a queue host without GPUs is not."""
     return node.takes_jobs or left_out[node.name] != NO_JOBS
 
 
 def _busy(facts: NodeFacts | ProvisionError) -> str:
-    """Return why a job may run on the node; what is not known counts as a job."""
+    """Return the reason if a job may run on the node; unknown use counts as a job."""
     from provision.checks.bandwidth_plan import busy
     from provision.facts import Unknown
 
     if isinstance(facts, ProvisionError):
         return facts.message
     if isinstance(facts.managed, Unknown):
-        return f"whether a job runs on it is not known: {facts.managed.reason}"
+        return f"unknown whether a job runs on it: {facts.managed.reason}"
     return f"busy: {facts.managed.jobs[0]}" if facts.managed.jobs else busy(facts)
 
 
 def _program(
     cluster: Cluster, entries: Sequence[HostEntry], facts: Mapping[str, NodeFacts], left_out: Mapping[str, str]
 ) -> tuple[list[HostEntry], _Program | None, dict[str, str]]:
-    """Return who measures, and with which program: the first that most of the nodes have.
+    """Return the participating nodes and the program, which is the first that most of the nodes have.
 
-    Where some nodes have GPUs, the others are not missed; `cluster.skew_gpus` reports a node that has lost its GPUs.
+    If some nodes have GPUs, the others are ignored; `cluster.skew_gpus` reports a node that has lost its GPUs.
     """
     from provision.connectors import each
     from provision.facts import Unknown
@@ -148,13 +148,13 @@ def _program(
     )
     tools: dict[str, frozenset[str]] = {}
     for name, answer in answers.items():
-        found = (
+        available = (
             Unknown(answer.message) if isinstance(answer, ProvisionError) else parse_tools(answer.stdout, answer.stderr)
         )
-        if isinstance(found, Unknown):
-            others[name] = f"its training container cannot be looked at: {found.reason}"
+        if isinstance(available, Unknown):
+            others[name] = f"its training container cannot be probed: {available.reason}"
         else:
-            tools[name] = found
+            tools[name] = available
     programs = _programs(gpus=bool(real))
     able = {program: [e for e in taking if program.requires <= tools.get(e.name, frozenset())] for program in programs}
     best = max(programs, key=lambda program: len(able[program]))  # the first of equal ones
@@ -167,7 +167,7 @@ def _program(
 
 
 def _one_rank_each(entries: Sequence[HostEntry]) -> list[HostEntry]:
-    """Host memory of a node needs one rank; a single node needs two."""
+    """Reduce the slots: host memory needs one rank per node, a single node needs two."""
     slots = 1 if len(entries) >= _FEW else _FEW
     return [replace(entry, slots=min(entry.slots, slots)) for entry in entries]
 
@@ -187,7 +187,7 @@ def _programs(*, gpus: bool) -> tuple[_Program, ...]:
 
 
 def _ours(backend: str, begin: int, end: int) -> tuple[str, ...]:
-    """Return the command of our own program, which is part of it, so that no file is left in a container."""
+    """Return the command of our own program, which contains its source, so that no file remains in a container."""
     import provision.benchmarks
 
     source = Path(provision.benchmarks.__file__).parent / "files" / "provision_allreduce.py"
@@ -213,22 +213,22 @@ def _result(
         raise
     except ProvisionError as error:
         return replace(measured, reason=str(error), remedy=error.remedy or _IDLE)
-    found = parse_all_reduce(text)
-    largest = found.largest
+    table = parse_all_reduce(text)
+    largest = table.largest
     if largest is None:
         last = [line.strip()[:200] for line in text.splitlines() if line.strip()][-_LAST_LINES:]
         reason = f"the program ended with code {code}: {' | '.join(last) or 'it printed nothing'}"
-        return replace(measured, reason=reason, remedy="Run the same by hand: provision run -- " + program.command[0])
-    if found.ranks != measured.ranks:
+        return replace(measured, reason=reason, remedy="Run it manually: provision run -- " + program.command[0])
+    if table.ranks != measured.ranks:
         return replace(
             measured,
-            reason=f"{found.ranks} of {measured.ranks} ranks took part in the table of {program.command[0]}",
+            reason=f"{table.ranks} of {measured.ranks} ranks took part in the table of {program.command[0]}",
             remedy="Build nccl-tests with MPI=1, so that all ranks form one communicator.",
         )
     size, rate = largest
-    if found.wrong is None or (code and not found.wrong):
-        return replace(measured, reason=f"it did not come to its end (code {code})", remedy=_IDLE)
-    return replace(measured, size_bytes=size, bus_bandwidth=rate, wrong=found.wrong)
+    if table.wrong is None or (code and not table.wrong):
+        return replace(measured, reason=f"the program did not finish (code {code})", remedy=_IDLE)
+    return replace(measured, size_bytes=size, bus_bandwidth=rate, wrong=table.wrong)
 
 
 def _run(
@@ -242,9 +242,8 @@ def _run(
     from provision.workflow.launching import found_networks
 
     command = ("timeout", "-k", "10", str(_LIMIT_SECONDS), *program.command)
-    found = found_networks(cluster, facts)
     options = LaunchOptions(Wish(), Seats(program.launcher))
-    request = job_request(cluster, entries, command, options, found, facts)
+    request = job_request(cluster, entries, command, options, found_networks(cluster, facts), facts)
     plan = jobs.prepare(request)
     failing = next((finding for finding in plan.findings if finding.fails), None)
     if failing:
@@ -255,14 +254,14 @@ def _run(
         output.extend(line)
         if len(output) > 2 * _OUTPUT_BYTES:
             del output[:-_OUTPUT_BYTES]
-        if found := _ROW.match(line):
-            say(f"all-reduce: measured messages of {int(found[1]) >> 20} MiB")
+        if match := _ROW.match(line):
+            say(f"all-reduce: measured messages of {int(match[1]) >> 20} MiB")
 
     return jobs.run(plan, keep), output.decode(errors="replace")
 
 
 def _with_prediction(measured: Collective, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Collective:
-    """Add the bus bandwidth that `provision place` expects of all GPUs of these nodes."""
+    """Add the bus bandwidth that `provision place` predicts for all GPUs of these nodes."""
     from provision.topology.placement import Request
     from provision.topology.select import place
     from provision.workflow.placing import places_among
@@ -298,14 +297,14 @@ def _minimum(nodes: Sequence[Node]) -> float:
 def _simulated(facts: Sequence[NodeFacts]) -> bool:
     from provision.facts import simulated
 
-    return any(simulated(found, "nvidia") for found in facts)
+    return any(simulated(node_facts, "nvidia") for node_facts in facts)
 
 
 def _by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for name, reason in left_out.items():
-        found.setdefault(reason, []).append(name)
-    return found
+        names_by_reason.setdefault(reason, []).append(name)
+    return names_by_reason
 
 
 def _few(names: Sequence[str]) -> str:

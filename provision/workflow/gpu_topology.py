@@ -1,4 +1,4 @@
-"""The topology of one node, with what else is known of its GPUs and cards."""
+"""The topology of one node with further properties of its GPUs and cards."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _STAND_INS = ("gpus", "nvidia-smi", "everything")
 
 
 def topology(cluster: Cluster, name: str) -> MachineTopology:
-    """Ask one node how its GPUs and cards are linked, in one SSH session that asks for little else.
+    """Probe the links between the GPUs and cards of one node, in one SSH session.
 
     Raises:
-        UsageError: `name` is no node of the inventory, or several.
-        ConnectionFailed: the node cannot be reached.
-        NodeError: it has no GPU, or the tool does not answer as it should.
+        UsageError: `name` is not exactly one node of the inventory.
+        ConnectionFailed: the node is unreachable.
+        NodeError: it has no GPU, or nvidia-smi fails.
     """
     from provision.connectors import each
 
     nodes = chosen(cluster, name)
     if len(nodes) != 1:
         shown = ", ".join(node.name for node in nodes[:8])
-        raise UsageError(f"{name} is {len(nodes)} nodes, and topo shows one", remedy=f"Name one of: {shown}.")
-    found = each(nodes, _facts)[nodes[0].name]
-    if isinstance(found, ProvisionError):
-        raise found
-    return _machine(nodes[0].name, found)
+        raise UsageError(f"{name} names {len(nodes)} nodes; topo shows one", remedy=f"Choose one of: {shown}.")
+    facts = each(nodes, _facts)[nodes[0].name]
+    if isinstance(facts, ProvisionError):
+        raise facts
+    return _machine(nodes[0].name, facts)
 
 
 def _facts(connector: Connector) -> NodeFacts:
@@ -52,47 +52,47 @@ def _facts(connector: Connector) -> NodeFacts:
     return facts.parse(result.stdout, wanted, keep=False)
 
 
-def _machine(name: str, found: NodeFacts) -> MachineTopology:
+def _machine(name: str, facts: NodeFacts) -> MachineTopology:
     from provision.facts import Unknown
     from provision.topology.machine import MachineTopology
 
-    if isinstance(found.topology, Unknown):
+    if isinstance(facts.topology, Unknown):
         raise NodeError(
-            found.topology.reason, node=name, remedy="Run nvidia-smi topo -m on the node to see what it prints."
+            facts.topology.reason, node=name, remedy="Run nvidia-smi topo -m on the node to see what it prints."
         )
-    if not found.topology.gpus:
+    if not facts.topology.gpus:
         raise NodeError(
-            "it has no GPU that nvidia-smi shows, or no nvidia-smi",
+            "nvidia-smi is missing or shows no GPU",
             node=name,
-            remedy=f"See: provision verify --limit {name}",
+            remedy=f"Check the node: provision verify --limit {name}",
         )
-    stand_ins = found.simulated if isinstance(found.simulated, Mapping) else {}
+    stand_ins = facts.simulated if isinstance(facts.simulated, Mapping) else {}
     return MachineTopology(
-        found.topology,
+        facts.topology,
         name,
         tuple(f"{thing}: {text}" for thing, text in stand_ins.items() if thing.startswith(_STAND_INS)),
-        _gpus(found),
-        _nics(found),
+        _gpus(facts),
+        _nics(facts),
     )
 
 
-def _gpus(found: NodeFacts) -> dict[int, GpuDetails]:
+def _gpus(facts: NodeFacts) -> dict[int, GpuDetails]:
     from provision.facts import Unknown
     from provision.topology.machine import GpuDetails
 
-    gpus = () if isinstance(found.gpus, Unknown) else found.gpus
+    gpus = () if isinstance(facts.gpus, Unknown) else facts.gpus
     return {gpu.index: GpuDetails(gpu.name, gpu.health.pcie_generation_max, gpu.health.pcie_width) for gpu in gpus}
 
 
-def _nics(found: NodeFacts) -> dict[str, NicDetails]:
+def _nics(facts: NodeFacts) -> dict[str, NicDetails]:
     from provision.facts import Unknown
 
-    devices = () if isinstance(found.rdma, Unknown) else found.rdma.devices
+    devices = () if isinstance(facts.rdma, Unknown) else facts.rdma.devices
     return {device.name: _nic(device) for device in devices}
 
 
 def _nic(device: RdmaDevice) -> NicDetails:
-    """The fastest port that can carry traffic speaks for a card; without one, the fastest."""
+    """Return the properties of a card: those of its fastest active port, or of its fastest port."""
     from provision.topology.machine import NicDetails
 
     ports = [port for port in device.ports if port.active] or list(device.ports)

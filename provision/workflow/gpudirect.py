@@ -16,21 +16,21 @@ __all__ = ["gdr"]
 
 
 def gdr(cluster: Cluster, limit: str | None = None) -> tuple[NodeGdr, ...]:
-    """Probe the nodes, one SSH session each, and judge what way GPU memory takes to their network cards."""
+    """Probe the nodes, one SSH session each, and return the path between GPU memory and network cards."""
     full = with_defaults(cluster)
     nodes = chosen(full, limit)
-    found = probe(nodes, names=[node.name for node in full.nodes], topology=True)
-    return tuple(_judged(node.name, found[node.name]) for node in nodes)
+    facts = probe(nodes, names=[node.name for node in full.nodes], topology=True)
+    return tuple(_judged(node.name, facts[node.name]) for node in nodes)
 
 
-def _judged(name: str, found: NodeFacts | ProvisionError) -> NodeGdr:
+def _judged(name: str, facts: NodeFacts | ProvisionError) -> NodeGdr:
     from provision.facts import simulated
     from provision.gdr import GdrPath, GdrVerdict, NodeGdr
     from provision.gdr.observed import has_gpus, untold, verdict_of
 
-    if isinstance(found, ProvisionError):
-        nothing = GdrVerdict(GdrPath.NONE, (f"the node was not reached: {found.message}",))
-        return NodeGdr(name, nothing, error=found.message, remedy=found.remedy)
-    error = untold(found) if has_gpus(found) else ""
-    remedy = "Log in to the node and run that command by hand to see where it stops." if error else None
-    return NodeGdr(name, verdict_of(found), simulated(found, "nvidia"), error or None, remedy)
+    if isinstance(facts, ProvisionError):
+        nothing = GdrVerdict(GdrPath.NONE, (f"unreachable: {facts.message}",))
+        return NodeGdr(name, nothing, error=facts.message, remedy=facts.remedy)
+    error = untold(facts) if has_gpus(facts) else ""
+    remedy = "Run that command manually on the node to see where it fails." if error else None
+    return NodeGdr(name, verdict_of(facts), simulated(facts, "nvidia"), error or None, remedy)

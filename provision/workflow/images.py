@@ -1,4 +1,4 @@
-"""Images on nodes: pulled everywhere, the same everywhere, and what is in them."""
+"""Images on nodes: pull, compare and inspect them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ trap 'rm -rf "$DOCKER_CONFIG"' EXIT
 trap 'exit 1' HUP INT TERM
 cat >"$DOCKER_CONFIG/config.json"
 """
-"""The login comes by standard input, and is in memory for as long as docker pulls."""
+"""The credential arrives on standard input, and is in memory while docker pulls."""
 
 
 @dataclass(frozen=True)
@@ -37,69 +37,69 @@ class ImageState:
     """An image on one node."""
 
     id: str = ""
-    """Empty: it is not there."""
+    """Empty if the node does not have it."""
     digest: str = ""
-    """``repository@sha256:...``; empty for one that came from no registry."""
+    """``repository@sha256:...``; empty for an image that is from no registry."""
     megabytes: int = 0
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """What an image has, and the node beside it."""
+    """The software versions in an image and on its node."""
 
     image: ImageContents
     host: ImageContents
 
 
 def pull(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
-    """Pull an image on nodes, all at once, and return what each then has.
+    """Pull an image on nodes in parallel, and return the state of the image on each.
 
-    A login that is kept here for the image's registry goes along, and is gone from the nodes afterwards.
+    A stored credential for the image's registry is sent along and removed from the nodes afterwards.
     """
     from provision.workflow.kept_secrets import registry_login, server_of_image
 
     word, login = shlex.quote(image), registry_login(image)
     given = login_file(**login).encode() if login else b""
     script = f"{_LOGGED_IN if given else ''}docker pull --quiet -- {word} >/dev/null && {_inspection(word)}"
-    found = _on(cluster, names, script, _PULL_SECONDS, given)
-    for state in found.values():
+    states = _on(cluster, names, script, _PULL_SECONDS, given)
+    for state in states.values():
         if isinstance(state, NodeError) and re.search(NO_LOGIN, state.output):
             state.remedy = (
-                "give a login that may pull it: provision secret add registry "
+                "Store a credential with access: provision secret add registry "
                 f"--server {server_of_image(image)} --username NAME"
             )
-    return found
+    return states
 
 
 def look(cluster: Cluster, names: Sequence[str], image: str) -> dict[str, ImageState | ProvisionError]:
-    """Return what each node has of an image, by its docker."""
+    """Return the state of an image on each node, according to its docker."""
     word = shlex.quote(image)
     script = f"docker version >/dev/null || exit; docker image inspect -- {word} >/dev/null 2>&1 || exit 0; "
     return _on(cluster, names, script + _inspection(word), _SECONDS)
 
 
 def inspect(cluster: Cluster, name: str, image: str) -> Inspected:
-    """Look inside of an image on a node that has it, in a container without network that is removed.
+    """Inspect an image on a node in a temporary container without network.
 
     Raises:
-        ProvisionError: the node could not be asked, or the image cannot be started there.
+        ProvisionError: the node is unreachable, or the image cannot be started there.
     """
     from provision.connectors import each
     from provision.facts.image_contents import CARDS_SCRIPT, HOST_SCRIPT, IMAGE_SCRIPT, image_contents
 
     run = f"docker run --rm --network none --entrypoint sh -- {shlex.quote(image)} -c {shlex.quote(IMAGE_SCRIPT)}"
     script = f"{HOST_SCRIPT}{CARDS_SCRIPT}\necho '== image'\n{run}"
-    found = each([cluster.node(name)], lambda way: way.run(script, timeout=_SECONDS))[name]
-    if isinstance(found, ProvisionError):
-        raise found
-    if not found.ok:
+    answer = each([cluster.node(name)], lambda way: way.run(script, timeout=_SECONDS))[name]
+    if isinstance(answer, ProvisionError):
+        raise answer
+    if not answer.ok:
         raise NodeError(
-            f"{image} cannot be looked into",
+            f"{image} cannot be inspected",
             node=name,
-            remedy=f"`provision image pull {image}` brings it there.",
-            output=found.last_lines(),
+            remedy=f"Pull the image first: provision image pull {image}",
+            output=answer.last_lines(),
         )
-    host, _, inside = found.stdout.partition("== image\n")
+    host, _, inside = answer.stdout.partition("== image\n")
     return Inspected(image_contents(inside), image_contents(host))
 
 
@@ -113,9 +113,9 @@ def _on(
     from provision.connectors import each
 
     nodes = [node for node in cluster.nodes if not names or node.name in names]
-    found = each(nodes, lambda way: way.run(script, stdin=stdin, timeout=seconds))
+    results = each(nodes, lambda way: way.run(script, stdin=stdin, timeout=seconds))
     states: dict[str, ImageState | ProvisionError] = {}
-    for name, one in found.items():
+    for name, one in results.items():
         if isinstance(one, ProvisionError):
             states[name] = one
         elif not one.ok:

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from provision.documents import decode
-from provision.documents.state import KeptLogin
+from provision.documents.state import StoredCredential
 from provision.errors import InvalidDocument, ProvisionError, UsageError
 from provision.model import Secret
 from provision.model.job import CodeSource
@@ -160,7 +160,7 @@ def _read(file: Path, kind: str, server: str) -> Login | None:
                 f"{file} can be read by others", remedy="set the secret anew, and change it at its server"
             )
         try:
-            found = decode(stream.read(), KeptLogin, node="", what=str(file))
+            found = decode(stream.read(), StoredCredential, node="", what=str(file))
             return Login(kind, server, found.username, Secret(found.secret), status.st_mtime)
         except (ValueError, InvalidDocument):
             raise ProvisionError(f"{file} is damaged", remedy="set the secret anew") from None

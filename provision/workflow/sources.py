@@ -1,4 +1,4 @@
-"""What a role is made of, and what of it receipts keep: whether it has changed since it ran."""
+"""Hashes of the roles' sources, and the fingerprints that receipts record to detect changes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ __all__ = ["role_sources", "write_fingerprints"]
 
 @cache
 def role_sources() -> dict[str, RoleSource]:
-    """Return the hash of every role's files, and the words in them; an apply looks at its nodes several times."""
+    """Return the hash of every role's files, and the words in them; cached for one apply."""
     from provision.inventory.role_files import code_of_roles
     from provision.inventory.specs import roles_folder
 
     return {role: RoleSource(code, frozenset(words)) for role, (code, words) in code_of_roles(roles_folder()).items()}
 
 
-def write_fingerprints(folder: Path, found: Look, names: Sequence[str]) -> None:
-    """Write for each node what its roles' receipts are to keep of the roles and of the variables that they see."""
+def write_fingerprints(folder: Path, snapshot: Look, names: Sequence[str]) -> None:
+    """Write for each node the fingerprints of the roles and their variables, for the roles' receipts."""
     folder.chmod(0o700)
     for name in names:
-        receipts = found.facts[name].receipts
-        known = {} if isinstance(receipts, Unknown) else receipts
-        node, made = found.cluster.node(name), {}
+        receipts = snapshot.facts[name].receipts
+        receipt_by_role = {} if isinstance(receipts, Unknown) else receipts
+        node, fingerprints = snapshot.cluster.node(name), {}
         for role in ROLES:
-            before = known[role].content.get("fingerprint") if role in known else None
+            before = receipt_by_role[role].content.get("fingerprint") if role in receipt_by_role else None
             salt = salt_of(before) or secrets.token_hex(16)
-            made[role] = fingerprint(role, node, found.cluster, found.sources, salt)
+            fingerprints[role] = fingerprint(role, node, snapshot.cluster, snapshot.sources, salt)
         path = folder / f"{name}.json"
         path.touch(mode=0o600)
-        path.write_text(json.dumps(made))
+        path.write_text(json.dumps(fingerprints))

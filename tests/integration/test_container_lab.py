@@ -100,6 +100,18 @@ def test_a_pulled_node_and_a_cut_node_come_back_with_lab_up(provision, lab):
     assert shell(provision, SECOND, "hostname") == SECOND
 
 
+def test_a_connected_node_has_the_interfaces_and_routes_of_before(provision, lab):
+    """A cut node answers nobody; connected again, its interfaces have the same names, addresses and default route."""
+    before = shell(provision, SECOND, "ip -br -4 address && ip route")
+    provision.ok("lab", "link", LAB, SECOND, "off")
+    cut = provision("lab", "ssh", LAB, SECOND, "--", "true")
+    provision.ok("lab", "link", LAB, SECOND, "on")
+
+    assert lab["nodes"]
+    assert cut.code == 255, str(cut)
+    assert shell(provision, SECOND, "ip -br -4 address && ip route") == before
+
+
 def test_a_reboot_is_a_new_start(provision, lab):
     """reboot returns when the node is back, and what lived in memory is gone."""
     shell(provision, SECOND, "touch /run/only-until-reboot")

@@ -75,7 +75,7 @@ def test_no_forged_job_starts_and_no_controller_reads_or_runs_anything_for_it(pr
         assert f"warning: {name} is not signed" in said
     assert "cluster_operators" in jobs.get("forged-key")["reason"]
     assert own_signing_key(stranger).public in jobs.get("forged-key")["reason"]
-    assert "job forged-types is left out" in said
+    assert "job forged-types is ignored" in said
     assert not trap.exists()
     assert secret.stat().st_atime_ns == before
     for node in provision.ok("lab", "status", LAB, "--json").document["nodes"]:

@@ -156,7 +156,7 @@ def test_a_job_waits_with_its_reason_until_all_of_it_fits(jobs):
     waiting = jobs.get("waiter")
     assert waiting["status"] == "PENDING"
     assert waiting["instances"] == []
-    assert "1 of 2 workers cannot be placed" in jobs("get", "waiter", "-e").out
+    assert "insufficient GPUs for 1 of 2 workers" in jobs("get", "waiter", "-e").out
     assert jobs("stop", "holder").code == 0
     assert jobs("queue run").code == 0
     assert jobs.until("waiter", "SUCCEEDED")["instances"]

@@ -16,6 +16,7 @@ import yaml
 from tests.integration.conftest import LAB
 from tests.support.command import Provision, eventually
 from tests.support.engine import engine_host, held
+from tests.support.jobs import Jobs
 
 MESH = f"mesh{os.getpid()}"
 QUADS = ({0, 1, 2, 3}, {4, 5, 6, 7})
@@ -93,13 +94,48 @@ def test_a_placement_is_kept_in_a_file_for_later(provision, cluster):
     assert cluster["nodes"]
 
 
+@pytest.fixture
+def renamed(provision, cluster):
+    """Give the data interface of the second node another name than the first node's has."""
+    rename = "ip link set {0} down && ip link set {0} name {1} && ip link set {1} up"
+    assert cluster["nodes"]
+    provision.ok("lab", "ssh", LAB, f"{LAB}-2", "--", rename.format("eth1", "data1"))
+    yield
+    provision.ok("lab", "ssh", LAB, f"{LAB}-2", "--", rename.format("data1", "eth1"))
+
+
+@pytest.mark.usefixtures("renamed")
+def test_nodes_with_different_interface_names_run_one_job(provision, tmp_path):
+    """Ranks reach each other by TCP, and each gets the interface of its own node; nothing names a data network."""
+    document = yaml.safe_load(Path(provision.ok("lab", "inventory", LAB).out.strip()).read_text())
+    del document["all"]["children"]["gpu_nodes"]["vars"]["cluster_data_networks"]
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(document))
+    show = 'echo "$(hostname) $NCCL_SOCKET_IFNAME"; exec provision-smoke'
+    done = provision("run", "-i", str(tmp_path / "hosts.yml"), "--", "sh", "-c", show, timeout=120)
+
+    assert done.code == 0, str(done)
+    assert "right: the sum equals" in done.out
+    assert done.out.count(f"{LAB}-1 =eth1") == done.out.count(f"{LAB}-2 =data1") == 2
+    assert "if_include" not in done.out + done.err
+
+    jobs = Jobs(provision, "direct", LAB)
+    words = ["--gpus=1", "--workers=4", "--launcher=mpirun", "--wait", "--", "sh", "-c", show]
+    try:
+        jobs.submit("mpi", "renamed", *words)
+        lines = jobs.logs("renamed")
+    finally:
+        jobs("delete", "renamed", "--yes")
+    assert lines.count(f"{LAB}-1 =eth1") == lines.count(f"{LAB}-2 =data1") == 2, lines
+    assert not any("if_include" in line for line in lines), lines
+
+
 def test_a_job_without_room_for_all_its_workers_starts_none(provision, cluster):
     """What is missing is said."""
     done = provision("run", "--lab", LAB, "--gputopology", "--gpus", "2", "--workers", "3", "--", "echo", "started")
 
     assert cluster["nodes"]
     assert (done.code, done.out) == (125, "")
-    assert "1 of 3 workers cannot be placed" in done.err
+    assert "insufficient GPUs for 1 of 3 workers" in done.err
 
 
 def test_open_mpi_reads_its_host_file(provision, cluster):

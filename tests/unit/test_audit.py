@@ -94,7 +94,7 @@ def test_the_table_says_who_did_what_and_how_it_is_known():
     assert "API_TOKEN, HF_TOKEN; from" in " ".join(text.split())
     assert "vgg; owner bob@ops2" in text
     assert "root@ops1?        applied        provision apply" in text
-    assert "1 entries of the journal are not valid records" in text
+    assert "1 invalid records in the journal" in text
     assert "error: does not answer" in text
     assert audit_document({"head": AuditTrail((record,), 0)})["nodes"][0]["records"][0]["verified"] is True
 

@@ -72,19 +72,19 @@ def facts(address="127.0.0.1", state="ACTIVE", *, index=1, **more):
     return dataclasses.replace(healthy(), rdma=stack, gpus=(), gpu_pci=(), **more)
 
 
-def test_two_nodes_are_measured_both_ways(programs):  # noqa: ARG001
+def test_two_nodes_are_measured_in_both_directions(programs):  # noqa: ARG001
     """Rounds and time are said first, then each round; nothing is left running."""
     said = []
-    found = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, said.append)
+    result = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, said.append)
 
-    assert [(p.a.node, p.b.node, p.gbit_s, p.memory, p.reason) for p in found.pairs] == [
+    assert [(p.a.node, p.b.node, p.gbit_s, p.memory, p.reason) for p in result.pairs] == [
         ("gpu1", "gpu2", 0.18, "host", ""),
         ("gpu2", "gpu1", 0.18, "host", ""),
     ]
     assert said[0] == "bandwidth: 2 nodes, all pairs: 2 rounds, about 30 s"
     assert said[1:] == ["bandwidth: round 1 of 2: gpu1 -> gpu2", "bandwidth: round 2 of 2: gpu2 -> gpu1"]
-    assert found.host_memory == "there is no GPU"
-    assert (found.left_out, found.broken) == ({}, {})
+    assert result.host_memory == "there is no GPU"
+    assert (result.left_out, result.broken) == ({}, {})
 
 
 def test_nodes_whose_gpus_could_not_be_measured_are_named(programs):  # noqa: ARG001
@@ -93,23 +93,23 @@ def test_nodes_whose_gpus_could_not_be_measured_are_named(programs):  # noqa: AR
     card = RdmaStack((RdmaDevice("mlx5_0", "mlx5_core", "uverbs0", ("lo",), (port,)),), 1, ("uverbs0",), "")
     able = dataclasses.replace(healthy(), rdma=card)
     without = dataclasses.replace(able, gpus=(), gpu_pci=())
-    found = measure([node("gpu1"), node("gpu2")], {"gpu1": able, "gpu2": without}, lambda _: None)
+    result = measure([node("gpu1"), node("gpu2")], {"gpu1": able, "gpu2": without}, lambda _: None)
 
-    assert {pair.memory for pair in found.pairs} == {"host"}
-    assert found.tool_lacks == ("gpu1",)
+    assert {pair.memory for pair in result.pairs} == {"host"}
+    assert result.tool_lacks == ("gpu1",)
 
 
 def test_a_way_that_is_closed_is_the_reason(programs):  # noqa: ARG001
     """The receiving end listens on 127.0.0.1 only, so nobody gets to 127.0.0.9; its end is not left behind."""
-    found = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts("127.0.0.9")}, lambda _: None)
-    results = {p.a.node: p for p in found.pairs}
+    result = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts("127.0.0.9")}, lambda _: None)
+    results = {p.a.node: p for p in result.pairs}
 
     assert results["gpu1"].gbit_s is None
     assert "no connection to 127.0.0.9" in results["gpu1"].reason
     assert results["gpu2"].gbit_s == 0.18
 
 
-def test_who_cannot_take_part_is_told_apart(programs):  # noqa: ARG001
+def test_excluded_and_broken_nodes_are_reported_separately(programs):  # noqa: ARG001
     """Broken, busy, unknown, without a device, not reached: each with its own reason, and nothing is measured."""
     container = healthy().container
     working = dataclasses.replace(container, processes=(*container.processes, Process(9, "python3")))
@@ -121,25 +121,25 @@ def test_who_cannot_take_part_is_told_apart(programs):  # noqa: ARG001
         "idle": facts(),
     }
     said = []
-    found = measure([node(name) for name in (*known, "gone")], known, said.append)
+    result = measure([node(name) for name in (*known, "gone")], known, said.append)
 
-    assert found.idle == ("idle",)
-    assert found.broken == {"cut": "rxe0 port 1 is DOWN"}
-    assert "python3" in found.left_out["busy"]
-    assert "hung" in found.left_out["unknown"]
-    assert found.left_out["plain"] == "it has no RDMA device"
-    assert found.left_out["gone"] == "it was not reached"
-    assert found.pairs == ()
+    assert result.idle == ("idle",)
+    assert result.broken == {"cut": "rxe0 port 1 is DOWN"}
+    assert "python3" in result.left_out["busy"]
+    assert "hung" in result.left_out["unknown"]
+    assert result.left_out["plain"] == "it has no RDMA device"
+    assert result.left_out["gone"] == "unreachable"
+    assert result.pairs == ()
     assert said == ["bandwidth: nothing to measure"]
 
 
 def test_a_node_whose_devices_are_in_use_is_left_out(programs):
     """The fresh look counts, not only what the probe saw; a service that holds devices does not matter."""
     (programs / "find").write_text(f"#!/bin/sh\necho '/proc/{os.getpid()}/fd/3 /dev/infiniband/uverbs0'\n")
-    found = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, lambda _: None)
+    result = measure([node("gpu1"), node("gpu2")], {"gpu1": facts(), "gpu2": facts()}, lambda _: None)
 
-    assert found.pairs == ()
-    assert f"process {os.getpid()}" in found.left_out["gpu1"]
+    assert result.pairs == ()
+    assert f"process {os.getpid()}" in result.left_out["gpu1"]
 
 
 def test_devices_off_the_data_network_are_broken_only_where_others_are_on_it(programs):  # noqa: ARG001
@@ -174,12 +174,12 @@ def test_a_node_that_fails_with_everybody_is_not_waited_for_again(programs, monk
     (programs / "ib_write_bw").write_text(PERFTEST.replace("port = int", f"{deaf}port = int", 1))
     names = [f"gpu{number}" for number in range(1, 5)]
     known = {name: facts(index=7 if name == "gpu4" else 1) for name in names}
-    found = measure([node(name) for name in names], known, lambda _: None)
-    mine = [p for p in found.pairs if "gpu4" in {p.a.node, p.b.node}]
+    result = measure([node(name) for name in names], known, lambda _: None)
+    mine = [p for p in result.pairs if "gpu4" in {p.a.node, p.b.node}]
 
     assert {(p.gbit_s, "GID at the index" in p.reason) for p in mine} == {(None, True)}
     assert len(mine) == 3
-    assert [p.gbit_s for p in found.pairs if p not in mine] == [0.18] * 6
+    assert [p.gbit_s for p in result.pairs if p not in mine] == [0.18] * 6
 
 
 INTERRUPTED = """

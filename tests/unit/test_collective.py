@@ -81,13 +81,13 @@ def measured(chosen, facts):
 def test_gpus_are_measured_by_nccl_tests_and_compared_with_the_prediction(programs, started):
     """The prediction is that of `provision place`: two GPUs over cards of 100 Gbit/s."""
     programs("all_reduce_perf")
-    found = measured(nodes(), known())
+    result = measured(nodes(), known())
 
     assert started[0][0] == [("gpu1", 1), ("gpu2", 1)]
     assert started[0][1].command[0] == "all_reduce_perf"
-    assert (found.program, found.memory, found.ranks, found.bus_bandwidth) == ("nccl-tests", "gpu", 2, 9.0)
-    assert found.predicted == pytest.approx(12.5, abs=1)
-    assert found.left_out == {}
+    assert (result.program, result.memory, result.ranks, result.bus_bandwidth) == ("nccl-tests", "gpu", 2, 9.0)
+    assert result.predicted == pytest.approx(12.5, abs=1)
+    assert result.left_out == {}
 
 
 def test_busy_nodes_and_nodes_that_were_not_reached_are_left_out(programs, started):
@@ -96,11 +96,11 @@ def test_busy_nodes_and_nodes_that_were_not_reached_are_left_out(programs, start
     facts = known(4)
     facts["gpu3"] = dataclasses.replace(facts["gpu3"], managed=Managed(jobs=("the job mnist holds GPU 0",)))
     facts["gpu4"] = NodeError("it did not answer", node="gpu4")
-    found = measured(nodes(4), facts)
+    result = measured(nodes(4), facts)
 
-    assert [name for name, _ in started[0][0]] == list(found.nodes) == ["gpu1", "gpu2"]
-    assert "mnist" in found.left_out["gpu3"]
-    assert "did not answer" in found.left_out["gpu4"]
+    assert [name for name, _ in started[0][0]] == list(result.nodes) == ["gpu1", "gpu2"]
+    assert "mnist" in result.left_out["gpu3"]
+    assert "did not answer" in result.left_out["gpu4"]
 
 
 def test_nodes_without_gpus_are_not_missed_where_others_have_some(programs, started):
@@ -108,10 +108,10 @@ def test_nodes_without_gpus_are_not_missed_where_others_have_some(programs, star
     programs("all_reduce_perf")
     facts = known(3)
     facts["gpu3"] = dataclasses.replace(facts["gpu3"], gpus=(), gpu_pci=())
-    found = measured(nodes(3), facts)
+    result = measured(nodes(3), facts)
 
     assert [name for name, _ in started[0][0]] == ["gpu1", "gpu2"]
-    assert found.left_out == {}
+    assert result.left_out == {}
 
 
 def test_simulated_gpus_are_measured_in_host_memory_with_a_rank_for_each_node(programs, started, monkeypatch):
@@ -124,30 +124,30 @@ def test_simulated_gpus_are_measured_in_host_memory_with_a_rank_for_each_node(pr
         simulated={"nvidia": "nvidia-smi is a stand-in"}, gpus=(gpu(0), gpu(1)), topology=linked("PIX", "PIX")
     )
     facts = {
-        name: dataclasses.replace(found, gpu_pci=("0000:06:00.0", "0000:07:00.0")) for name, found in facts.items()
+        name: dataclasses.replace(result, gpu_pci=("0000:06:00.0", "0000:07:00.0")) for name, result in facts.items()
     }
-    found = measured(nodes(), facts)
+    result = measured(nodes(), facts)
 
     assert started[0][0] == [("gpu1", 1), ("gpu2", 1)]
-    assert (found.program, found.memory, found.simulated, found.predicted) == ("mpi4py", "host", True, None)
+    assert (result.program, result.memory, result.simulated, result.predicted) == ("mpi4py", "host", True, None)
 
 
 def test_an_image_without_a_program_is_named(programs, started):
     """Nothing is started then."""
     programs()
-    found = measured(nodes(), known())
+    result = measured(nodes(), known())
 
     assert started == []
-    assert not found.measured
-    assert "no program for an all-reduce" in found.reason
-    assert "nccl-tests" in found.remedy
+    assert not result.measured
+    assert "no program for an all-reduce" in result.reason
+    assert "nccl-tests" in result.remedy
 
 
 @pytest.mark.parametrize(
     ("code", "text", "said"),
     [
         (1, "all_reduce_perf: error while loading shared libraries: libnccl.so.2\n", "libnccl.so.2"),
-        (124, TABLE.partition("# Out")[0].format(rate="9.00"), "did not come to its end"),
+        (124, TABLE.partition("# Out")[0].format(rate="9.00"), "did not finish"),
         (0, TABLE.format(rate="9.00", wrong="0 OK").replace("Rank  1", "Rank  0"), "1 of 2 ranks"),
     ],
 )
@@ -155,10 +155,10 @@ def test_what_gave_no_bandwidth_says_why(programs, started, code, text, said):
     """It is no measurement."""
     programs("all_reduce_perf")
     started.code, started.text = code, text
-    found = measured(nodes(), known())
+    result = measured(nodes(), known())
 
-    assert not found.measured
-    assert said in found.reason
+    assert not result.measured
+    assert said in result.reason
     assert len(started) == 1
 
 
@@ -166,11 +166,11 @@ def test_a_gpu_that_another_job_took_meanwhile_is_the_reason(programs, started):
     """The leases are those of `provision run`."""
     programs("all_reduce_perf")
     started.text = LaunchError("GPU-0 is held by the job mnist", node="gpu1", remedy="wait until it has ended")
-    found = measured(nodes(), known())
+    result = measured(nodes(), known())
 
-    assert not found.measured
-    assert "mnist" in found.reason
-    assert found.remedy == "wait until it has ended"
+    assert not result.measured
+    assert "mnist" in result.reason
+    assert result.remedy == "wait until it has ended"
 
 
 def test_ctrl_c_ends_the_verification(programs, started):
@@ -185,9 +185,9 @@ def test_wrong_sums_are_counted(programs, started):
     """The program's exit code is not 0 then either."""
     programs("all_reduce_perf")
     started.code, started.text = 1, TABLE.format(rate="9.00", wrong="7 FAILED")
-    found = measured(nodes(), known())
+    result = measured(nodes(), known())
 
-    assert (found.wrong, found.bus_bandwidth) == (7, 9.0)
+    assert (result.wrong, result.bus_bandwidth) == (7, 9.0)
     assert len(started) == 1
 
 

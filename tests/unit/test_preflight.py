@@ -108,7 +108,7 @@ def test_what_will_be_installed_and_written_is_told_by_role(asked):
     assert node["steps"][1]["packages"] == []
     assert node["dependencies"] == [{"name": "runc", "version": "1.1"}]
     assert "+ installs docker.io 20.10, " in text
-    assert "with 1 package that these depend on: runc" in text
+    assert "with 1 dependency: runc" in text
     assert max(map(len, text.splitlines())) <= 80
     assert found(seen) == set()
 

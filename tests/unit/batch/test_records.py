@@ -248,7 +248,7 @@ def test_nonsense_of_a_node_is_left_out() -> None:
     assert set(found) == {"dist", "well"}
     assert found["dist"].leases == {"a": ("GPU-a",)}
     messages = contradictions([good, bad], "a")
-    assert [text.partition(" is left out")[0] for text in messages] == [
+    assert [text.partition(" is ignored")[0] for text in messages] == [
         "b: job x",
         "b: job without a valid name",
         "b: job without a valid name",

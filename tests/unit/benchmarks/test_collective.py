@@ -33,10 +33,10 @@ OLDER = """\
 
 def test_the_largest_message_of_nccls_tests_counts():
     """NCCL's own log may stand between."""
-    found = parse_all_reduce(NCCL_TESTS)
+    table = parse_all_reduce(NCCL_TESTS)
 
-    assert (found.ranks, found.wrong, found.largest) == (2, 0, (1073741824, 441.5))
-    assert [size for size, _ in found.rows] == [536870912, 1073741824]
+    assert (table.ranks, table.wrong, table.largest) == (2, 0, (1073741824, 441.5))
+    assert [size for size, _ in table.rows] == [536870912, 1073741824]
 
 
 def test_tags_of_ranks_are_seen_through():
@@ -48,9 +48,9 @@ def test_tags_of_ranks_are_seen_through():
 
 def test_older_tables_and_wrong_sums_are_read():
     """Their columns are others."""
-    found = parse_all_reduce(OLDER)
+    table = parse_all_reduce(OLDER)
 
-    assert (found.ranks, found.wrong, found.largest) == (1, 3, (33554432, 58.72))
+    assert (table.ranks, table.wrong, table.largest) == (1, 3, (33554432, 58.72))
 
 
 def test_ranks_that_ran_by_themselves_are_one_rank():

@@ -19,9 +19,9 @@ def runs_of(*texts):
 
 def one(a, b):
     """Compare two outputs of one run each."""
-    (found,), only_a, only_b = compare(runs_of(a), runs_of(b))
+    (comparisons,), only_a, only_b = compare(runs_of(a), runs_of(b))
     assert (only_a, only_b) == ([], [])
-    return found
+    return comparisons
 
 
 def noisy(seed, mean, deviation, count=10):
@@ -35,12 +35,12 @@ def noisy(seed, mean, deviation, count=10):
 def test_the_recorded_differences_are_real(name):
     """Topology-aware placement against the default one, as the vendor recorded both: 1.89x and 1.06x."""
     vgg_aware, vgg_default, resnet_aware, resnet_default = outputs_in(document(name))
-    found, _, _ = compare(runs_of(vgg_aware, resnet_aware), runs_of(vgg_default, resnet_default))
+    comparisons, _, _ = compare(runs_of(vgg_aware, resnet_aware), runs_of(vgg_default, resnet_default))
 
-    assert [(item.a.model, f"{item.ratio:.2f}x") for item in found] == [("vgg16", "1.89x"), ("resnet50", "1.06x")]
-    assert [item.verdict for item in found] == [Verdict.REAL] * 2
-    assert [item.method for item in found] == ["iterations"] * 2
-    assert all(item.low < item.ratio < item.high for item in found)
+    assert [(item.a.model, f"{item.ratio:.2f}x") for item in comparisons] == [("vgg16", "1.89x"), ("resnet50", "1.06x")]
+    assert [item.verdict for item in comparisons] == [Verdict.REAL] * 2
+    assert [item.method for item in comparisons] == ["iterations"] * 2
+    assert all(item.low < item.ratio < item.high for item in comparisons)
 
 
 def test_the_faster_side_is_named_whichever_it_is():
@@ -62,18 +62,18 @@ def test_noise_alone_is_hardly_ever_called_real():
 
 def test_a_difference_within_the_noise_is_noise():
     """And its band holds 1."""
-    found = one(rendered(iterations=noisy(1, 300, 15)), rendered(iterations=noisy(2, 306, 15)))
+    comparisons = one(rendered(iterations=noisy(1, 300, 15)), rendered(iterations=noisy(2, 306, 15)))
 
-    assert (found.verdict, found.faster) == (Verdict.NOISE, None)
-    assert found.low < 1 < found.high
+    assert (comparisons.verdict, comparisons.faster) == (Verdict.NOISE, None)
+    assert comparisons.low < 1 < comparisons.high
 
 
 def test_the_band_holds_one_exactly_when_equal_means_are_not_rejected():
     """Verdict and band never contradict each other, unless the difference is too small to count."""
     for seed in range(60):
-        found = one(rendered(iterations=noisy(seed, 300, 5)), rendered(iterations=noisy(-seed - 1, 306, 9)))
-        if abs(found.ratio - 1) >= 0.01:
-            assert (found.verdict is Verdict.NOISE) == (found.low <= 1 <= found.high)
+        comparisons = one(rendered(iterations=noisy(seed, 300, 5)), rendered(iterations=noisy(-seed - 1, 306, 9)))
+        if abs(comparisons.ratio - 1) >= 0.01:
+            assert (comparisons.verdict is Verdict.NOISE) == (comparisons.low <= 1 <= comparisons.high)
 
 
 def test_a_tiny_difference_is_not_real_however_even_the_iterations_are():
@@ -107,9 +107,9 @@ def test_repeated_runs_are_judged_by_how_they_differ_from_each_other():
     """Each run is even in itself, but they differ as much as the two sides do."""
     left = [rendered(iterations=noisy(i, mean, 0.5)) for i, mean in enumerate((300, 320, 340))]
     right = [rendered(iterations=noisy(-i, mean, 0.5)) for i, mean in enumerate((310, 330, 350), start=1)]
-    (found,), _, _ = compare(runs_of(*left), runs_of(*right))
+    (comparisons,), _, _ = compare(runs_of(*left), runs_of(*right))
 
-    assert (found.method, found.verdict) == ("runs", Verdict.NOISE)
+    assert (comparisons.method, comparisons.verdict) == ("runs", Verdict.NOISE)
     assert one(left[0], right[0]).verdict is Verdict.REAL
 
 
@@ -117,18 +117,18 @@ def test_only_like_is_compared_with_like():
     """What has no counterpart is given back and in no comparison."""
     mine = runs_of(rendered(total=400.0), rendered(total=800.0, gpus=8), rendered(total=9.0, model="vgg16"))
     others = runs_of(rendered(total=440.0), rendered(total=800.0, gpus=8, batch=32))
-    found, only_a, only_b = compare(mine, others)
+    comparisons, only_a, only_b = compare(mine, others)
 
-    assert [(item.a.gpus, item.b.gpus) for item in found] == [(4, 4)]
+    assert [(item.a.gpus, item.b.gpus) for item in comparisons] == [(4, 4)]
     assert [run.model for run in only_a] == ["resnet50", "vgg16"]
     assert [run.batch for run in only_b] == [32]
 
 
 def test_a_side_that_did_nothing_divides_nothing():
     """A throughput of zero is a result too."""
-    found = one(rendered(total=400.0), rendered(total=0.0))
+    comparisons = one(rendered(total=400.0), rendered(total=0.0))
 
-    assert (found.ratio, found.speedup) == (None, None)
+    assert (comparisons.ratio, comparisons.speedup) == (None, None)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 10, 30])

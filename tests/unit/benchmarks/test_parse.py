@@ -83,7 +83,7 @@ def test_a_run_that_was_cut_off_is_named_and_gives_no_figures():
     runs, unfinished = parse("\n".join(TEXT.splitlines()[:7]) + "\nKilled\n" + TEXT, "job.log")
 
     assert runs == [RUN]
-    assert [run.told for run in unfinished] == [
+    assert [run.reason for run in unfinished] == [
         "job.log: the run of resnet50 ends after 2 iterations, without a result"
     ]
 

@@ -86,7 +86,7 @@ def test_a_files_configuration_is_its_name_without_the_number_of_gpus(label, cou
     assert of_file(label, counts) == name
 
 
-def test_kept_results_of_one_name_and_other_settings_are_configurations_of_their_own():
+def test_stored_results_with_equal_names_and_different_settings_are_separate_configurations():
     """Options and variables count, the number of iterations does not."""
     records = [
         Record("1", "resnet50", "", command="p --num-iters 10"),

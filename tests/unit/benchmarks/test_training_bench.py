@@ -83,7 +83,7 @@ def test_it_finds_its_place_among_the_ranks(bench):
             bench.place(TORCHRUN | {"RANK": odd})
 
 
-def test_the_ranks_meet_where_they_are_told_to(bench):
+def test_the_ranks_use_the_given_rendezvous_address(bench):
     """On one node nobody needs to tell; on several it is refused with what to do."""
     several = bench.place(TORCHRUN)
 
@@ -116,7 +116,7 @@ def test_each_rank_has_a_gpu_of_its_own(bench):
             bench.gpu_index(where, count, environ)
 
 
-def test_the_interface_of_an_address_is_found(bench):
+def test_the_interface_of_an_address_is_detected(bench):
     """By name, as gloo wants it; nothing is guessed for what has none."""
     names = {name for _, name in socket.if_nameindex()}
 

@@ -95,8 +95,11 @@ def test_it_says_first_what_it_finds_and_records_and_asks(adopt, inventory):
     dry = adopt("--dry-run")
 
     assert (code, out) == (2, "")
-    assert "gpu1, gpu2, gpu3\n  found: MLNX_OFED_LINUX-23.07-0.5.1.2\n  found: the module nvidia_peermem" in err
-    assert "to be added to prod/group_vars/all.yml:\n  rdma_stack_source: present\n" in err
+    assert (
+        "gpu1, gpu2, gpu3\n  pre-existing: MLNX_OFED_LINUX-23.07-0.5.1.2\n  pre-existing: the module nvidia_peermem"
+        in err
+    )
+    assert "add to prod/group_vars/all.yml:\n  rdma_stack_source: present\n" in err
     assert "--yes" in err
     assert dry[0] == 0
     assert dry[1].strip() in err
@@ -114,7 +117,7 @@ def test_a_node_that_cannot_be_seen_gets_nothing_and_the_others_their_own(adopt)
     assert "gpu2\n  unreachable: no route to host\n  hint: Is it on?" in out
     assert "group_vars" not in out
     assert "host_vars/gpu2" not in out
-    assert "to be added to prod/host_vars/gpu3.yml:" in out
+    assert "add to prod/host_vars/gpu3.yml:" in out
 
 
 @pytest.mark.usefixtures("known")

@@ -235,7 +235,7 @@ def test_a_job_that_prints_no_result_is_an_error_and_nothing_is_kept(nodes, ende
     code, out, err = nodes("run")
 
     assert (code, out) == (expected, "")
-    assert f"ended with code {ended}, and there is no result to keep" in err
+    assert f"exited with code {ended} without a result" in err
     assert nodes("list")[1] == ""
 
 

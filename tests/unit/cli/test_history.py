@@ -58,7 +58,7 @@ def test_history_shows_who_did_what_and_how_it_ended(cluster, typed):
     assert max(map(len, out.splitlines())) <= 80
     assert " ok " in out
     assert " interrupted " in out
-    assert "wanted: gpu[1-1000]" in " ".join(out.split())
+    assert "not converged: gpu[1-1000]" in " ".join(out.split())
 
 
 def test_history_takes_limit_and_number(cluster, typed):

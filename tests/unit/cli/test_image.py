@@ -62,11 +62,11 @@ def test_nodes_that_differ_lack_it_or_do_not_answer_are_named(typed):
     other = SAME.replace("aaaa", "ffff")
     code, out, _ = typed("list", "r/t:1", n1=SAME, n2=other)
     assert code == 1
-    assert "not the same everywhere: n2" in out
+    assert "different image on n2" in out
     code, out, _ = typed("list", "r/t:1", "--nodes", "n2", n2="")
     assert (code, out.splitlines()[-1]) == (1, "on none of these nodes")
     code, out, _ = typed("list", "r/t:1", n1="", n2=other)
-    assert (code, out.splitlines()[-1]) == (1, "not on n1")
+    assert (code, out.splitlines()[-1]) == (1, "missing on n1")
     code, out, _ = typed("list", "r/t:1", "--json", n1=SAME, n2=ConnectionFailed("no route"))
     assert (code, json.loads(out)["same"], json.loads(out)["nodes"][1]["error"]) == (1, False, "no route")
     assert typed("list", "r/t:1", "--nodes", "n9")[0] == 3

@@ -139,12 +139,12 @@ def test_explaining_shows_what_counted_and_the_next_best(place):
     ("words", "said"),
     [
         (["-g", "1", "--topo-file", "n1=none.txt"], "none.txt cannot be read: No such file"),
-        (["-g", "1", "--topo-file", "n1=cut.txt"], "cut.txt: this matrix"),
+        (["-g", "1", "--topo-file", "n1=cut.txt"], "cut.txt: nvidia-smi topology matrix"),
         (["-g", "1", "--topo-file", "n1=quad.txt", "--topo-file", "n1=quad.txt"], "two --topo-file describe n1"),
         (["-g", "1", "--topo-file", "n1=quad.txt", "--limit", "n1"], "asks no node"),
         (["-g", "1", "--topo-file", "n1=quad.txt", "--p2p-matrix", "n2=p2p.txt"], "no node is called so"),
         (["-g", "1", "--topo-file", "n1=quad.txt", "--p2p-matrix", "p2p.txt"], "no node and its file"),
-        (["-g", "1", "--topo-file", "n1=quad.txt", "--p2p-matrix", "n1=quad.txt"], "holds no bandwidths"),
+        (["-g", "1", "--topo-file", "n1=quad.txt", "--p2p-matrix", "n1=quad.txt"], "no bandwidths between GPUs"),
         (["-g", "1", "--gputopology", "--share"], "two modes"),
         (["-g", "0", "--topo-file", "n1=quad.txt"], "greater than or equal to 1"),
         (["--topo-file", "n1=quad.txt"], "--gpus"),
@@ -312,4 +312,4 @@ def test_a_shared_gpu_in_mig_mode_is_offered_by_the_uuids_of_its_instances(probe
     (worker,) = json.loads(probed(nodes, "-g", "1", "--share", "--json")[1])["workers"]
 
     assert worker["mig_instances"] == {"0": ["MIG-1", "MIG-2"]}
-    assert "give the job the UUID of an instance: MIG-1 MIG-2" in " ".join(out.split())
+    assert "give the job the UUID of an instance instead: MIG-1 MIG-2" in " ".join(out.split())

@@ -90,9 +90,9 @@ def test_it_says_what_it_will_do_and_then_does_it(reset):
     code, out, err, ran = reset({"gpu1": STEPS, "gpu2": STEPS}, "--yes")
 
     assert (code, [what for what, _, _ in ran]) == (0, ["plan", "reset"])
-    assert "gpu1, gpu2: 2 steps to undo what was done" in err
+    assert "gpu1, gpu2: 2 steps to undo" in err
     assert "restore /etc/docker/daemon.json" in err
-    assert "2 of 2 nodes are as they were before." in out
+    assert "2 of 2 nodes have no changes of provision left." in out
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_done(reset):
@@ -138,7 +138,7 @@ def test_a_busy_node_is_left_alone_unless_it_may_be_disrupted(reset):
     forced, _, _, both = reset({"gpu1": STEPS, "gpu2": BUSY}, "--yes", "--disruptive", "gpu2")
 
     assert (code, ran[-1][1]) == (1, ["gpu1"])
-    assert "gpu2: refused, nothing is changed" in out
+    assert "gpu2: refused, nothing was changed" in out
     assert "process 7 (python3 of root)" in out
     assert (forced, both[-1]) == (0, ("reset", ["gpu1", "gpu2"], ["gpu2"]))
 

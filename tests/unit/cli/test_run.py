@@ -326,7 +326,7 @@ def test_gpus_for_a_job_are_chosen_and_it_runs_on_them(run):
 @pytest.mark.parametrize(
     ("b", "said"),
     [
-        (QUAD, "1 of 5 workers cannot be placed"),
+        (QUAD, "insufficient GPUs for 1 of 5 workers"),
         (dataclasses.replace(QUAD, managed=Managed(jobs=("process 7 holds /dev/nvidia0",))), "process 7 holds"),
         (OLD_HOST_KEY, "host key of b has CHANGED"),
     ],

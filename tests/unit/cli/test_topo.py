@@ -113,12 +113,12 @@ REFUSED = [
     (("--file", "-", "--lab", "demo"), "asks no node", MATRIX),
     (("--file", "nothing.txt"), "nothing.txt: there is no such file", ""),
     (("--file", "."), ".: it is a folder", ""),
-    (("--file", "-"), "-: this matrix of nvidia-smi cannot be used: it has no heading", "hello\n"),
+    (("--file", "-"), "-: nvidia-smi topology matrix: no heading", "hello\n"),
     (("--file", "-"), "more devices than it has rows", MATRIX.split("\nNIC0", maxsplit=1)[0]),
-    (("--file", "-", "--gpus", "0,7"), "no GPU 7", MATRIX),
-    (("--file", "-", "--gpus", "first"), "'first' is no GPU", MATRIX),
-    (("--file", "-", "--gpus", "3-1"), "no GPU 3-1", MATRIX),
-    (("--file", "-", "--gpus", ""), "'' is no GPU", MATRIX),
+    (("--file", "-", "--gpus", "0,7"), "unknown GPU 7", MATRIX),
+    (("--file", "-", "--gpus", "first"), "invalid GPU index 'first'", MATRIX),
+    (("--file", "-", "--gpus", "3-1"), "unknown GPU 3-1", MATRIX),
+    (("--file", "-", "--gpus", ""), "invalid GPU index ''", MATRIX),
 ]
 
 
@@ -174,8 +174,8 @@ def test_a_simulated_node_says_so(topo, node, tmp_path):
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
-        ({"topology": ""}, "gpu1: it has no GPU that nvidia-smi shows"),
-        ({"topology": f"{MATRIX.splitlines()[0]}\n"}, "gpu1: this matrix of nvidia-smi cannot be used: no row"),
+        ({"topology": ""}, "gpu1: nvidia-smi is missing or shows no GPU"),
+        ({"topology": f"{MATRIX.splitlines()[0]}\n"}, "gpu1: nvidia-smi topology matrix: no row"),
         (ConnectionFailed("no route to host", node="gpu1"), "gpu1: no route to host"),
     ],
     ids=["no GPU", "an odd answer", "unreachable"],
@@ -189,7 +189,9 @@ def test_a_node_that_cannot_be_shown_is_named(topo, node, outputs, said):
     assert said in err
 
 
-@pytest.mark.parametrize(("name", "said"), [("all", "all is 2 nodes"), ("gpu9", "no node or group is called 'gpu9'")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("all", "all names 2 nodes"), ("gpu9", "no node or group is called 'gpu9'")]
+)
 def test_one_node_is_shown(topo, node, name, said):
     """Several, or one that the inventory does not have, are refused."""
     node(OUTPUTS)

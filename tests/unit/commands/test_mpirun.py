@@ -87,11 +87,23 @@ def test_variables_go_by_name_and_never_by_value():
 
 
 @pytest.mark.parametrize(("version", "control"), [(4, "oob_tcp_if_include"), (5, "prte_if_include")])
-def test_without_networks_the_nodes_data_interfaces_are_used(version, control):
+def test_without_networks_the_nodes_data_interface_is_used(version, control):
     """docker's bridge, which has one address everywhere, is never tried."""
-    argv = with_changes(version=version, networks=(), interfaces=("ens4", "bond0"))
+    argv = with_changes(version=version, networks=(), interfaces=("ens4",), subnets=("10.1.0.0/24",))
 
-    assert argv[argv.index(control) + 1] == argv[argv.index("btl_tcp_if_include") + 1] == "ens4,bond0"
+    assert argv[argv.index(control) + 1] == argv[argv.index("btl_tcp_if_include") + 1] == "ens4"
+
+
+@pytest.mark.parametrize(
+    ("version", "control", "value"),
+    [(4, "oob_tcp_if_include", "10.1.0.0/24"), (5, "prte_if_include", "ens4,bond0")],
+)
+def test_interfaces_with_different_names_are_named_by_their_network(version, control, value):
+    """No node gets a name of another one, except PRRTE, which ignores names that a node does not have."""
+    argv = with_changes(version=version, networks=(), interfaces=("ens4", "bond0"), subnets=("10.1.0.0/24",))
+
+    assert argv[argv.index("btl_tcp_if_include") + 1] == "10.1.0.0/24"
+    assert argv[argv.index(control) + 1] == value
 
 
 def test_nothing_known_is_nothing_said():

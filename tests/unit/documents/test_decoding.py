@@ -43,7 +43,7 @@ class Document(Struct):
     rest: Any = None
 
 
-def test_many_nodes_answers_are_parsed_at_once() -> None:
+def test_documents_of_many_nodes_are_parsed_concurrently() -> None:
     """Threads that need a type for the first time at the same moment: msgspec alone crashes the process then."""
     assert subprocess.run([sys.executable, "-c", RACE], check=False, timeout=120).returncode == 0
 
@@ -51,16 +51,16 @@ def test_many_nodes_answers_are_parsed_at_once() -> None:
 def test_text_is_printable_when_it_is_parsed() -> None:
     """A line stays one line; a text keeps its line ends and nothing else that moves a cursor."""
     document = r'{"line": "a\nb\u001b[2Jc\u2028d", "text": "a\nb\u001b[2J\r\u0085"}'
-    found = decode(document, Document, node="gpu1", what="answer")
+    decoded = decode(document, Document, node="gpu1", what="answer")
 
-    assert found.line == "a b [2Jc d"
-    assert found.text == "a\nb [2J  "
+    assert decoded.line == "a b [2Jc d"
+    assert decoded.text == "a\nb [2J  "
 
 
 @pytest.mark.parametrize(
     ("text", "line"), [(r"\udcff.bin", "\ufffd.bin"), (r"\\udcff", r"\udcff"), (r"\ud83d\ude00", "😀")]
 )
-def test_half_characters_make_no_document_invalid(text: str, line: str) -> None:
+def test_unpaired_surrogates_do_not_invalidate_a_document(text: str, line: str) -> None:
     """Python writes the bytes of a file's or process's name so that are no text; any account may choose one."""
     assert decode(f'{{"line": "{text}"}}', Document, node="gpu1", what="answer").line == line
 
@@ -73,7 +73,7 @@ def test_half_characters_make_no_document_invalid(text: str, line: str) -> None:
         '{"rest": 1e999}', '{"line": "\ud800"}', "x" * 2000, '{"rest": "' + "x" * 2000 + '"}',
     ],
 )  # fmt: skip
-def test_what_is_no_such_document_is_the_error_of_its_node(text: str) -> None:
+def test_an_invalid_document_is_reported_with_its_node(text: str) -> None:
     """Wrong types, cut off, nested, too long: with the node's name, and nothing in it that moves a cursor."""
     with pytest.raises(InvalidDocument) as failed:
         decode(text, Document, node="gpu1", what="answer to look", limit=1500)
@@ -92,12 +92,12 @@ def test_nesting_is_bounded_in_every_part() -> None:
         decode(f'{{"rest": [{inside}]}}', Document, node="gpu1", what="answer")
 
 
-def test_words_of_a_login_shell_stand_before_the_answer() -> None:
+def test_output_of_a_login_shell_before_the_answer_is_ignored() -> None:
     """The last line counts."""
     assert decode_last_line('Welcome\n{"line": "x"}\n\n', Document, node="gpu1", what="answer").line == "x"
 
 
-def test_frames_are_put_together_from_pieces() -> None:
+def test_frames_are_assembled_from_chunks() -> None:
     """However the bytes arrive."""
     frames = Frames("gpu1")
     whole = b"s 0\no 5\nab\ncdx 2\n{}"
@@ -112,7 +112,7 @@ def test_frames_are_put_together_from_pieces() -> None:
 @pytest.mark.parametrize(
     "data", [b"o -5\nxxxxx", b"o 99999999\n", b"z 1\nx", b"\xff 1\nx", b"o x\n", b"x" * 40, b"o 1 \nx"]
 )
-def test_what_is_no_frame_is_the_error_of_its_node(data: bytes) -> None:
+def test_an_invalid_frame_is_reported_with_its_node(data: bytes) -> None:
     """Never a loop without end, and nothing is collected for it."""
-    with pytest.raises(InvalidDocument, match="no frame"):
+    with pytest.raises(InvalidDocument, match="an invalid frame"):
         list(Frames("gpu1").feed(data))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from provision.facts import NodeFacts, Unknown, as_data, data_address, data_interface, gpu_count, parameters, plain
+from provision.facts import (
+    NodeFacts,
+    Unknown,
+    as_data,
+    data_address,
+    data_interface,
+    data_network,
+    gpu_count,
+    parameters,
+    plain,
+)
 from provision.facts.gpu import Gpu
 from provision.facts.network import Address, Route
 
@@ -32,6 +42,27 @@ def test_the_data_address(variables, address, interface):
     """The host's own address wins, then the data networks; only without these the default route."""
     assert data_address(variables, FACTS) == address
     assert data_interface(variables, FACTS) == interface
+
+
+@pytest.mark.parametrize(
+    ("variables", "prefix", "network"),
+    [
+        ({}, 24, "10.77.0.0/24"),
+        ({}, 31, "10.77.0.0/31"),
+        ({}, 32, "10.77.0.0/31"),
+        ({"cluster_data_networks": ["192.0.2.0/24", "10.77.0.0/16"]}, 24, "10.77.0.0/16"),
+        ({"cluster_data_networks": ["{{ other }}", "10.0.0.0/8"]}, 24, None),
+        ({"cluster_data_address": "10.99.0.1"}, 24, None),
+    ],
+)
+def test_the_data_network(variables, prefix, network):
+    """The inventory's network that contains the data address, else that of the interface, never a single address."""
+    facts = NodeFacts(addresses=(Address("ens4", "10.77.0.1", prefix, "global"),), routes=())
+    given = {"cluster_data_address": "10.77.0.1", **variables}
+    if "cluster_data_networks" in variables:
+        del given["cluster_data_address"]
+
+    assert data_network(given, facts) == network
 
 
 def test_a_gpu_that_fell_off_makes_the_count_unknown():

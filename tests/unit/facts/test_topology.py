@@ -48,7 +48,7 @@ def test_a_cut_matrix_is_unknown_with_the_reason():
     cut = read(PAIR.splitlines()[0] + "\n")
 
     assert isinstance(cut, Unknown)
-    assert "no row follows" in cut.reason
+    assert "no row after the heading" in cut.reason
 
 
 def test_a_look_for_a_plan_does_not_start_nvidia_smi(tmp_path):

@@ -543,9 +543,9 @@ def test_entries_that_are_not_valid_are_named_and_stop_nobody(jobs: DirectEngine
 
     assert over(jobs, "honest").status is JobStatus.SUCCEEDED
     for name in (*odd, "lists"):
-        assert [line for line in said if f"a: job {name} is left out" in line], name
+        assert [line for line in said if f"a: job {name} is ignored" in line], name
     for name in ("ids", "specs", "names", "times", "lists"):
-        assert [line for line in jobs.jobs().problems if f"a: job {name} is left out" in line], name
+        assert [line for line in jobs.jobs().problems if f"a: job {name} is ignored" in line], name
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_all_workers_or_none() -> None:
     placed = place_job(job(4, 2), known("a", "b"), looks(look("a"), look("b", 3)), ["a", "b"])
 
     assert placed.places == ()
-    assert "1 of 2 workers cannot be placed" in placed.reason
+    assert "insufficient GPUs for 1 of 2 workers" in placed.reason
 
 
 def test_what_never_fits_is_refused_at_once() -> None:

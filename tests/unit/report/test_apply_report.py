@@ -11,16 +11,16 @@ JOB = "process 7 (python3 of root) holds /dev/nvidia0"
 OWNER = "alice, who keeps a difference (--force docker_engine undoes it)"
 
 
-def outcomes(*steps):
-    found = Outcomes(["a"])
-    found.saw(Look(None, Plan((NodePlan("a", steps),)), {}, {}))
-    return found
+def outcomes_of(*steps):
+    collected = Outcomes(["a"])
+    collected.saw(Look(None, Plan((NodePlan("a", steps),)), {}, {}))
+    return collected
 
 
 def test_a_role_that_waits_for_an_owner_offers_no_disturbing_of_jobs():
     """A preserved difference does not end as a job does; --disruptive would not run the step either."""
     step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (OWNER,), owners=(OWNER,))
-    report = outcomes(step).report()
+    report = outcomes_of(step).report()
 
     assert "--disruptive" not in as_text(report)
     assert "jobs" not in as_text(report)
@@ -30,7 +30,7 @@ def test_a_role_that_waits_for_an_owner_offers_no_disturbing_of_jobs():
 
 
 def test_a_role_that_waits_for_jobs_names_them_and_how_to_go_on():
-    report = outcomes(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
+    report = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
 
     assert f"a: docker_engine is waiting\n  x\n  waits for: {JOB}\n  hint: Apply again when" in as_text(report)
     assert "add: --limit a --disruptive a" in as_text(report)
@@ -39,27 +39,27 @@ def test_a_role_that_waits_for_jobs_names_them_and_how_to_go_on():
 def test_nodes_that_are_skipped_for_one_cause_are_reported_together():
     """Sixty-three nodes behind a failed canary are three lines."""
     names = [f"gpu{number}" for number in range(1, 65)]
-    found = Outcomes(names)
+    collected = Outcomes(names)
     step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",))
-    found.saw(Look(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
-    found.skip(names[1:], "not started, because gpu1 failed", "Fix gpu1, then apply again.")
-    text = as_text(found.report())
+    collected.saw(Look(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
+    collected.skip(names[1:], "not started, because gpu1 failed", "Fix gpu1, then apply again.")
+    text = as_text(collected.report())
 
     assert text.count("not started") == 1
     assert "gpu[2-64]: skipped\n  not started, because gpu1 failed\n  hint: Fix gpu1, then apply again." in text
 
 
-def test_an_apply_that_only_waits_is_told_from_one_that_failed():
+def test_an_apply_that_only_waits_differs_from_a_failed_one():
     """By its exit code, 6: scripts try such an apply again later."""
-    waiting = outcomes(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
-    done = outcomes().report()
+    waiting = outcomes_of(Step("docker_engine", StepClass.NEEDS_IDLE, ("x",), (JOB,))).report()
+    done = outcomes_of().report()
     names = ["a", "b"]
-    found = Outcomes(names)
+    collected = Outcomes(names)
     step = Step("docker_engine", StepClass.NEEDS_IDLE, ("x",))
-    found.saw(Look(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
-    found.skip(["b"], "not started, because a failed", "Fix a.")
+    collected.saw(Look(None, Plan(tuple(NodePlan(name, (step,)) for name in names)), {}, {}))
+    collected.skip(["b"], "not started, because a failed", "Fix a.")
 
-    assert [(report.ok, report.only_waits) for report in (waiting, done, found.report())] == [
+    assert [(report.ok, report.only_waits) for report in (waiting, done, collected.report())] == [
         (False, True),
         (True, False),
         (False, False),

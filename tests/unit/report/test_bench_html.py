@@ -59,11 +59,11 @@ def test_the_page_says_what_ran_on_what(page):
         "alice on ops1",
         "python3 bench.py --model '<resnet50>'",
         "--preset taco --gdr",
-        "NCCL_ALGO=Ring WANDB_API_KEY=(not kept)",
+        "NCCL_ALGO=Ring WANDB_API_KEY=(not recorded)",
         "gpu0 ... gpu1 (2)",
         "8x NVIDIA A100; driver 535.1; mlx5_0 200 Gb/sec; r/t:1",
-        "software torch 2.4.0 first rank had NCCL_NET_GDR_LEVEL=2",
-        "Read from outputs, which say nothing of the nodes:",
+        "software torch 2.4.0 variables of rank 0 NCCL_NET_GDR_LEVEL=2",
+        "Read from output files without data about the nodes:",
         "a file <of> mine.log",
         "T(n) / (n T(1))",
         "Welch's t-test",
@@ -135,7 +135,7 @@ def test_each_configuration_has_its_own_baseline_colour_and_curve():
     key = [(item.get("class"), words_of(item)[2:]) for item in root.iter(f"{XHTML}li")]
 
     assert [row.split()[-1] for row in rows if "16.log 16 GPUs" in row] == ["95.06%", "98.00%"]
-    assert {len(found) for found in colours.values()} == {1}
+    assert {len(numbers) for numbers in colours.values()} == {1}
     assert colours["tcp"] != colours["rdma"]
     assert sorted(curved) == sorted(set(key)) == sorted((colour, name) for name, (colour,) in colours.items())
 
@@ -154,10 +154,10 @@ def test_a_point_of_a_curve_is_the_mean_of_repeated_runs():
 def test_many_results_are_compared_with_the_fastest_only():
     """A hundred results would else give five thousand lines."""
     runs = [Run(f"{i}", "m", 1, 1, 100.0 + i, 0.1, 100.0 + i, 0.1, (100.0 + i,) * 3) for i in range(100)]
-    found = as_document(runs, [], **ABOUT)["comparisons"]
+    comparisons = as_document(runs, [], **ABOUT)["comparisons"]
 
-    assert len(found) == 99
-    assert {item["a_label"] for item in found} == {"99"}
+    assert len(comparisons) == 99
+    assert {item["a_label"] for item in comparisons} == {"99"}
 
 
 @pytest.mark.parametrize(

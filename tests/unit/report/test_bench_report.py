@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from provision.benchmarks import Record, Run, compare
-from provision.report.bench_report import compare_text, kept_text, runs_text
+from provision.report.bench_report import compare_text, runs_text, stored_text
 
 LONG = Run(
     label="a very long name of a file that nobody would type.log",
@@ -28,7 +28,7 @@ RECORD = Record(id="20261122-100311123-ab12", name="a name of some length", star
     [
         runs_text([LONG]),
         compare_text("a", "b", *compare([LONG], [dataclasses.replace(LONG, img_per_sec_per_gpu=1.0, total=1024.0)])),
-        kept_text([RECORD]),
+        stored_text([RECORD]),
     ],
     ids=["runs", "compare", "kept"],
 )

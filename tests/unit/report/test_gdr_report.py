@@ -58,7 +58,7 @@ def test_stand_ins_are_marked():
 
     assert "lab-1  dma_buf         SIMULATED: " in text
     assert "gpu1   dma_buf         DMA-BUF" in text
-    assert "SIMULATED on lab-1: stand-ins of the lab" in text
+    assert "SIMULATED on lab-1: components of the lab" in text
 
 
 def test_nodes_with_the_same_lack_share_its_remedy():

@@ -28,17 +28,17 @@ def blocks(name, first):
     for at, line in enumerate(lines):
         if line.strip().startswith(first):
             indent = len(line) - len(line.lstrip())
-            found = []
+            printed = []
             for following in lines[at:]:
                 if following.strip() and len(following) - len(following.lstrip()) < indent:
                     break
                 if following.strip() == "```":
                     break
-                found.append(following[indent:].rstrip())
-            yield found
+                printed.append(following[indent:].rstrip())
+            yield printed
 
 
-def told(name, first, count):
+def documented_lines(name, first, count):
     """The first such output, of so many lines."""
     return next(block[:count] for block in blocks(name, first))
 
@@ -57,9 +57,9 @@ def kinds(word):
 
 
 @pytest.mark.row(36)
-def test_list_looks_like_the_documents():
+def test_list_has_the_documented_layout():
     """NAME STATUS TRAINER AGE NODE, in two-space columns, N/A for jobs that are over; and then our own column OWNER."""
-    expected = told(ARENA, "NAME          STATUS     TRAINER     AGE  NODE", 5)
+    expected = documented_lines(ARENA, "NAME          STATUS     TRAINER     AGE  NODE", 5)
     jobs = [
         job_of(
             name,
@@ -76,15 +76,15 @@ def test_list_looks_like_the_documents():
     table = job_list.list_text(job_list.newest_first(jobs), NOW).replace("MPIJOB", "TFJOB ")
     owner = table.index("OWNER")
     assert {line[owner:] for line in table.splitlines()} == {"OWNER", "me@here"}
-    found = "\n".join(line[:owner].rstrip() for line in table.splitlines())
-    assert [line.split() for line in found.splitlines()] == [line.split() for line in expected]
-    assert [re.sub(r"TFJOB +", "TFJOB       ", line) for line in found.splitlines()] == expected
+    printed = "\n".join(line[:owner].rstrip() for line in table.splitlines())
+    assert [line.split() for line in printed.splitlines()] == [line.split() for line in expected]
+    assert [re.sub(r"TFJOB +", "TFJOB       ", line) for line in printed.splitlines()] == expected
 
 
 @pytest.mark.row(37)
-def test_top_job_looks_like_the_documents():
+def test_top_job_has_the_documented_layout():
     """Sorted by what is asked for; the two totals below."""
-    expected = told(ARENA, "NAME          GPU(Requests)", 11)
+    expected = documented_lines(ARENA, "NAME          GPU(Requests)", 11)
     jobs = []
     for name, asked, held, status, trainer, age, node in rows(expected[:5]):
         nodes = tuple(f"n{number}" for number in range(int(asked)))
@@ -96,15 +96,15 @@ def test_top_job_looks_like_the_documents():
         assert sum(map(len, job.leases.values())) == int(held)
     jobs.sort(key=lambda job: job.spec.name)
 
-    found = job_list.top_text(jobs, NOW).replace("mpijob", "tfjob ").splitlines()
-    found = [re.sub(r"tfjob +", "tfjob       ", line) for line in found]
-    assert (found[0], found[1], found[5:]) == (expected[0], expected[1], expected[5:])
-    assert sorted(found[2:5]) == sorted(expected[2:5])
+    printed = job_list.top_text(jobs, NOW).replace("mpijob", "tfjob ").splitlines()
+    printed = [re.sub(r"tfjob +", "tfjob       ", line) for line in printed]
+    assert (printed[0], printed[1], printed[5:]) == (expected[0], expected[1], expected[5:])
+    assert sorted(printed[2:5]) == sorted(expected[2:5])
 
 
 @pytest.mark.row(21)
 @pytest.mark.parametrize(("at", "busy"), [(0, (0, 0, 0)), (1, (2, 0, 1))])
-def test_top_node_looks_like_the_documents(at, busy):
+def test_top_node_has_the_documented_layout(at, busy):
     """Its columns, its rule and its footer; a node is Ready, as newer ones write it."""
     block = list(blocks(ARENA, "NAME                       IPADDRESS"))[at][:10]
     expected = [line.replace("ready", "Ready") for line in block]
@@ -118,7 +118,7 @@ def test_top_node_looks_like_the_documents(at, busy):
 
 
 @pytest.mark.row(15, 16, 38)
-def test_get_looks_like_the_documents():
+def test_get_has_the_documented_layout():
     """The heads, the indented table with a rule under each word, the launcher as chief without GPU."""
     for block in blocks(ACK, "Name:      "):
         expected = block[:15]
@@ -134,7 +134,7 @@ def test_get_looks_like_the_documents():
 @pytest.mark.row(29)
 def test_get_ends_with_the_tensorboards_address_where_there_is_one():
     """Two lines, as in the document; none without it."""
-    expected = told(ARENA, "Your tensorboard will be available on:", 2)
+    expected = documented_lines(ARENA, "Your tensorboard will be available on:", 2)
     with_one = job_of(record={"tensorboard": expected[1]})
 
     assert job_detail.get_text(with_one, NOW).splitlines()[-3:] == ["", *expected]
@@ -196,9 +196,9 @@ def test_a_reason_says_when_it_was_last_seen_to_hold():
     assert "It is PENDING: no room" in closing_lines(job)
 
 
-def test_events_of_a_job_in_line_say_that_nobody_may_be_trying_it():
+def test_events_of_a_waiting_job_explain_scheduling_passes():
     """Of one that is to be tried again too, and of no other."""
-    nobody = "unless `provision queue run --daemon` runs"
+    nobody = "run `provision queue run --daemon`"
     waiting = {"status": JobStatus.PENDING}
     lines = job_detail.get_text(job_of(seats=False, **waiting), NOW, events=True).splitlines()
     assert nobody in lines[-1]
@@ -208,7 +208,7 @@ def test_events_of_a_job_in_line_say_that_nobody_may_be_trying_it():
     assert nobody not in job_detail.get_text(job_of(), NOW, events=True)
 
 
-def test_a_held_job_says_what_lets_it_go():
+def test_a_held_job_shows_the_command_that_releases_it():
     held = job_of("mnist", status=JobStatus.QUEUING, seats=False)
     why = "it is held until: provision queue release mnist"
     assert f"Reason:    {why}" in job_detail.get_text(held, NOW)
@@ -232,26 +232,30 @@ def test_wide_has_times_image_and_model(monkeypatch):
 def test_json_keeps_arenas_keys():
     """Scripts for arena go on; ours stand beside."""
     job = job_of(gpus=2, submitted=NOW - 57, env={"LR": "1"}, secret_env=("TOKEN",), annotations={"modelName": "m"})
-    found = job_document.job_document(job, NOW)
+    printed = job_document.job_document(job, NOW)
     arena = "uuid name namespace duration status trainer tensorboard chiefName instances priority requestGPUs"
     arena += " allocatedGPUs creationTimestamp modelName modelVersion modelSource"
     ours = "engine attempt reason exitCodes placement codeSHA imageDigest env"
     instance = "ip status name age node nodeIP chief requestGPUs gpuMetrics creationTimestamp"
 
-    assert set(arena.split()) | set(ours.split()) <= set(found)
-    assert set(instance.split()) <= set(found["instances"][0])
-    assert (found["duration"], found["trainer"], found["chiefName"]) == ("57s", "pytorchjob", "pytorch-dist-master-0")
-    assert (found["requestGPUs"], found["allocatedGPUs"], found["env"]) == (4, 4, {"LR": "1"})
-    assert set(found["placement"][0]) >= {"instance", "node", "gpus", "links"}
+    assert set(arena.split()) | set(ours.split()) <= set(printed)
+    assert set(instance.split()) <= set(printed["instances"][0])
+    assert (printed["duration"], printed["trainer"], printed["chiefName"]) == (
+        "57s",
+        "pytorchjob",
+        "pytorch-dist-master-0",
+    )
+    assert (printed["requestGPUs"], printed["allocatedGPUs"], printed["env"]) == (4, 4, {"LR": "1"})
+    assert set(printed["placement"][0]) >= {"instance", "node", "gpus", "links"}
 
 
 def test_json_of_a_failed_job():
     """Each instance's code, and the first failure."""
-    found = job_document.job_document(FAILED, NOW)
+    printed = job_document.job_document(FAILED, NOW)
 
-    assert found["exitCodes"] == {"pytorch-dist-worker-0": 137}
-    assert found["firstFailure"]["node"] == "gpu2"
-    assert found["firstFailure"]["lastLines"] == ["last words"]
+    assert printed["exitCodes"] == {"pytorch-dist-worker-0": 137}
+    assert printed["firstFailure"]["node"] == "gpu2"
+    assert printed["firstFailure"]["lastLines"] == ["last words"]
 
 
 @pytest.mark.row(21)
@@ -297,8 +301,8 @@ def test_gpus_say_how_busy_and_whose():
 
 
 @pytest.mark.row(26)
-def test_data_list_looks_like_the_documents():
+def test_data_list_has_the_documented_layout():
     """Its columns, an empty description and owner among them."""
-    expected = told(ARENA, "NAME           ACCESSMODE", 2)
+    expected = documented_lines(ARENA, "NAME           ACCESSMODE", 2)
 
     assert job_nodes.data_text([("training-data", "ReadWriteMany", "", "", "35m")]).splitlines() == expected

@@ -9,7 +9,7 @@ from provision.report.node_names import as_limit, in_short
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "shown"),
     [
         (["gpu1", "gpu2", "gpu3"], "gpu1, gpu2, gpu3"),
         ([f"b8-{n}" for n in range(1, 9)], "b8-[1-8]"),
@@ -20,11 +20,11 @@ from provision.report.node_names import as_limit, in_short
         (["7", "8", "9", "10"], "[7-10]"),
     ],
 )
-def test_names_that_differ_in_a_number_are_a_range(names, told):
+def test_names_that_differ_in_a_number_are_a_range(names, shown):
     """The same range that ``provision init`` takes."""
-    assert in_short(names) == told
+    assert in_short(names) == shown
     if len(names) > 3 and names[0] != "7":
-        assert {word.name for word in expand([told.replace(", ", ",")])} == set(names)
+        assert {word.name for word in expand([shown.replace(", ", ",")])} == set(names)
 
 
 def test_what_does_not_fit_is_counted():

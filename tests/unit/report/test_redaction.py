@@ -132,7 +132,7 @@ def test_shapes_of_secrets_are_removed(text, secret):
         "echo $1 $2 done",
     ],
 )
-def test_what_helps_is_kept(text):
+def test_harmless_text_is_preserved(text):
     """Versions, public keys, addresses and digests are what the bundle is for."""
     assert Redactor().text(text) == text
 
@@ -152,7 +152,7 @@ def test_known_secrets_are_removed_in_every_spelling(spelling):
     assert "rd aloud" not in Redactor([secret]).text(f"said {shown} aloud")
 
 
-def test_known_secrets_are_found_in_the_inventory():
+def test_the_secrets_of_the_inventory_are_collected():
     """Passwords of logins, vaulted values, credentials of proxies, whatever is called a secret; nothing else."""
     variables = {
         "ansible_become_password": Secret("become-1"),

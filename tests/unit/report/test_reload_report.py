@@ -40,12 +40,12 @@ def test_a_provider_without_a_module_has_a_dash():
     assert text.splitlines()[1].split() == ["gpu1", "ready", "-", "dma_buf", "is", "ready"]
 
 
-def test_stand_ins_say_so():
+def test_simulated_components_are_marked():
     """In the node's line and below the table."""
     text = as_text([NodeReload("lab-1", ReloadResult.READY, "ready", simulated=True)])
 
     assert "SIMULATED: ready" in text
-    assert "SIMULATED on lab-1: stand-ins of the lab" in text
+    assert "SIMULATED on lab-1: components of the lab" in text
 
 
 def test_the_document_has_all_that_the_table_has():

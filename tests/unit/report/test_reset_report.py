@@ -23,9 +23,9 @@ def test_the_plan_fits_eighty_columns_and_says_once_what_is_the_same():
     assert "bad: unreachable" in text
 
 
-def test_what_stays_is_said_at_the_end_too():
+def test_remains_are_listed_in_the_result():
     """A person learns what is left on a node that was reset."""
     text = as_text([NodeReset("gpu1", ResetResult.RESET, ("a", "b"), ("leave the group docker: members",))])
 
     assert "gpu1: reset, 2 steps" in text
-    assert "stays: leave the group docker: members" in text
+    assert "remains: leave the group docker: members" in text

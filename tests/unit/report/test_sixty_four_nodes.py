@@ -93,7 +93,7 @@ def test_an_apply_begins_with_its_result_and_groups_failures():
 
     assert lines[0] == "1 of 64 nodes are up to date (12 s)."
     assert lines[2:4] == ["gpu[1-63]  unreachable", "gpu64      changed      docker_engine"]
-    assert f"{MANY}: unreachable at “connect”" in lines
+    assert f"{MANY}: unreachable at task 'connect'" in lines
     assert "  hint: Check sshd." in lines
 
 
@@ -131,7 +131,7 @@ def test_resets_reloads_and_verdicts_are_grouped():
     reloads = [NodeReload(name, ReloadResult.UNREACHABLE, refused(n), "Check sshd.") for n, name in enumerate(NAMES)]
     verdicts = [NodeGdr(name, GdrVerdict(GdrPath.NONE, (f"{n} cards are missing",))) for n, name in enumerate(NAMES)]
 
-    assert lines_of(reset_report.as_text(resets), 8)[0] == "0 of 64 nodes are as they were before."
+    assert lines_of(reset_report.as_text(resets), 8)[0] == "0 of 64 nodes have no changes of provision left."
     assert any(line.startswith("gpu[1-64]") for line in lines_of(reload_report.as_text(reloads), 8))
     assert any(line.startswith("gpu[1-64]") for line in lines_of(gdr_report.nodes_text(verdicts), 8))
 

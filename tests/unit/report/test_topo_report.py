@@ -86,7 +86,7 @@ NUMA node 1 (CPUs 64-127)
     )
 
 
-def test_a_port_that_is_down_and_stand_ins_are_told():
+def test_an_inactive_port_and_simulated_components_are_shown():
     """A rate alone would look like a card that works, and a lab's GPU like a real one."""
     text = as_text(described("hgxh100", simulated=("gpus: HGX H100",)))
 
@@ -209,12 +209,12 @@ def _boxes(sheet):
 
 def _texts(sheet):
     """Left, top, width, height, class and words of each text."""
-    found = []
+    outlines = []
     for text in sheet.iter(f"{SVG}text"):
         width = len(text.text) * LETTER
         left = float(text.get("x")) - (width / 2 if text.get("text-anchor") == "middle" else 0)
-        found.append((left, float(text.get("y")) - HEIGHT + 2, width, HEIGHT, text.get("class"), text.text))
-    return found
+        outlines.append((left, float(text.get("y")) - HEIGHT + 2, width, HEIGHT, text.get("class"), text.text))
+    return outlines
 
 
 def _meet(a, b):

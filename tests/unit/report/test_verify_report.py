@@ -60,12 +60,16 @@ def test_nodes_with_the_same_finding_share_it():
 
 def test_a_shared_remedy_names_all_its_nodes():
     """One command mends them all, and another node's command is left as it is."""
-    found = {
+    verification = {
         name: CheckResult("a.b", CheckStatus.FAIL, "gone", f"Run: provision apply --limit {name}")
         for name in ("g1", "g2")
     }
     other = CheckResult("a.b", CheckStatus.FAIL, "gone", "Run: provision apply --limit g1,g3")
-    nodes = (NodeChecks("g1", (found["g1"],)), NodeChecks("g2", (found["g2"],)), NodeChecks("g3", (other,)))
+    nodes = (
+        NodeChecks("g1", (verification["g1"],)),
+        NodeChecks("g2", (verification["g2"],)),
+        NodeChecks("g3", (other,)),
+    )
     text = as_text(Verification(nodes))
 
     assert text.count("FAIL  a.b") == 2
@@ -81,13 +85,13 @@ def test_verbose_shows_every_check():
     assert "SKIP  gpu.driver" in text
 
 
-def test_stand_ins_are_listed_even_when_all_is_well():
+def test_simulated_components_are_listed_even_without_failures():
     """Nobody takes a lab for real hardware."""
     text = as_text(FINE, simulated=[("gpu1", ["nvidia-smi: driver and GPUs"]), ("gpu2", [])])
 
     assert "SIMULATED on gpu1" in text
     assert "nvidia-smi: driver and GPUs" in text
-    assert text.startswith("ok: nothing failed in 2 checks.\n")
+    assert text.startswith("ok: no failures in 2 checks.\n")
 
 
 def test_measured_pairs_are_in_the_document_and_the_slowest_in_the_text():

@@ -75,7 +75,7 @@ def test_bandwidth_is_never_lower_for_any_free_set_and_often_higher(name):
     assert faster >= {"rtx8000_4x": 0, "dgx1_pascal": 57, "dgx1_volta": 68}[name]
 
 
-def test_their_rules_are_understood():
+def test_the_rules_of_the_reference_allocator_are_parsed():
     """What we take for the allocator gives what its own tests expect."""
     cases = [case for case in device_sets()["policy_cases"] if case["policy"] == "best_effort" and not case["required"]]
     asked = [case for case in cases if 0 < case["size"] <= len(case["available"])]
@@ -86,7 +86,7 @@ def test_their_rules_are_understood():
         assert sorted(given) == sorted(case["expected"]), case["description"]
 
 
-def test_sequences_of_jobs_get_what_they_get_there():
+def test_sequences_of_jobs_get_the_same_gpus_as_from_the_reference_allocator():
     """In the allocator's own tests each job leaves to the next what it leaves here."""
     sequences = [case for case in device_sets()["allocation_sequences"] if case["policy"] == "best_effort"]
 
@@ -99,7 +99,7 @@ def test_sequences_of_jobs_get_what_they_get_there():
             free = tuple(gpu for gpu in free if gpu not in given)
 
 
-def test_two_lanes_between_the_sockets_go_before_one_within():
+def test_two_lanes_between_sockets_are_preferred_to_one_lane_within_a_socket():
     """Where the allocator keeps 0 and 2 for others, the job gets the faster pair."""
     assert theirs("dgx1_volta", (0, 2, 4, 5), 2) == (4, 5)
     assert ours("dgx1_volta", (0, 2, 4, 5), 2) == (0, 4)

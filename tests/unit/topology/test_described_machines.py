@@ -75,16 +75,16 @@ def test_a_gpu_whose_links_are_down_falls_back_to_pcie(render):
     assert read.warnings == ("GPU5 is without NVLink, while the other 7 have 18 lanes to each other",)
 
 
-def test_links_to_switches_that_are_down_are_missed_to_every_peer(render):
+def test_inactive_switch_links_are_missing_to_every_peer(render):
     """Two of eighteen lanes: the GPU has sixteen in total, whoever asks."""
     read = parse(render("hgxh100", {"2": {"nvlink.inactive": "4 9"}}))
 
     assert read.links[2][:4] == ("NV16", "NV16", "X", "NV16")
     assert read.links[0][1] == "NV18"
-    assert read.warnings == ("NVLink lanes are missing: 16 of 18 (GPU2)",)
+    assert read.warnings == ("missing NVLink lanes: 16 of 18 (GPU2)",)
 
 
-def test_a_direct_link_that_is_down_is_missed_between_two_gpus_alone(render):
+def test_an_inactive_direct_link_is_missing_between_two_gpus_only(render):
     """GPU0 of the cube mesh has links 2 and 3 to GPU3; with both down the PCIe path is left."""
     one = parse(render("dgx1v", {"0": {"nvlink.inactive": "2"}}))
     both = parse(render("dgx1v", {"0": {"nvlink.inactive": "2 3"}}))

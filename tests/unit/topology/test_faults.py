@@ -29,7 +29,7 @@ def switched(count: int, lanes: int, off: tuple[int, ...] = ()) -> Topology:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_no_recorded_machine_is_accused(name):
+def test_recorded_machines_have_no_faults(name):
     """Bridges, cube meshes, a container's share of GPUs, storage cards: all of them sound."""
     assert find_faults(parse(recorded(name))) == ()
 
@@ -42,14 +42,14 @@ FAULTY = [
      "17 of 18 (GPU3)"),
     (gpus("X SYS NV18 NV18", "SYS X NV18 NV18", "NV18 NV18 X NV18", "NV18 NV18 NV18 X"), (0, 1), True,
      "no NVLink between GPU0 and GPU1"),
-    (gpus("X NV2 PIX", "NV1 X SYS", "PIX SYS X", nics=1), (0, 1), True, "GPU0 to GPU1 is NV2, back it is NV1"),
-    (gpus("X SYS PIX", "SYS X SYS", "NODE SYS X", nics=1), (0,), True, "GPU0 to n0 is PIX, back it is NODE"),
+    (gpus("X NV2 PIX", "NV1 X SYS", "PIX SYS X", nics=1), (0, 1), True, "GPU0-GPU1 NV2, GPU1-GPU0 NV1"),
+    (gpus("X SYS PIX", "SYS X SYS", "NODE SYS X", nics=1), (0,), True, "GPU0-n0 PIX, n0-GPU0 NODE"),
     (gpus("X PIX PIX", "PIX X SYS", "PIX SYS X", nics=1), (), False, "GPU0-GPU1 PIX, GPU1-n0 SYS, GPU0-n0 PIX"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("topology", "hurt", "certain", "said"), FAULTY, ids=[said for *_, said in FAULTY])
-def test_a_fault_names_the_gpus_that_no_job_should_get(topology, hurt, certain, said):
+def test_a_fault_names_the_affected_gpus(topology, hurt, certain, said):
     """A lost NVLink, a matrix that is not symmetric, paths that cannot both be."""
     faults = find_faults(topology)
 
@@ -67,7 +67,7 @@ SOUND = [
 
 
 @pytest.mark.parametrize("topology", SOUND, ids=["bridges", "one bridge", "one GPU", "a card", "two fours", "nothing"])
-def test_bridges_join_some_gpus_and_not_others(topology):
+def test_bridges_between_some_gpus_are_no_fault(topology):
     """Cards with bridges are no baseboard with lost links."""
     assert find_faults(topology) == ()
 
@@ -84,12 +84,12 @@ def test_bridges_join_some_gpus_and_not_others(topology):
         ("rtx5090_2gpu_PHB.txt", 0),
     ],
 )
-def test_switches_are_told_from_wires_by_the_lanes_that_a_gpu_can_have(name, lanes):
+def test_switches_are_recognised_by_more_lanes_than_a_gpu_has(name, lanes):
     """A row that shows more lanes than any GPU has counts those to the switches once for each peer."""
     assert switched_lanes(parse(recorded(name))) == lanes
 
 
-def test_many_findings_of_one_kind_are_cut_short():
+def test_many_faults_of_one_kind_are_abbreviated():
     """A warning stays readable when every pair is odd."""
     rows = [" ".join("X" if a == b else "PIX" if a < b else "PHB" for b in range(8)) for a in range(8)]
     (text,) = [fault.text for fault in find_faults(gpus(*rows)) if "not symmetric" in fault.text]

@@ -25,17 +25,23 @@ def by_trying(leaves, total, leaf_cost):
     """Cost and numbers of the cheapest way, the earliest nodes and offers among equals; None where there is none."""
     offers = [offer for leaf in leaves for offer in leaf]
     where = [number for number, leaf in enumerate(leaves) for _ in leaf]
-    ways = []
-    for way in product(*([*offer, (0, 0)] for offer in offers)):
-        if sum(number for number, _ in way) == total:
-            used = {leaf for leaf, (number, _) in zip(where, way, strict=True) if number}
-            order = [[*offer, (0, 0)].index(one) for offer, one in zip(offers, way, strict=True)]
-            skipped = [number if one[0] else 9 for number, one in zip(order, way, strict=True)]
-            ways.append((sum(cost for _, cost in way) + leaf_cost * len(used), skipped, [number for number, _ in way]))
-    return min(ways, default=None)
+    allocations = []
+    for allocation in product(*([*offer, (0, 0)] for offer in offers)):
+        if sum(number for number, _ in allocation) == total:
+            used = {leaf for leaf, (number, _) in zip(where, allocation, strict=True) if number}
+            order = [[*offer, (0, 0)].index(one) for offer, one in zip(offers, allocation, strict=True)]
+            skipped = [number if one[0] else 9 for number, one in zip(order, allocation, strict=True)]
+            allocations.append(
+                (
+                    sum(cost for _, cost in allocation) + leaf_cost * len(used),
+                    skipped,
+                    [number for number, _ in allocation],
+                )
+            )
+    return min(allocations, default=None)
 
 
-def test_the_cheapest_way_is_found_and_the_first_of_equals():
+def test_the_first_of_the_cheapest_allocations_is_returned():
     """Costs may be below zero, leaf switches may cost something, and nothing may add up."""
     chance = Random(1)  # noqa: S311
     for _ in range(100):
@@ -46,7 +52,7 @@ def test_the_cheapest_way_is_found_and_the_first_of_equals():
         assert picks(leaves, total, leaf_cost) == (expected[2] if expected else None)
 
 
-def test_what_costs_too_much_is_not_found():
+def test_allocations_above_the_cost_limit_are_ignored():
     """The limit itself is not too much."""
     chance = Random(2)  # noqa: S311
     for _ in range(100):

@@ -98,7 +98,7 @@ WHOLE = {
         "GPU0 GPU2 NV2, GPU0 GPU7 NV2, GPU2 mlx5_0 PIX, GPU5 mlx5_1 NODE, mlx5_1 GPU6 PIX"),
 }  # fmt: skip
 WARNED = {
-    "a100_4gpu_NV4_1nic_numa_RANGE.txt": "0-3 is no single node",
+    "a100_4gpu_NV4_1nic_numa_RANGE.txt": "0-3 is not a single node",
     "ansi_underlined_header_2gpu_NV12.txt": "does not name NIC0, NIC1",
     "dgx1p_8xP100_RUNTOGETHER_header.txt": "run together",
 }
@@ -111,7 +111,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_recorded_matrix_is_read_as_it_stands(name):
+def test_a_recorded_matrix_is_parsed_unchanged(name):
     """GPUs, cards, NUMA nodes, CPUs and links of machines of all ages."""
     numa, first, last, cards, links = WHOLE[name]
     topology = parse(recorded(name))
@@ -130,7 +130,7 @@ def test_a_recorded_matrix_is_read_as_it_stands(name):
 
 
 @pytest.mark.parametrize(("name", "said"), REFUSED.items())
-def test_what_is_no_whole_matrix_is_refused(name, said):
+def test_an_incomplete_matrix_is_refused(name, said):
     """Cut, elided, or another table of the tool: a sentence says which, and what to give instead."""
     with pytest.raises(UsageError) as refused:
         parse(recorded(name))
@@ -139,7 +139,7 @@ def test_what_is_no_whole_matrix_is_refused(name, said):
     assert "nvidia-smi topo -m" in str(refused.value.remedy)
 
 
-def test_no_sample_is_left_out():
+def test_every_sample_is_tested():
     """Every file there is either read or refused here."""
     if not SAMPLES.exists():
         pytest.skip("the recorded outputs are not on this machine")
@@ -163,7 +163,7 @@ HANDS = {
 @pytest.mark.parametrize(
     "name", ["dgx1v_8xV100_nvlink_cubemesh_4xmlx5.txt", "h20_8gpu_NV18_8nic_PIX_NODE_rail.txt", "rtx5090_2gpu_PHB.txt"]
 )
-def test_what_copying_does_to_a_text_changes_nothing(name, hand):
+def test_changes_by_copying_do_not_matter(name, hand):
     """Terminals, mails and pages do all this."""
     text = recorded(name).split("\n", 1)[1]
 
@@ -182,24 +182,24 @@ def test_an_empty_affinity_stays_empty_where_tabs_are_expanded(name):
     assert parse(text.expandtabs(8)) == parse(text)
 
 
-def test_an_affinity_that_cannot_be_told_apart_is_left_out_with_a_word():
+def test_an_ambiguous_affinity_is_omitted_with_a_warning():
     """A number of which nobody knows whether it is a CPU or a NUMA node is neither."""
     topology = parse(re.sub(r"\t+", " ", PAIR.replace("0-7,16-23", "").replace("8-15", "")))
 
     assert [(gpu.cpus, gpu.numa) for gpu in topology.gpus] == [((), None)] * 2
-    assert "the affinity of GPU0, GPU1 cannot be told apart" in topology.warnings[0]
+    assert "the affinity of GPU0, GPU1 is ambiguous" in topology.warnings[0]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said", "cpus", "numa"),
     [
-        ("8-15\t1", "8-1\t1", "CPU affinity 8-1 is no list", (), 1),
-        ("8-15\t1", "near\t1", "CPU affinity near is no list", (), 1),
+        ("8-15\t1", "8-1\t1", "CPU affinity 8-1 is not a list", (), 1),
+        ("8-15\t1", "near\t1", "CPU affinity near is not a list", (), 1),
         ("8-15\t1\t\tN/A", "8-15", "NUMA affinity of GPU1 is missing", ("8-15",), None),
-        ("8-15\t1", "8-15\t0,1", "NUMA affinity 0,1 is no single node", ("8-15",), None),
+        ("8-15\t1", "8-15\t0,1", "NUMA affinity 0,1 is not a single node", ("8-15",), None),
     ],
 )
-def test_an_affinity_that_makes_no_sense_is_left_out_with_a_word(old, new, said, cpus, numa):
+def test_an_invalid_affinity_is_omitted_with_a_warning(old, new, said, cpus, numa):
     """Cut short or written over: the links stand, and the affinity is unknown."""
     assert old in PAIR
     topology = parse(PAIR.replace(old, new))
@@ -228,25 +228,28 @@ DAMAGED = [
     (PAIR.split("\n", 1)[0] + "\n", "no row"),
     (PAIR.split("\n", 1)[1], "no heading"),
     (PAIR.replace("NIC0\tPIX\tSYS\t X \t\t\t\t\n", ""), "more devices than it has rows"),
-    (PAIR.split("\tSYS\t X", maxsplit=1)[0], "the row NIC0 has 1 cells"),
-    (PAIR.split("\tNV2\t X", maxsplit=1)[0], "the row GPU1 is cut"),
+    (PAIR.split("\tSYS\t X", maxsplit=1)[0], "row NIC0 has 1 cells"),
+    (PAIR.split("\tNV2\t X", maxsplit=1)[0], "row GPU1 is truncated"),
     (PAIR.replace("GPU1\tNV2\t X \tSYS", "GPU1\t X \tSYS"), "fewer cells"),
-    (PAIR.replace("GPU1\tNV2\t X ", "GPU1\t X \tNV2"), "its X not in its own column"),
-    (PAIR.replace("GPU0\t X \tNV2", "GPU0\tNV2\tNV2"), "its X not in its own column"),
+    (PAIR.replace("GPU1\tNV2\t X ", "GPU1\t X \tNV2"), "does not have its X in its own column"),
+    (PAIR.replace("GPU0\t X \tNV2", "GPU0\tNV2\tNV2"), "does not have its X in its own column"),
     (PAIR.replace("NV2", "OK"), "'OK' between GPU0 and GPU1"),
     (PAIR.replace("NV2", "NV0"), "'NV0' between GPU0 and GPU1"),
     (PAIR.replace("NV2", "NV123"), "'NV123' between GPU0 and GPU1"),
-    (PAIR.replace("\nGPU1\t", "\nGPU0\t"), "two of its rows have one name"),
-    (PAIR.replace("\tGPU0\tGPU1\tNIC0\tCPU", "\tGPU0\tNIC0\tGPU1\tCPU"), "not the devices that its heading names"),
+    (PAIR.replace("\nGPU1\t", "\nGPU0\t"), "duplicate row names"),
+    (PAIR.replace("\tGPU0\tGPU1\tNIC0\tCPU", "\tGPU0\tNIC0\tGPU1\tCPU"), "name different devices"),
     (PAIR + PAIR, "more than one matrix"),
     (PAIR.replace("GPU", "DEV"), "no heading"),
-    (PAIR.replace("\tNIC0\tCPU", "\n\tNIC0\tCPU"), "not the devices that its heading names"),
-    (PAIR.replace("\tNIC0\t", "\tNIC0\tNIC1\t").replace("NIC0\tPIX", "NIC1\tPIX\tX\tX\nNIC0\tPIX"), "rows are not"),
+    (PAIR.replace("\tNIC0\tCPU", "\n\tNIC0\tCPU"), "name different devices"),
+    (
+        PAIR.replace("\tNIC0\t", "\tNIC0\tNIC1\t").replace("NIC0\tPIX", "NIC1\tPIX\tX\tX\nNIC0\tPIX"),
+        "name different devices",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("text", "said"), DAMAGED, ids=[said for _, said in DAMAGED])
-def test_a_damaged_matrix_is_refused_by_the_place_of_the_damage(text, said):
+def test_a_damaged_matrix_is_refused_with_the_location_of_the_damage(text, said):
     """Nothing that could be misread gives a topology."""
     with pytest.raises(UsageError) as refused:
         parse(text)
@@ -255,15 +258,15 @@ def test_a_damaged_matrix_is_refused_by_the_place_of_the_damage(text, said):
     assert refused.value.remedy
 
 
-def test_two_cards_of_one_name_are_refused():
-    """A legend that gives one device twice was put together by hand."""
+def test_duplicate_card_names_are_refused():
+    """Only an edited legend names a device twice."""
     text = PAIR.replace("GPU1", "NIC1").replace("\tNIC1\tNIC0\t", "\tNIC1\tNIC0\t") + "  NIC1: mlx5_0\n"
 
-    with pytest.raises(UsageError, match="one name"):
+    with pytest.raises(UsageError, match="the same name"):
         parse(text)
 
 
-def test_cutting_a_real_matrix_anywhere_never_gives_another_one():
+def test_a_truncated_matrix_never_parses_as_another_one():
     """Whatever line a text ends with: it is refused, or what is read is the whole."""
     text = recorded("dgxa100_8xA100_12xmlx5_inline.txt").split("\n", 1)[1]
     whole = parse(text)

@@ -119,10 +119,10 @@ def test_a_batch_job_is_split_only_to_be_faster(cluster, shape, gang, gputopolog
         return
     if gang and sum(SCORES[kind_].count // shape[0] for kind_, _ in cluster) < shape[1]:
         return
-    looks = {name: _look(name, one) for name, one in nodes.items()}
+    snapshots = {name: _look(name, one) for name, one in nodes.items()}
     spec = JobSpec("j", kind, ("x",), gpus=shape[0], workers=shape[1], gang=gang, gputopology=gputopology)
 
-    places = place_job(spec, Known(nodes), looks, list(nodes)).places
+    places = place_job(spec, Known(nodes), snapshots, list(nodes)).places
 
     used = {node: sum(1 << gpu for one in places if one.node == node for gpu in one.gpus) for node in nodes}
     used = {node: mask for node, mask in used.items() if mask}

@@ -19,7 +19,7 @@ def output(**matrices):
         "one_way_without": "Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)",
         "one_way": "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)",
         "reads": "Unidirectional P2P=Enabled Bandwidth (P2P Reads) Matrix (GB/s)",
-        "both_ways": "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)",
+        "bidirectional": "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)",
     }
     head = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\nDevice=0 CAN Access Peer Device=1\n"
     head += "P2P Connectivity Matrix\n     D\\D     0     1\n     0\t     1     1\n     1\t     1     1\n"
@@ -34,14 +34,14 @@ READS = [(902.0, 30.0), (30.0, 903.0)]
 BOTH = [(918.0, 96.2), (95.8, 924.0)]
 
 
-def test_the_writes_one_way_count_with_the_slower_of_the_two_ways():
-    found = parse_p2p(output(one_way_without=WITHOUT, one_way=WRITES, reads=READS, both_ways=BOTH), "p2p.txt")
+def test_unidirectional_writes_count_in_the_slower_direction():
+    rates = parse_p2p(output(one_way_without=WITHOUT, one_way=WRITES, reads=READS, bidirectional=BOTH), "p2p.txt")
 
-    assert found == ((9021, 482), (482, 9030))
+    assert rates == ((9021, 482), (482, 9030))
 
 
-def test_of_both_ways_at_once_half_counts():
-    assert parse_p2p(output(one_way_without=WITHOUT, both_ways=BOTH), "p2p.txt")[0][1] == 479
+def test_half_of_a_bidirectional_rate_counts():
+    assert parse_p2p(output(one_way_without=WITHOUT, bidirectional=BOTH), "p2p.txt")[0][1] == 479
 
 
 def test_without_peer_access_copies_through_the_host_count():
@@ -53,6 +53,6 @@ def test_without_peer_access_copies_through_the_host_count():
     ["", "no matrix", output(), output(one_way=WRITES).split(" 48.29")[0]],
     ids=["empty", "other text", "only latencies", "cut"],
 )
-def test_what_holds_no_whole_matrix_is_refused(text):
-    with pytest.raises(UsageError, match=r"p2p\.txt holds no bandwidths between GPUs"):
+def test_a_text_without_a_complete_bandwidth_matrix_is_refused(text):
+    with pytest.raises(UsageError, match=r"p2p\.txt: no bandwidths between GPUs"):
         parse_p2p(text, "p2p.txt")

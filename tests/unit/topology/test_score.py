@@ -42,13 +42,13 @@ V100, P100, H100 = "DGX-1V", "DGX-1P", "HGX H100"
         ("eight on PCIe", (0, 4), 60),
     ],
 )
-def test_the_bandwidth_inside_is_that_of_the_rings_that_fit(kind, gpus, tenths):
+def test_the_bandwidth_inside_a_set_is_that_of_its_rings(kind, gpus, tenths):
     """Quads and the whole mesh have rings of NVLink, a star has none, switches serve every set alike."""
     assert SetScores(BOXES[kind].machine()).inside(mask(*gpus)) == tenths
 
 
 @pytest.mark.parametrize("kind", [*BOXES, *SMALL])
-def test_every_set_of_up_to_four_gpus_is_worth_what_trying_all_rings_gives(kind):
+def test_scores_of_up_to_four_gpus_equal_an_exhaustive_search(kind):
     box = {**BOXES, **SMALL}[kind]
     scores = SetScores(box.machine())
 
@@ -57,7 +57,7 @@ def test_every_set_of_up_to_four_gpus_is_worth_what_trying_all_rings_gives(kind)
             assert scores.inside(mask(*gpus)) == inside(box, gpus), gpus
 
 
-def test_rings_of_five_are_counted_as_trying_all_of_them_does():
+def test_ring_counts_of_five_gpus_equal_an_exhaustive_search():
     lanes_of = BOXES[V100].lanes
     for gpus in list(combinations(range(8), 5))[::7]:
         part = tuple(tuple(lanes_of[a][b] for b in gpus) for a in gpus)
@@ -103,7 +103,7 @@ def two_gpus(link="SYS", ports=(), classes=(), **more):
     return SetScores(Machine(Topology(gpus, names, (first, second, *below)), ports=tuple(ports), **more))
 
 
-def test_the_way_between_the_sockets_can_be_slower_than_half_a_slot():
+def test_the_link_between_sockets_can_be_slower_than_half_a_slot():
     """Gen 5 slots behind processors that pass little to each other."""
     assert two_gpus(pcie=480, inter_cpu=220).inside(3) == 220
     assert two_gpus(pcie=480).inside(3) == 240
@@ -125,7 +125,7 @@ def test_a_card_that_is_down_or_of_the_other_layer_is_not_counted():
     assert [scores.cards.outside(1, Network(layer)) for layer in ("InfiniBand", "Ethernet", "")] == [120, 120, 240]
 
 
-def test_only_rails_that_are_asked_for_count_and_all_of_them_have_to_be_reached():
+def test_only_requested_rails_count_and_all_have_to_be_reached():
     scores = two_gpus(ports=[Port(100, rail="a"), Port(100, rail="b")], classes=[("PIX", "SYS"), ("SYS", "PIX")])
     rails = [frozenset("a"), frozenset("ab"), frozenset()]
 
@@ -133,7 +133,7 @@ def test_only_rails_that_are_asked_for_count_and_all_of_them_have_to_be_reached(
     assert [scores.cards.outside(3, Network(rails=some)) for some in rails] == [100, 200, 55]
 
 
-def test_with_few_gpus_in_sight_the_product_tells_of_switches():
+def test_with_few_visible_gpus_the_product_reveals_switches():
     """Three A800 show 16 lanes a row, no more than a GPU may have; eight are theirs in total."""
     links = (("X", "NV8", "NV8"), ("NV8", "X", "NV8"), ("NV8", "NV8", "X"))
     topology = Topology(tuple(map(TopologyGpu, range(3))), (), links)
@@ -149,7 +149,7 @@ def test_a_gpu_off_the_switches_leaves_a_set_to_pcie():
     assert (scores.inside(7), scores.inside(15)) == (18 * 206, 78)
 
 
-def test_the_kind_of_a_pcie_way_that_nvlink_hides_shows_in_the_cards():
+def test_a_pcie_class_hidden_by_nvlink_follows_from_the_cards():
     """Both are PIX to one card, so they are PIX to each other; else it is their NUMA nodes that tell."""
     near = two_gpus("NV2", ports=[Port(125)], classes=[("PIX", "PIX")])
     apart = two_gpus("NV2")
@@ -158,7 +158,7 @@ def test_the_kind_of_a_pcie_way_that_nvlink_hides_shows_in_the_cards():
     assert apart.weights(3) == 400 + 60
 
 
-def test_what_was_measured_replaces_the_figures_of_the_product():
+def test_measurements_replace_product_rates():
     """Rings of NVLink scale with the slowest lane measured; of PCIe the slowest pair counts."""
     box = SMALL["quad"]
     measured = [[0] * 4 for _ in range(4)]
@@ -188,10 +188,10 @@ def test_what_was_measured_replaces_the_figures_of_the_product():
     ],
 )
 def test_lanes_are_those_of_the_product_else_of_its_generation(product, capability, rate, count):
-    found = lanes(product, capability)
+    known = lanes(product, capability)
 
-    assert found is not None
-    assert (found.rate, found.count) == (rate, count)
+    assert known is not None
+    assert (known.rate, known.count) == (rate, count)
 
 
 def test_rates_of_slots_and_cards():

@@ -36,14 +36,14 @@ def on_one_node(kind, masks):
 
 
 @pytest.mark.parametrize("kind", BOXES)
-def test_on_one_node_the_choice_is_the_best_of_all(kind):
+def test_the_choice_on_one_node_equals_an_exhaustive_search(kind):
     """By the whole key; here for some sets of free GPUs."""
     on_one_node(kind, [255, *Random(7).sample(range(1, 255), 3)])  # noqa: S311
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", BOXES)
-def test_on_one_node_the_choice_is_the_best_of_all_for_every_free_set(kind):
+def test_the_choice_on_one_node_equals_an_exhaustive_search_for_every_free_set(kind):
     on_one_node(kind, range(1, 256))
 
 
@@ -64,8 +64,8 @@ def on_three_nodes(cluster, masks, **request):
             for worker in placed.workers:
                 given.setdefault(int(worker.node[1:]), []).extend(worker.gpus)
 
-            found = [(node, tuple(sorted(gpus))) for node, gpus in given.items()]
-            assert found == expected.get(total, []), (frees, total)
+            chosen = [(node, tuple(sorted(gpus))) for node, gpus in given.items()]
+            assert chosen == expected.get(total, []), (frees, total)
 
 
 def some_masks(count, seed):
@@ -74,7 +74,7 @@ def some_masks(count, seed):
 
 @pytest.mark.parametrize("request_", [{}, {"uniform": True}, {"pack": True}, {"step": 2}], ids=str)
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_on_three_nodes_the_choice_is_the_best_of_all(cluster, request_):
+def test_the_choice_on_three_nodes_equals_an_exhaustive_search(cluster, request_):
     """By the whole key, for every size; here for some combinations of free GPUs."""
     on_three_nodes(cluster, some_masks(2, len(cluster)), **request_)
 
@@ -82,7 +82,7 @@ def test_on_three_nodes_the_choice_is_the_best_of_all(cluster, request_):
 @pytest.mark.long
 @pytest.mark.parametrize("request_", [{}, {"uniform": True}, {"pack": True}, {"step": 2}], ids=str)
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_on_three_nodes_the_choice_is_the_best_of_all_for_all_free_sets(cluster, request_):
+def test_the_choice_on_three_nodes_equals_an_exhaustive_search_for_all_free_sets(cluster, request_):
     on_three_nodes(cluster, product(range(16), repeat=3), **request_)
 
 
@@ -117,14 +117,14 @@ def test_workers_that_share_a_node_get_the_best_sets_of_it():
     assert {worker.gpus for worker in placed.workers} == {(0, 3), (1, 2), (4, 7), (5, 6)}
 
 
-def test_the_node_is_taken_that_fits_best():
+def test_the_tightest_fit_is_chosen():
     """A quad comes from the node that has only that left, not from one that is wholly free."""
     nodes = [BOXES["DGX-1V"].candidate("a"), BOXES["DGX-1V"].candidate("b", 0b1111)]
 
     assert place(nodes, Request(4, 1)).nodes == ("b",)
 
 
-def test_a_node_that_is_wholly_free_is_kept_so():
+def test_a_completely_free_node_is_preserved():
     """Before the node with fewer free GPUs, which is a whole machine of one."""
     small = replace(SMALL["PCIe"], lanes=((0,),), pcie=((None,),), numa=(0,), cards=())
     nodes = [small.candidate("a"), SMALL["PCIe"].candidate("b", 0b0111)]
@@ -134,18 +134,18 @@ def test_a_node_that_is_wholly_free_is_kept_so():
 
 
 @pytest.mark.row(3)
-def test_all_or_nothing_and_what_is_missing():
+def test_insufficient_gpus_are_reported_and_nothing_is_placed():
     """Five free GPUs hold two workers of two, and none of three is started."""
     nodes = [SMALL["quad"].candidate("a", 0b0111), SMALL["quad"].candidate("b", 0b0011)]
     placed = place(nodes, Request(2, 3))
 
     assert (placed.fits, placed.workers, placed.bandwidth) == (False, (), None)
-    assert "1 of 3 workers cannot be placed" in placed.reason
+    assert "insufficient GPUs for 1 of 3 workers" in placed.reason
     assert "free: a 3, b 2" in placed.reason
     assert "the largest job that fits now has 2 workers" in placed.reason
 
 
-def test_a_job_with_the_same_number_on_every_node_may_not_fit_where_another_does():
+def test_a_uniform_job_may_not_fit_although_another_does():
     """Three and two GPUs are five, and two on each are four."""
     nodes = [SMALL["quad"].candidate("a", 0b0111), SMALL["quad"].candidate("b", 0b0011)]
 
@@ -166,7 +166,7 @@ def test_modes_keep_jobs_apart():
         Mode.TOPOLOGY: {"plain", "wired"},
         Mode.SHARE: {"plain", "shared"},
     }
-    assert "another mode than topology: usual default" in place(nodes, Request(4, 3, mode=Mode.TOPOLOGY)).reason
+    assert "their mode is not topology: usual default" in place(nodes, Request(4, 3, mode=Mode.TOPOLOGY)).reason
 
 
 def test_gpus_in_mig_mode_serve_single_gpus_that_are_shared():
@@ -177,10 +177,10 @@ def test_gpus_in_mig_mode_serve_single_gpus_that_are_shared():
 
     assert (gpus_of(shared), shared.workers[0].mig) == ([("n", 0)], (0,))
     assert [placed.fits for placed in refused] == [False, False]
-    assert "in MIG mode, for single shared GPUs alone: n 2" in refused[0].reason
+    assert "in MIG mode, available only to single shared GPUs: n 2" in refused[0].reason
 
 
-def test_nodes_of_one_leaf_come_together_and_hops_are_counted():
+def test_nodes_of_one_leaf_are_adjacent_and_hops_are_counted():
     """Four whole nodes: two leaves have three and one, or two and two; never three leaves."""
     leaves = {"n1": "b", "n2": "a", "n3": "c", "n4": "b", "n5": "a", "n10": "b"}
     nodes = [SMALL["quad"].candidate(name, leaf=leaf) for name, leaf in leaves.items()]
@@ -192,7 +192,7 @@ def test_nodes_of_one_leaf_come_together_and_hops_are_counted():
     assert (six.nodes, six.key.cross_leaf_hops) == (("n2", "n5", "n1", "n4", "n10", "n3"), 3)
 
 
-def test_leaves_of_a_rack_come_one_after_the_other():
+def test_leaves_of_a_rack_are_adjacent():
     """Where nothing else tells placements apart, a job that needs several leaves stays in a rack as far as it can."""
     places = {"a": ("l1", "r1"), "b": ("l2", "r2"), "c": ("l3", "r1"), "d": ("l3", "r2")}
     nodes = [SMALL["quad"].candidate(name, leaf=leaf, rack=rack) for name, (leaf, rack) in places.items()]
@@ -201,7 +201,7 @@ def test_leaves_of_a_rack_come_one_after_the_other():
     assert place(nodes, Request(4, 4)).nodes == ("a", "c", "d", "b")
 
 
-def test_a_rack_stands_for_its_leaf():
+def test_a_rack_replaces_a_missing_leaf():
     nodes = [SMALL["quad"].candidate(f"n{number}", rack=f"r{number % 2}") for number in range(4)]
 
     assert place(nodes, Request(4, 2)).nodes == ("n0", "n2")
@@ -229,7 +229,7 @@ def test_rails_that_not_all_nodes_reach_are_not_counted():
     assert place([box.candidate("a"), box.candidate("b")], Request(4, 2)).bandwidth == 240
 
 
-def test_a_worker_without_a_card_of_the_jobs_rails_gets_those_of_its_neighbours():
+def test_a_worker_without_a_card_of_the_rails_uses_those_of_the_node():
     """Only the first rail is reached by both nodes, and on one of them GPUs 2 and 3 work too."""
     box = SMALL["rails"]
     placed = place([box.candidate("a"), box.candidate("b", 0b0011)], Request(1, 6))
@@ -238,7 +238,7 @@ def test_a_worker_without_a_card_of_the_jobs_rails_gets_those_of_its_neighbours(
     assert nics == {(gpu,): ("mlx5_0",) for gpu in range(4)}
 
 
-def test_one_card_of_a_gpus_own_goes_before_two_that_are_less_near():
+def test_one_near_card_is_preferred_to_two_distant_ones():
     """The first two GPUs share a card that is PIX to one of them; the others have a PXB card each."""
     nodes = [SMALL["uneven cards"].candidate(name, free) for name, free in (("b", 12), ("c", 12), ("d", 3))]
     placed = place(nodes, Request(2, 2))
@@ -246,7 +246,7 @@ def test_one_card_of_a_gpus_own_goes_before_two_that_are_less_near():
     assert (placed.nodes, placed.key.pix_nics, placed.key.near_nics) == (("b", "d"), 1, 3)
 
 
-def test_infiniband_and_ethernet_do_not_meet():
+def test_infiniband_and_ethernet_are_not_combined():
     """Two nodes of one kind of network are taken, and cards of the other kind are not named."""
     layers = {"a": "InfiniBand", "b": "Ethernet", "c": "InfiniBand"}
     boxes = {name: replace(SMALL["PCIe"], cards=both(layer)) for name, layer in layers.items()}
@@ -262,7 +262,7 @@ def both(layer):
     return (Card(near, 125, layer=layer), Card(near, 60, layer="Ethernet" if layer == "InfiniBand" else "InfiniBand"))
 
 
-def test_the_next_best_shows_what_decided():
+def test_the_runner_up_shows_the_deciding_criterion():
     """Two wholly free nodes of two leaves beside one that is half used."""
     nodes = [SMALL["quad"].candidate(name, leaf=leaf) for name, leaf in (("a", "l1"), ("b", "l2"), ("c", "l2"))]
     placed = place(nodes, Request(4, 2), explain=True)
@@ -280,7 +280,7 @@ def test_packing_leaves_the_best_sets_to_others_at_equal_bandwidth():
     assert gpus_of(place([node], Request(2, 1, pack=True))) == [("n", 0, 4)]
 
 
-def test_packing_takes_fewer_nodes_before_more_bandwidth():
+def test_packing_prefers_fewer_nodes_to_more_bandwidth():
     """Four GPUs of two sockets carry less over PCIe than two of each of two nodes with a card for each pair."""
     nodes = [SMALL["PCIe"].candidate(name) for name in "ab"]
     fast, packed = (place(nodes, Request(2, 2, pack=pack)) for pack in (False, True))
@@ -289,7 +289,7 @@ def test_packing_takes_fewer_nodes_before_more_bandwidth():
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_a_limit_of_workers_per_node_is_kept(pack):
+def test_the_limit_of_workers_per_node_is_respected(pack):
     """Eight workers of a GPU, at most three on a node of four."""
     nodes = [SMALL["quad"].candidate(name) for name in "abc"]
     placed = place(nodes, Request(1, 8, pack=pack, most_per_node=3))

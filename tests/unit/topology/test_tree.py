@@ -67,13 +67,13 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_real_machine_is_drawn_as_it_is_built(name):
+def test_the_tree_of_a_real_machine_matches_its_hardware(name):
     """A card tells that two GPUs share a switch, also where NVLink hides the class between them."""
     assert drawn(parse_matrix(recorded(name))) == RECORDED[name]
 
 
 @pytest.mark.parametrize("name", names())
-def test_the_tree_of_a_described_machine_is_its_own(name):
+def test_the_tree_of_a_described_machine_matches_its_description(name):
     """Every device stands once, with its NUMA node; those of one host bridge are in one group with them."""
     machine = load(name)
     devices = [*machine.gpus, *machine.nics]
@@ -88,7 +88,7 @@ def test_the_tree_of_a_described_machine_is_its_own(name):
             assert group.kind in GROUPED
 
 
-def test_classes_within_each_other_are_groups_within_each_other():
+def test_nested_classes_form_nested_groups():
     """One switch below several below a host bridge; what is at a level by itself stands beside the groups."""
     text = """
 name: deep

@@ -14,6 +14,7 @@ from provision.batch.units import unit_of, unit_variables
 from provision.documents.jobs import Prepared, SignedJob
 from provision.jobs.engines.base import Secrets
 from provision.jobs.engines.direct.known import Known
+from provision.model import Setting
 from provision.model.job import JobSpec, Kind, Seat
 from provision.profiles import lightcc_settings, nccl_settings
 
@@ -70,24 +71,33 @@ def image_of(spec: JobSpec, seat: Seat) -> str:
 def environment_of(attempt: Attempt, seat: Seat, port: int) -> dict[str, str]:
     """Return an instance's variables without secrets: its place, its fabric's, and what the user gave, which wins."""
     spec = attempt.spec
-    found = {**_fabric(attempt, seat.node), **rank_variables(spec, seat, attempt.seats, port)}
+    found = {**_of_node(_fabric(attempt), seat.node), **rank_variables(spec, seat, attempt.seats, port)}
     if spec.kind is Kind.MPI and seat.chief:
         interfaces = {attempt.known.interfaces.get(name, "") for name in attempt.nodes}
-        found |= mpi.launcher_variables(sorted(interfaces) if all(interfaces) else ())
+        networks = [attempt.known.networks.get(name) for name in attempt.nodes]
+        subnets = {network.network if network else "" for network in networks}
+        found |= mpi.launcher_variables(
+            sorted(interfaces) if all(interfaces) else (), sorted(subnets) if all(subnets) else ()
+        )
     if spec.no_container:
         found |= unit_variables([one for one in attempt.seats if one.container == seat.container])
     return {**found, **spec.env}
 
 
-def _fabric(attempt: Attempt, node: str) -> dict[str, str]:
-    """Return NCCL's variables of a node; a job without GPUs uses no NCCL."""
+def _fabric(attempt: Attempt) -> tuple[Setting, ...]:
+    """Return NCCL's variables; a job without GPUs uses no NCCL."""
     spec = attempt.spec
     networks = [attempt.known.networks[name] for name in attempt.nodes if name in attempt.known.networks]
     if not spec.gpus or not networks:
-        return {}
+        return ()
     settings = nccl_settings(networks, spec.fabric)
     if spec.preset == "horovod-lightcc":
         settings += lightcc_settings(min(one.gpus for one in networks), "preset horovod-lightcc", lossy=False)
+    return settings
+
+
+def _of_node(settings: Sequence[Setting], node: str) -> dict[str, str]:
+    """Return the values of variables on a node."""
     found: dict[str, str] = {}
     for setting in settings:
         value = (setting.nodes or {}).get(node) if setting.value is None else setting.value
@@ -102,7 +112,9 @@ def command_of(attempt: Attempt, seat: Seat, logins: Sequence[mpi.Login]) -> tup
     if spec.kind is not Kind.MPI:
         return program_words(spec)
     if seat.chief:
-        given = {**_fabric(attempt, seat.node), **spec.env, **dict.fromkeys(spec.secret_env, "")}
+        # A worker has the variables that differ between nodes by itself: mpirun would pass on those of the first node.
+        same = [setting.name for setting in _fabric(attempt) if not setting.nodes]
+        given = dict.fromkeys((*same, *spec.env, *spec.secret_env), "")
         return mpi.mpi_command(spec, given, sum(slots(spec, attempt.seats).values()))
     return mpi.sshd_command(next(login for login in logins if login.node == seat.node))
 

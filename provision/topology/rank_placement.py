@@ -1,4 +1,4 @@
-"""From a placement of workers to what each rank gets: one rank for each GPU, in the order of the rings."""
+"""Placements of ranks: one rank per GPU, in the order of the rings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MOST_CPUS = 1 << 16
 
 
 def node_placements(placement: Placement, places: Places) -> tuple[NodePlacement, ...]:
-    """Return the nodes with their ranks, in rank order; workers of one node are joined."""
-    found: dict[str, list[RankPlacement]] = {}
+    """Return the nodes with their ranks, in rank order; the workers of a node are merged."""
+    ranks_by_node: dict[str, list[RankPlacement]] = {}
     for worker in placement.workers:
-        found.setdefault(worker.node, []).extend(rank_placements(worker, places))
-    return tuple(NodePlacement(node, ranks=tuple(ranks)) for node, ranks in found.items())
+        ranks_by_node.setdefault(worker.node, []).extend(rank_placements(worker, places))
+    return tuple(NodePlacement(node, ranks=tuple(ranks)) for node, ranks in ranks_by_node.items())
 
 
 def rank_placements(worker: Worker, places: Places) -> list[RankPlacement]:
-    """Return what each rank of a worker gets: its GPU, the worker's cards, and CPUs and NUMA node of the GPU."""
+    """Return the GPU, network cards, CPUs and NUMA node of each rank of a worker."""
     machines = (node.machine for node in places.candidates if node.name == worker.node)
     known = {gpu.index: gpu for machine in machines for gpu in machine.topology.gpus}
     return [
@@ -37,11 +37,11 @@ def rank_placements(worker: Worker, places: Places) -> list[RankPlacement]:
 
 
 def _cpus(affinity: Sequence[str]) -> tuple[int, ...]:
-    """Return the numbers of ``("0-19", "40-59")``; nothing where the node says what is no list of CPUs."""
-    found: list[int] = []
+    """Return the CPU numbers in ``("0-19", "40-59")``; none if the text is not a list of CPUs."""
+    cpus: list[int] = []
     for part in affinity:
         ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip(), re.ASCII)
         if ends is None or int(ends[2] or ends[1]) >= _MOST_CPUS:
             return ()
-        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
-    return tuple(found)
+        cpus += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    return tuple(cpus)

@@ -1,0 +1,158 @@
+"""Nodes whose data interfaces have different names: what `run` and `submit` give Open MPI, and each node's ranks."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode
+from dataclasses import replace
+
+import pytest
+
+from provision.batch.ranks import Place
+from provision.commands.mpirun_words import parse_line
+from provision.hostfiles import HostEntry
+from provision.jobs import JobRequest, prepare_offline
+from provision.jobs.engines.direct.dry import dry_run
+from provision.jobs.engines.direct.known import Known
+from provision.jobs.engines.direct.placing import Placed
+from provision.jobs.preflight import Container
+from provision.model.job import JobSpec, Kind
+from provision.profiles import NodeNetwork
+from provision.testing import make_node
+
+NETWORKS = {
+    "a": NodeNetwork("a", "tcp", gpus=8, interface="eth1", network="10.1.0.0/24"),
+    "b": NodeNetwork("b", "tcp", gpus=8, interface="eth3", network="10.1.0.0/24"),
+}
+ROCE = {
+    "a": replace(NETWORKS["a"], fabric="roce", hcas=("mlx5_0:1",), gids={"mlx5_0:1": 3}),
+    "b": replace(NETWORKS["b"], fabric="roce", hcas=("mlx5_2:1",), gids={"mlx5_2:1": 5}),
+}
+SAME = {**NETWORKS, "b": replace(NETWORKS["b"], interface="eth1")}
+TYPED = ("mpirun", "-np", "16", "train")
+
+
+def started(version=4, networks=None, **more):
+    """Return what `run` starts on two nodes."""
+    request = JobRequest(
+        command=more.pop("command", ("train",)),
+        entries=(HostEntry("a", "10.1.0.1", 8, "gpu"), HostEntry("b", "10.1.0.2", 8, "gpu")),
+        nodes={"a": make_node("a"), "b": make_node("b")},
+        head="a",
+        job="abc",
+        found=NETWORKS if networks is None else networks,
+        **more,
+    )
+    return prepare_offline(request, Container(version, "mpirun", root=True, library_path=False))
+
+
+def parameters(plan):
+    """Return the MCA parameters of a command line."""
+    return {setting.name: setting.value for setting in plan.settings if setting.flag in {"--mca", "--prtemca"}}
+
+
+def by_node(plan):
+    """Return the variables that the ranks of each node get beyond the command line."""
+    document = json.loads(zlib.decompress(b64decode(plan.environment["PROVISION_RANKS"])))
+    return {node["name"]: node["environment"] for node in document["nodes"]}
+
+
+def submitted(networks, **more):
+    """Return what `submit` would start for an mpi job of two nodes, as environment and command of each instance."""
+    places = Placed((Place("a", "10.1.0.1", (0,), ("GPU-0",)), Place("b", "10.1.0.2", (0,), ("GPU-1",))))
+    known = Known(networks=networks, interfaces={name: one.interface for name, one in networks.items()})
+    options = {"image": "train:1", "gpus": 1, "workers": 2, "launcher": "mpirun", **more}
+    found = dry_run(JobSpec("j", Kind.MPI, ("train", "x"), **options), places, known)
+    (launcher,) = [name for name in found.environment if "launcher" in name]
+    (worker,) = [name for name in found.environment if "worker" in name]
+    return found.environment[launcher], found.environment[worker], found.commands[launcher]
+
+
+def passed_on(words):
+    """Return the variables that mpirun gives every rank with its own value."""
+    return {words[index + 1] for index, word in enumerate(words) if word == "-x"}
+
+
+def test_open_mpi_4_gets_the_network_instead_of_a_name_that_a_node_does_not_have():
+    """Open MPI 4 cannot reach a node by TCP where a listed interface is missing; a network fits every node."""
+    found = parameters(started())
+
+    assert found["btl_tcp_if_include"] == found["oob_tcp_if_include"] == "10.1.0.0/24"
+
+
+def test_open_mpi_5_gets_the_network_for_ranks_and_all_names_for_its_daemons():
+    """PRRTE ignores names that a node does not have, and finds no interface for a network."""
+    found = parameters(started(5))
+
+    assert found["btl_tcp_if_include"] == "10.1.0.0/24"
+    assert found["prte_if_include"] == "eth1,eth3"
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_nodes_that_agree_get_the_interface_by_name(version):
+    """As before: nothing has to be derived."""
+    found = parameters(started(version, SAME))
+
+    assert found["btl_tcp_if_include"] == "eth1"
+    assert found["oob_tcp_if_include" if version == 4 else "prte_if_include"] == "eth1"
+
+
+def test_without_a_known_network_open_mpi_chooses_by_itself():
+    """A name that one of the nodes does not have would cut that node off."""
+    unknown = {**NETWORKS, "b": replace(NETWORKS["b"], network="")}
+
+    assert "btl_tcp_if_include" not in parameters(started(4, unknown))
+    assert "btl_tcp_if_include" not in parameters(started(5, unknown))
+
+
+@pytest.mark.parametrize(
+    ("version", "control", "value"),
+    [(4, "OMPI_MCA_oob_tcp_if_include", "10.1.0.0/24"), (5, "PRTE_MCA_prte_if_include", "eth1,eth3")],
+)
+def test_a_typed_line_gets_the_network_by_its_environment(version, control, value):
+    """A line without interfaces of its own reaches all nodes."""
+    found = started(version, command=("train",), line=parse_line(TYPED)).environment
+
+    assert found["OMPI_MCA_btl_tcp_if_include"] == "10.1.0.0/24"
+    assert found[control] == value
+
+
+def test_ranks_of_run_get_the_interface_cards_and_gid_index_of_their_own_node():
+    """No value of one node stands on the command line of all."""
+    plan = started(networks=ROCE)
+    names = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX")
+
+    assert {node: tuple(found[name] for name in names) for node, found in by_node(plan).items()} == {
+        "a": ("=eth1", "=mlx5_0:1", "3"),
+        "b": ("=eth3", "=mlx5_2:1", "5"),
+    }
+    assert not any(name in word for word in plan.argv for name in names)
+
+
+def test_submitted_ranks_keep_the_values_of_their_own_node():
+    """`mpirun -x NAME` would give the first node's interface, cards and GID index to the ranks of all nodes."""
+    first, second, words = submitted(ROCE)
+
+    assert (first["NCCL_SOCKET_IFNAME"], second["NCCL_SOCKET_IFNAME"]) == ("=eth1", "=eth3")
+    assert (first["NCCL_IB_GID_INDEX"], second["NCCL_IB_GID_INDEX"]) == ("3", "5")
+    assert not passed_on(words) & {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX"}
+    assert {"NCCL_DEBUG", "NCCL_IB_DISABLE"} <= passed_on(words)
+
+
+def test_a_value_of_the_user_reaches_all_submitted_ranks():
+    """Whatever the nodes have."""
+    first, second, words = submitted(ROCE, env={"NCCL_SOCKET_IFNAME": "bond0"})
+
+    assert first["NCCL_SOCKET_IFNAME"] == second["NCCL_SOCKET_IFNAME"] == "bond0"
+    assert "NCCL_SOCKET_IFNAME" in passed_on(words)
+
+
+def test_a_submitted_launcher_gets_the_network_where_names_differ():
+    """Version 4 and 5 read different variables; what both read has to fit both."""
+    first, _, _ = submitted(NETWORKS)
+    same, _, _ = submitted(SAME)
+
+    assert first["OMPI_MCA_btl_tcp_if_include"] == "10.1.0.0/24"
+    assert first["PRTE_MCA_prte_if_include"] == "eth1,eth3"
+    assert same["OMPI_MCA_btl_tcp_if_include"] == same["PRTE_MCA_prte_if_include"] == "eth1"
