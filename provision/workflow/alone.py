@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from provision.local_files import state_folder
 from provision.locks import held
 from provision.model import Cluster
-from provision.workflow.places import identity, state_folder
+from provision.workflow.places import identity
 
 __all__ = ["alone"]
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from pathlib import Path
 
+from provision.local_files import state_folder
 from provision.model import Cluster
 
-__all__ = ["identity", "log_folder", "state_folder"]
-
-
-def state_folder() -> Path:
-    """Return the folder of all that is kept between commands."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "provision")
+__all__ = ["identity", "log_folder"]
 
 
 def identity(cluster: Cluster) -> str:
