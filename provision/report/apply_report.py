@@ -111,7 +111,7 @@ def _table(nodes: Sequence[NodeReport], *, verbose: bool) -> list[str]:
         first, *rest = textwrap.wrap(names, width, break_on_hyphens=False) or [names]
         line = f"{first:<{width}}  {layout.state(status, _STATUS)}  "
         room = max(_LEAST_ROLES, layout.width() - width - _STATUS - 4)
-        lines += [(line + _shorten(roles, room)).rstrip(), *rest]
+        lines += [(line + layout.shortened(roles, room)).rstrip(), *rest]
     return lines
 
 
@@ -179,10 +179,6 @@ def _warnings(report: ApplyReport) -> list[str]:
     plain = [warning for warning in report.warnings if warning.partition(": ")[0] not in nodes]
     lines = [f"warning: {line}" for line in (*plain, *reason_lines(named))]
     return ["", *lines] if lines else []
-
-
-def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _failure(node: NodeReport) -> list[_Block]:
